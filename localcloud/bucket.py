@@ -47,8 +47,8 @@ class Bucket:
 def up(place: Place, gateway: IPv4Address, say: Say) -> None:
     """Start the bucket on the bridge's address (``gateway``) unless it is already running.
 
-    Port and objects stay the same after a restart. If no emulator is installed, only prints that
-    there is no bucket. Raises CloudError if the bucket does not start.
+    ``say`` prints progress. Port and objects stay the same after a restart. If no emulator is
+    installed, only prints that there is no bucket. Raises CloudError if the bucket does not start.
     """
     binary = _binary()
     if binary is None:
@@ -157,10 +157,13 @@ def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
-    """Wait until the bucket answers; raise CloudError if a process exits or time runs out."""
+    """Wait until the bucket answers; raise CloudError if a process exits or time runs out.
+
+    ``started`` are the bucket's processes.
+    """
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
-        # poll() and not /proc, where a new process may not show its command line yet.
+        # Use poll() instead of /proc, where a new process may not show its command line yet.
         if time.monotonic() > deadline or any(it.poll() is not None for it in started):
             last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
             down(place)

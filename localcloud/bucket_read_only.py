@@ -1,6 +1,8 @@
 """HTTP proxy that makes a bucket read-only: forwards reads, answers every write with a 403.
 
 ``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
+
+ENDPOINT is the bucket's URL, BEHIND the URL of its emulator, DIRECTORY the bucket's directory.
 """
 
 import argparse

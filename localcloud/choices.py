@@ -56,8 +56,8 @@ def choose_subnet(
 ) -> IPv4Network | None:
     """Return the subnet to use, or None for any free subnet.
 
-    Raises CloudError if another subnet is requested while the cloud has machines, because machines
-    keep their addresses.
+    ``before`` are the cloud's existing settings. Raises CloudError if another subnet is requested
+    while the cloud has machines, because machines keep their addresses.
     """
     if before is None:
         return options.subnet

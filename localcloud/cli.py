@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from localcloud import bucket as buckets
 from localcloud import client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
+from localcloud.faults_cli import PROGRAM, examples
 from localcloud.machines import image, kinds
 from localcloud.machines.interface import MachineError
 from localcloud.place import NAME, Place, clouds_directory
@@ -146,64 +148,122 @@ VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
 }
 
 
+_DETAILS = {
+    "up": "The first start builds the machines' root file system. "
+    "--machines, --suite and --mnt-shared apply until 'down'.",
+    "down": "Without a terminal it needs --yes.",
+    "clean": "make clean does this too, and removes everything else that was created.",
+    "status": "Does not need root.",
+    "preempt": "To playbooks this looks like a preemption by Google; the watch recreates the TPU. "
+    "With --warning, the machines are notified first and stop their services.",
+    "fault": "'fault FAULT --help' explains a fault. Faults act until 'fault clear', unless "
+    "--times or --for limits them.",
+    "bucket": "The bucket is gs://local-fleet. Stopping it keeps its objects.",
+    "serve": "For debugging.",
+}
+_EXAMPLES: dict[str, tuple[str, ...]] = {
+    "up": ("up", "up --mnt-shared local", "--name vm up --machines qemu"),
+    "down": ("down", "--name vm down --yes"),
+    "clean": ("clean --yes",),
+    "status": ("status", "status --json"),
+    "preempt": ("preempt demo", "preempt demo --warning 30"),
+    "fault": ("fault show", "fault error nodes.create 503 --times 2", "fault worker demo-w1 hang"),
+    "bucket": ("bucket stop", "bucket start"),
+    "serve": ("serve --directory .localcloud/default",),
+}
+_MORE = """
+exit codes:
+  0  succeeded, or there was nothing to do
+  1  failed or not confirmed; the reason and the fix are on standard error
+  2  invalid arguments
+
+environment:
+  TPUFLEET_LOCALCLOUD_DIR  directory of all local clouds (default: .localcloud in
+                           the checkout)
+  TPUFLEET_LOCALCLOUD      the cloud that inventory/local uses (default: default);
+                           this command has --name instead
+
+docs/localcloud.md describes the local cloud.
+"""
+
+
 def parser() -> argparse.ArgumentParser:
-    """Return the command-line parser with all verbs."""
+    """Return the command-line parser with all subcommands."""
     top = argparse.ArgumentParser(
-        prog="python -m localcloud",
-        description="A Cloud TPU API on loopback, backed by real Linux machines on this computer. "
-        "Needs Linux and root.",
+        prog=PROGRAM,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            "A Cloud TPU API on loopback, backed by real Linux machines on this computer. The "
+            "playbooks use it as they use Google Cloud, with: -i inventory/local. Needs Linux; "
+            "up, down, clean and bucket also need root. 'COMMAND --help' explains a command.",
+            79,
+        ),
+        epilog=examples("up", "status", "preempt demo", "--name two up", "down") + _MORE,
     )
-    top.add_argument("--name", default="default", help="which local cloud (default: %(default)s)")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    top.add_argument(
+        "--name", default="default", help="which local cloud; before COMMAND (default: %(default)s)"
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for name, verb in VERBS.items():
-        one = verbs.add_parser(name, help=verb.__doc__, description=verb.__doc__)
-        if name == "up":
-            one.add_argument("--port", type=int, help="the API's port (default: a free one)")
-            one.add_argument(
-                "--subnet",
-                type=IPv4Network,
-                help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
-            )
-            one.add_argument(
-                "--machines",
-                choices=kinds.KINDS,
-                help="kind of machine; qemu: each has its own kernel, slow without KVM "
-                "(default: nspawn)",
-            )
-            one.add_argument(
-                "--suite",
-                choices=image.SUITES,
-                help="Debian release of the machines (default: trixie on a Debian host, the "
-                "host's own release on Ubuntu)",
-            )
-            one.add_argument(
-                "--mnt-shared",
-                choices=settings.MNT_SHARED,
-                help="/mnt/shared: one directory shared by all machines, or a directory on each "
-                "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: local)",
-            )
-        if name in ("down", "clean"):
-            one.add_argument("--yes", action="store_true", help="do not ask")
-        if name == "status":
-            one.add_argument("--json", action="store_true", help="print JSON")
-        if name == "serve":
-            one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
-        if name == "preempt":
-            one.add_argument("tpu", help="the TPU's name")
-            one.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
-            one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
-                             help="announce it this long before (Google: 30 s)")  # fmt: skip
-        if name == "fault":
-            faults_cli.describe(one)
-        if name == "bucket":
-            actions = one.add_subparsers(dest="action", required=True, metavar="ACTION")
-            for action, (_, text) in _BUCKET_ACTIONS.items():
-                actions.add_parser(action, help=text, description=text)
+        one = verbs.add_parser(
+            name,
+            help=verb.__doc__,
+            description=textwrap.fill(f"{verb.__doc__} {_DETAILS.get(name, '')}".strip(), 79),
+            epilog=examples(*_EXAMPLES[name]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _describe(name, one)
     return top
 
 
+def _describe(name: str, one: argparse.ArgumentParser) -> None:
+    """Add the options of the subcommand ``name`` to its parser."""
+    if name == "up":
+        one.add_argument("--port", type=int, help="the API's port (default: a free one)")
+        one.add_argument(
+            "--subnet",
+            type=IPv4Network,
+            help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
+        )
+        one.add_argument(
+            "--machines",
+            choices=kinds.KINDS,
+            help="kind of machine; nspawn: containers; qemu: virtual machines with their own "
+            "kernel, slow without KVM (default: nspawn)",
+        )
+        one.add_argument(
+            "--suite",
+            choices=image.SUITES,
+            help="Debian release of the machines (default: trixie on a Debian host, the "
+            "host's own release on Ubuntu)",
+        )
+        one.add_argument(
+            "--mnt-shared",
+            choices=settings.MNT_SHARED,
+            help="/mnt/shared: one directory shared by all machines, or a directory on each "
+            "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: local)",
+        )
+    if name in ("down", "clean"):
+        one.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    if name == "status":
+        one.add_argument("--json", action="store_true", help="print JSON")
+    if name == "serve":
+        one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
+    if name == "preempt":
+        one.add_argument("tpu", help="the TPU's name")
+        one.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
+        one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
+                         help="notify the machines this long before (Google: 30)")  # fmt: skip
+    if name == "fault":
+        faults_cli.describe(one)
+    if name == "bucket":
+        actions = one.add_subparsers(dest="action", required=True, metavar="ACTION")
+        for action, (_, text) in _BUCKET_ACTIONS.items():
+            actions.add_parser(action, help=text, description=text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb and return the exit code: 0, or 1 after printing an error on one line."""
+    """Run the subcommand; return the exit code: 0, or 1 after printing an error on one line."""
     options = parser().parse_args(arguments)
     # nft is in /usr/sbin, which is missing if sudo keeps an ordinary user's PATH.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])

@@ -41,7 +41,8 @@ def up(
 ) -> Settings:
     """Start the cloud unless it is already running, and return its settings.
 
-    ``machines`` is one of KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
+    ``port`` and ``subnet`` None mean free ones, or those of the last start. ``say`` prints
+    progress. ``machines`` is one of KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
     settings.MNT_SHARED. Each defaults to the cloud's last value. Raises CloudError.
     """
     _check_root(place, "up")
@@ -77,7 +78,7 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
     Returns None if ``root`` has been removed since it was built.
     """
     place.directory.mkdir(parents=True, exist_ok=True)
-    place.directory.chmod(0o700)  # a machine's root may create setuid files below it
+    place.directory.chmod(0o700)  # a machine's root user can create setuid files in it
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
@@ -134,7 +135,8 @@ def _down(place: Place, say: Say) -> None:
     network.down(place)
     if left := mounts.below(place.directory):
         raise CloudError(
-            f"{left[0]}: a foreign file system is mounted there. Unmount it, then run: "
+            f"{left[0]}: a file system that is not the cloud's is mounted there. Unmount it, then "
+            "run: "
             f"{place.command('down')}"
         )
     _remove_directory(place)
@@ -142,7 +144,7 @@ def _down(place: Place, say: Say) -> None:
 
 
 def remove_images(*, say: Say) -> None:
-    """Remove the cached root file systems; no cloud on this host can start meanwhile."""
+    """Remove the cached root file systems. Until it is done, no cloud on this host can start."""
     with _alone_on_host(say):
         image.remove_all(say)
 

@@ -1,8 +1,9 @@
-"""``make demo``: create a local cloud and a TPU, set up its workers and train a small model.
+"""make demo: create a local cloud and a TPU, set up its workers and train a small model.
 
 The demo runs and prints the same commands that a user would type, and shows the run's progress.
 """
 
+import argparse
 import json
 import os
 import queue
@@ -48,6 +49,7 @@ class Waiting:
 
 def main() -> int:
     """Run all steps and return the exit code: 0, or 1 after printing an error on one line."""
+    argparse.ArgumentParser(prog="python -m localcloud.demo", description=__doc__).parse_args()
     began = time.monotonic()
     try:
         place = Place.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
@@ -235,8 +237,8 @@ def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: f
 == {RUN} is done ==
 workers      {", ".join(f"{name} ({address})" for name, address in sorted(workers.items()))}
 steps        {metrics[-1]["step"]:,}
-loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats a byte
-speed        {rate:,.0f} tokens a second (median)
+loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats per byte
+speed        {rate:,.0f} tokens/s (median)
 duration     {took_s:.0f} s
 logs         {RUN_DIRECTORY}/log on each worker; of the playbooks: .tpufleet/logs
 

@@ -1,4 +1,4 @@
-"""The verb ``fault`` of the command line: inject reproducible faults into a running cloud."""
+"""The subcommand ``fault``: inject reproducible faults into a running local cloud."""
 
 import argparse
 import json
@@ -11,15 +11,45 @@ from localcloud.place import Place
 
 _FAULTS = "/_localcloud/faults"
 _ZONE_HELP = "the TPU's zone, if several zones have a TPU of that name"
+PROGRAM = "python -m localcloud"
 HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
 
 
+def examples(*commands: str) -> str:
+    """Return the examples at the end of a help text."""
+    return "examples:\n" + "".join(f"  {PROGRAM} {command}\n" for command in commands)
+
+
+EXAMPLES = {
+    "show": ("show",),
+    "clear": ("clear",),
+    "worker": ("worker demo-w1 hang", "worker demo-w1 resume", "worker demo-w0 late 60"),
+    "unreachable": ("unreachable us-central2-b europe-west4-a",),
+    "error": ("error nodes.create 429 --times 2", "error 'nodes.*' 503 --for 30"),
+    "outcome": ("outcome compute.disks.insert QUOTA_EXCEEDED --times 1",),
+    "latency": ("latency nodes.list 2.5", "latency '*' 1 --zone us-central2-b"),
+    "drop": ("drop nodes.create --when after --times 1",),
+    "mix": ("mix 0.3 --seed 7", "mix 0.1 --method 'nodes.*' --codes 500 503 --no-drops"),
+    "capacity": ("capacity --type 'v4-*' --for 120",),
+    "quota": ("quota 8 --generation v4 --tier spot",),
+    "reuse-addresses": ("reuse-addresses --times 1",),
+    "health": ("health demo UNHEALTHY_TENSORFLOW --symptom OUT_OF_MEMORY", "health demo HEALTHY"),
+    "maintenance": ("maintenance demo --worker 1",),
+}
+
+
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Add one subparser per fault to the parser of the verb ``fault``."""
+    """Add one subparser per fault to the parser of the subcommand ``fault``."""
     kinds = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
 
     def kind(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:
-        one = kinds.add_parser(name, help=text, description=text)
+        one = kinds.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=examples(*(f"fault {command}" for command in EXAMPLES[name])),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         if is_limited:
             one.add_argument("--zone", help="only in this zone (default: all zones)")
             one.add_argument("--times", type=int, help="number of calls (default: until clear)")
@@ -28,25 +58,25 @@ def describe(parser: argparse.ArgumentParser) -> None:
         return one
 
     kind("show", "show the active faults")
-    kind("clear", "end all active faults; preempted TPUs and powered-off workers stay so")
+    kind("clear", "end all active faults; does not recreate TPUs or power workers on")
     _describe_worker(kind("worker", "make one worker fail; its TPU keeps its state"))
-    one = kind("unreachable", "make zones unreachable: lists omit them and name them")
+    one = kind("unreachable", "make zones unreachable: lists omit their TPUs and name the zones")
     one.add_argument("zones", nargs="+", metavar="ZONE")
-    one = kind("error", "answer calls with an error", is_limited=True)
+    one = kind("error", "make API calls fail", is_limited=True)
     one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     one.add_argument("code", type=int, help="the HTTP code, such as 429 or 503")
     one = kind("outcome", "make the operation of a Compute call fail", is_limited=True)
     one.add_argument("method", help="such as compute.disks.insert or 'compute.*'")
     one.add_argument("code", help="such as QUOTA_EXCEEDED or ZONE_RESOURCE_POOL_EXHAUSTED")
     one.add_argument("--message", help="the operation's error message")
-    one = kind("latency", "delay answers", is_limited=True)
+    one = kind("latency", "delay the responses of API calls", is_limited=True)
     one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     one.add_argument("delaySeconds", type=float, metavar="SECONDS")
-    one = kind("drop", "close the connection without an answer", is_limited=True)
+    one = kind("drop", "close the connection of API calls without a response", is_limited=True)
     one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     one.add_argument("--when", choices=("before", "after"), default="before",
                      help="before or after the call's effect (default: %(default)s)")  # fmt: skip
-    one = kind("mix", "fail a share of all calls with an error or a drop", is_limited=True)
+    one = kind("mix", "make a share of the API calls fail like error or drop", is_limited=True)
     one.add_argument("share", type=float, help="0 to 1, such as 0.3")
     one.add_argument("--seed", type=int, default=0, help="the same seed gives the same faults")
     one.add_argument("--method", default="*", help="such as 'nodes.*' (default: all)")
@@ -82,12 +112,12 @@ def _describe_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zone", help=_ZONE_HELP)
     kinds = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     effects = {
-        "hang": "freeze its machine: it answers nothing",
+        "hang": "freeze its machine, which then answers nothing",
         "resume": "end a hang: its processes continue",
         "cut": "cut its network; its processes continue",
-        "reconnect": "end a cut",
+        "reconnect": "connect its network again after cut",
         "fill-disk": "fill its disk",
-        "free-disk": "end a full disk",
+        "free-disk": "free its disk again after fill-disk",
         "power-off": "power it off; its disk stays and its TPU stays READY",
         "power-on": "boot it in the background",
         "late": "at its next boot, answer later than its TPU is READY",

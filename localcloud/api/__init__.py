@@ -7,9 +7,10 @@ Usage::
     server.recover()                                    # resumes a killed server's work
     server.serve()                                      # returns some seconds after stop
 
-``server.endpoint`` is the address for clients. Each resource's file (nodes, operations, locations,
-admin, oauth) has its methods and routes; ``server`` collects the routes, ``http_front`` is HTTP,
-``lifecycle`` does slow work in the background, ``database`` and the ``*_table`` files store state.
+``server.endpoint`` is the address for clients. Each resource has a module (nodes, operations,
+locations, admin, oauth) with its API methods and their routes. ``server`` collects the routes,
+``http_front`` serves HTTP, ``lifecycle`` does slow work in the background, and ``database`` and the
+``*_table`` modules store the state.
 """
 
 from localcloud.api.server import AlreadyServedError, ApiServer, create_server

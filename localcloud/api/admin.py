@@ -136,7 +136,7 @@ class Admin:
         return self._faults.show()
 
     def clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all API faults and all worker faults; return the empty lists of active faults."""
+        """End all faults of API calls and of workers; return the empty lists of active faults."""
         self._faults.clear()
         self._clear_worker_faults()
         self._changed()

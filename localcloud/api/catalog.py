@@ -56,7 +56,7 @@ class Accelerator:
 
 
 def _workers(prefix: str, size: int) -> int:
-    """Return the number of VMs of a slice; ``size`` is the number in the type's name.
+    """Return the number of VMs of a slice of the type ``prefix-size``, such as v4-32.
 
     For v2 to v5p, ``size`` is the number of cores: two per chip, with four chips per VM. For
     v5litepod and v6e, ``size`` is the number of chips: up to eight in a single VM, or else four per
@@ -120,7 +120,7 @@ ACCELERATORS: Mapping[str, Accelerator] = _accelerators()
 
 
 def by_config(config_type: str, topology: str) -> Accelerator | None:
-    """Return the accelerator type that an ``acceleratorConfig`` describes, or None."""
+    """Return the accelerator type for an ``acceleratorConfig`` (type, topology), or None."""
     for accelerator in ACCELERATORS.values():
         if (accelerator.config_type, accelerator.topology) == (config_type, topology):
             return accelerator

@@ -151,7 +151,7 @@ class MachineTypes:
             call,
             _TYPE_FIELDS,
             scopes=reached,
-            away=[f"zones/{zone}" for zone in scope.unreachable],
+            unreachable=[f"zones/{zone}" for zone in scope.unreachable],
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ class MachineTypes:
         return {
             **self._frame.named("machineType", f"{scope}/machineTypes", kind.name),
             "description": text,
-            "zone": scope.rpartition("/")[2],  # not a URL, unlike in other resources
+            "zone": scope.rpartition("/")[2],  # the zone's name; other resources have its URL
             "guestCpus": kind.cpus,
             "memoryMb": kind.memory_gb * 1024,
             "imageSpaceGb": 0,

@@ -72,10 +72,19 @@ DISK_TYPES: Mapping[str, DiskType] = {
 }
 
 
+# https://cloud.google.com/compute/docs/disks/sharing-disks-between-vms
+SINGLE, SHARED = "READ_WRITE_SINGLE", "READ_ONLY_MANY"
+ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
+    "hyperdisk-balanced": (SINGLE, "READ_WRITE_MANY"),
+    "hyperdisk-ml": (SINGLE, SHARED),
+}
+
+
 def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[str, Any]:
     """Validate a Disk from a request and return it as stored, with the full name of its type.
 
-    Raises a 400 that names the invalid field, or a 404 if the disk type is unknown.
+    ``parent`` is ``projects/PROJECT``, ``scope`` is the disk's ``zones/ZONE``. Raises a 400 that
+    names the invalid field, or a 404 if the disk type is unknown.
     """
     body = _canonical(value)
     check_name(body.get("name", ""))
@@ -89,8 +98,11 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
     if not kind.least <= size <= kind.most:
         why = f"Disk size for {kind.name} must be {kind.least} GB to {kind.most} GB."
         raise bad_value("sizeGb", size, why)
+    if "accessMode" in body:
+        _check_access_mode(body["accessMode"], kind.name)
     return {
         "physicalBlockSizeBytes": "4096",
+        **({"accessMode": SINGLE} if kind.name in ACCESS_MODES else {}),
         **body,
         "type": f"{parent}/{scope}/diskTypes/{kind.name}",
         "sizeGb": str(size),
@@ -132,6 +144,27 @@ def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
+def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
+    """Return the new access mode from an update request; raise a 400 if it is invalid.
+
+    ``paths`` is the request's list of the fields to change, which can only be the access mode.
+    """
+    body = _canonical(value)
+    if set(paths.split(",")) != {"accessMode"}:
+        raise bad_value("paths", paths, "Only accessMode can be changed")
+    if "accessMode" not in body:
+        raise required("accessMode")
+    return str(body["accessMode"])
+
+
+def _check_access_mode(mode: str, kind: str) -> None:
+    if not kind.startswith("hyperdisk-"):
+        raise bad_value("accessMode", mode, f"{kind} has no access mode, only Hyperdisk has one.")
+    if mode not in ACCESS_MODES[kind]:
+        why = f"{kind} can have {', '.join(ACCESS_MODES[kind])}."
+        raise bad_value("accessMode", mode, why)
+
+
 FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
 
 
@@ -158,6 +191,7 @@ class Disks:
             Route("compute.disks.get", "GET", one, self.get),
             Route("compute.disks.delete", "DELETE", one, self.delete, ids),
             Route("compute.disks.resize", "POST", f"{one}/resize", self.resize, ids),
+            Route("compute.disks.update", "PATCH", one, self.update, (*ids, "paths", "updateMask")),
             Route("compute.disks.setLabels", "POST", f"{one}/setLabels", self.set_labels, ids),
         )
 
@@ -179,7 +213,7 @@ class Disks:
             call,
             FIELDS,
             scopes=reached,
-            away=[f"zones/{zone}" for zone in scope.unreachable],
+            unreachable=[f"zones/{zone}" for zone in scope.unreachable],
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
@@ -210,6 +244,29 @@ class Disks:
                 raise bad_value("sizeGb", size, why)
             self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
             return self._begin("resize", call, disk)
+
+    def update(self, call: Call) -> Mapping[str, Any]:
+        """Change the access mode of a disk and return the operation.
+
+        Raises a 400 if the disk is attached to a TPU, or if it is a Hyperdisk ML that is shared
+        already, because that can't be undone.
+        """
+        mode = requested_access_mode(
+            call.json(), call.query.get("updateMask") or call.query.get("paths", "")
+        )
+        with self._frame.database.transaction():
+            disk = self._find(call)
+            if found := self._frame.earlier("disks.update", call, disk.path):
+                return self._frame.write(found)
+            _check_access_mode(mode, disk.body["type"].rpartition("/")[2])
+            name = f"{self._frame.project.parent}/{disk.path}"
+            if users := self._attached.users(name):
+                raise in_use(name, ", ".join(self._name(node) for node in users))
+            if disk.body.get("accessMode") == SHARED != mode:
+                why = f"A disk that is {SHARED} can't become writable again."
+                raise bad_value("accessMode", mode, why)
+            self._table.change(disk.uid, {**disk.body, "accessMode": mode})
+            return self._begin("update", call, disk)
 
     def set_labels(self, call: Call) -> Mapping[str, Any]:
         """Replace a disk's labels and return the operation.
@@ -245,7 +302,8 @@ class Disks:
             if users := self._attached.users(name):
                 raise in_use(name, ", ".join(self._name(node) for node in users))
             self._table.remove(disk.uid)
-            # In the transaction, so that a new disk of the same name cannot get the old content.
+            # Delete the content in the same transaction, so that a new disk of the same name cannot
+            # get it.
             self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
             return self._begin("delete", call, disk)
 

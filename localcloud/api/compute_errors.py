@@ -31,7 +31,7 @@ class ComputeError(ApiError):
         self.reason = reason
 
     def body(self) -> dict[str, Any]:
-        """Return the response's JSON."""
+        """Return the JSON of the error response."""
         return {"error": _error(self.code, self.reason, self.message)}
 
 
@@ -50,7 +50,7 @@ def _error(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def bad_value(field: str, value: object, why: str) -> ComputeError:
-    """Return the error (400) for an invalid value of a field."""
+    """Return the error (400) for an invalid value of a field; ``why`` ends its message."""
     message = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
     return ComputeError(400, "invalid", message)
 

@@ -92,10 +92,12 @@ def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
     """Validate a rule's sources and destinations, and add the default: any address."""
     inwards = rule["direction"] == "INGRESS"
     if inwards and "destinationRanges" in rule:
-        raise bad_value("destinationRanges", rule["destinationRanges"], "The rule is for INGRESS")
+        raise bad_value(
+            "destinationRanges", rule["destinationRanges"], "An INGRESS rule can't have this field"
+        )
     for key in () if inwards else _INGRESS_ONLY:
         if key in rule:
-            raise bad_value(key, rule[key], "The rule is for EGRESS")
+            raise bad_value(key, rule[key], "An EGRESS rule can't have this field")
     for key in ("sourceRanges", "destinationRanges"):
         for index, text in enumerate(rule.get(key, ())):
             _check_range(f"{key}[{index}]", text)
@@ -114,7 +116,7 @@ def _check_range(field: str, text: str) -> None:
     try:
         ip_network(text)
     except ValueError:
-        raise bad_value(field, text, "Must be a valid CIDR range, its host bits zero") from None
+        raise bad_value(field, text, "Must be a valid CIDR range without host bits") from None
 
 
 def _protocol(entry: Mapping[str, Any], field: str, index: int) -> dict[str, Any]:

@@ -25,8 +25,8 @@ EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 _LARGEST_PAGE = 500
 
 
-class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
-    """Exception that rolls back the change of a call whose operation must fail due to a fault.
+class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
+    """Rolls back the change of a call whose operation must fail because of an injected fault.
 
     ``operation`` contains the arguments of ``ComputeOperationTable.add``.
     """
@@ -90,7 +90,8 @@ class Frame:
     ) -> dict[str, Any]:
         """Return the requested page of ``items`` as a list of ``kind``, such as ``firewallList``.
 
-        The query's ``filter`` and ``orderBy`` can use ``name``, ``id`` and the names in ``fields``.
+        ``path`` is the list's path in the project, such as ``global/firewalls``. The query's
+        ``filter`` and ``orderBy`` can use ``name``, ``id`` and the names in ``fields``.
         """
         shown, token = self.selected(path, items, call, fields)
         return {
@@ -110,11 +111,13 @@ class Frame:
         fields: Sequence[str] = (),
         *,
         scopes: Sequence[str],
-        away: Sequence[str] = (),
+        unreachable: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
 
-        Scopes without items and unreachable scopes (``away``) have a warning instead of items.
+        ``kind``, ``items`` and ``fields`` are as for ``page``; ``collection`` is the resource's
+        plural, such as ``disks``. Scopes without items and ``unreachable`` scopes have a warning
+        instead of items.
         """
         path = f"aggregated/{collection}"
         shown, token = self.selected(path, items, call, fields)
@@ -130,14 +133,17 @@ class Frame:
             "items": {
                 **{scope: {collection: found} for scope, found in by_scope.items()},
                 **{scope: _warning("NO_RESULTS_ON_PAGE", scope) for scope in sorted(empty)},
-                **{scope: _warning("UNREACHABLE", scope) for scope in away},
+                **{scope: _warning("UNREACHABLE", scope) for scope in unreachable},
             },
-            **({"unreachables": [self.link(scope) for scope in away]} if away else {}),
+            **({"unreachables": [self.link(it) for it in unreachable]} if unreachable else {}),
             **({"nextPageToken": token} if token else {}),
         }
 
     def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        """Return the common JSON fields of a read-only resource, such as a zone."""
+        """Return the JSON fields that all read-only resources have, such as zones.
+
+        ``kind`` is the kind in JSON (``zone``), ``path`` the collection's path (``zones``).
+        """
         whole = f"{path}/{name}"
         return {
             "kind": f"compute#{kind}",
@@ -154,7 +160,10 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Return the requested page of ``items`` and the token of the next page ("" if none)."""
+        """Return the requested page of ``items`` and the token of the next page ("" if none).
+
+        ``path`` and ``fields`` are as for ``page``.
+        """
         known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
@@ -163,7 +172,10 @@ class Frame:
         return page.cut(page.rest(found, _key), _key)
 
     def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
-        """Return the operation that an earlier request with the same id started, or None."""
+        """Return the operation that an earlier request with the same id started, or None.
+
+        Raises a 400 if that request was for another ``method`` or ``target``.
+        """
         return self.operations.earlier(method, call.query.get("requestId", ""), target)
 
     def begin(
@@ -171,8 +183,11 @@ class Frame:
     ) -> dict[str, Any]:
         """Store a new operation and return it as JSON.
 
-        Call this last in the transaction that makes the change: if a fault makes the operation
-        fail, FailingOperation is raised and rolls the change back.
+        ``method`` is the API method (``disks.insert``), ``verb`` the operation's type (``insert``),
+        ``scope`` the operation's scope (``zones/Z``), ``target`` the path of the resource and
+        ``uid`` its uid. Call this last in the transaction
+        that makes the change: if a fault makes the operation fail, FailingOperation is raised and
+        rolls the change back.
         """
         request_id = call.query.get("requestId", "")
         if call.ends_with:

@@ -1,8 +1,8 @@
 """The Compute API's operations, stored in the database.
 
-An operation's change is made in the transaction that stores the operation, so that a restarted
-server has no work to resume. The operation still runs for ``LASTS_S``, to reveal clients that do
-not wait for its end.
+The transaction that stores an operation also makes its change, so that a restarted server has no
+work to resume. The operation still counts as running for ``LASTS_S`` seconds, to reveal clients
+that do not wait for its end.
 """
 
 import json
@@ -68,7 +68,10 @@ class ComputeOperationTable:
         request_id: str,
         error: Mapping[str, str] | None = None,
     ) -> ComputeOperation:
-        """Store and return a new operation, which ends with ``error`` or else succeeds."""
+        """Store and return a new operation, which ends with ``error`` or else succeeds.
+
+        For the other arguments see ``Frame.begin``.
+        """
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"
         row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
@@ -76,7 +79,7 @@ class ComputeOperationTable:
         operation = ComputeOperation(*row, request_id, failed)
         with self._database.transaction() as connection:
             connection.execute(
-                f"INSERT INTO compute_operations ({_COLUMNS}) "  # noqa: S608 - ours, no input
+                f"INSERT INTO compute_operations ({_COLUMNS}) "  # noqa: S608 - constants, no input
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, request_id, failed),
             )
@@ -97,7 +100,7 @@ class ComputeOperationTable:
         return found[0] if found else None
 
     def get(self, scope: str, name: str) -> ComputeOperation | None:
-        """Return the operation with this name or id, or None."""
+        """Return the operation in ``scope`` (``zones/Z``) with this name or id, or None."""
         found = self._some("scope = ? AND (name = ? OR uid = ?)", scope, name, name)
         return found[0] if found else None
 
@@ -111,5 +114,5 @@ class ComputeOperationTable:
             connection.execute("DELETE FROM compute_operations WHERE uid = ?", (uid,))
 
     def _some(self, where: str, *values: object) -> list[ComputeOperation]:
-        query = f"SELECT {_COLUMNS} FROM compute_operations WHERE {where}"  # noqa: S608 - ours
+        query = f"SELECT {_COLUMNS} FROM compute_operations WHERE {where}"  # noqa: S608 - constants
         return [ComputeOperation(*row) for row in self._database.rows(query, *values)]

@@ -52,13 +52,16 @@ class ResourceTable:
     def add(
         self, collection: str, scope: str, name: str, body: Mapping[str, Any], ready_at: float = 0.0
     ) -> Resource:
-        """Store a new resource; raise ComputeError (409) if the name is taken."""
+        """Store a new resource; raise ComputeError (409) if the name is taken.
+
+        ``collection`` is its plural (``disks``). See Resource for the other arguments.
+        """
         uid = new_uid()
         row = (uid, collection, scope, name, timestamp(), ready_at)
         with self._database.transaction() as connection:
             try:
                 connection.execute(
-                    f"INSERT INTO compute_resources ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - ours, no input
+                    f"INSERT INTO compute_resources ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
                     (*row, json.dumps(body)),
                 )
             except sqlite3.IntegrityError:
@@ -66,7 +69,7 @@ class ResourceTable:
         return Resource(*row, body)
 
     def get(self, collection: str, scope: str, name: str) -> Resource | None:
-        """Return the resource with this name, or None."""
+        """Return the resource with this name in a collection (``disks``) and scope, or None."""
         where = "collection = ? AND scope = ? AND name = ?"
         found = self._some(where, collection, scope, name)
         return found[0] if found else None
@@ -89,7 +92,7 @@ class ResourceTable:
 
     def _some(self, where: str, *values: object) -> list[Resource]:
         rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM compute_resources WHERE {where}",  # noqa: S608 - ours, no input
+            f"SELECT {_COLUMNS} FROM compute_resources WHERE {where}",  # noqa: S608 - constants, no input
             *values,
         )
         return [Resource(*row[:-1], json.loads(row[-1])) for row in rows]

@@ -29,7 +29,7 @@ class DataDisks:
         return [node for node in self._nodes.everything() if name in _sources(node.body)]
 
     def of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
-        """Return the disks to attach to a worker's machine, without deleted disks."""
+        """Return the disks to attach to the machine of a worker (an index); skip deleted disks."""
         given = []
         own = [it for it in node.body.get("dataDisks", ()) if str(worker) in _workers_of(it, node)]
         for name, mode in _sources({"dataDisks": own}).items():
@@ -50,8 +50,9 @@ class DataDisks:
     ) -> None:
         """Check that ``disks`` can be attached to a node with this zone and number of workers.
 
-        Each disk must be in the zone and READY. A writable disk belongs to one worker; several
-        workers or TPUs can only share a disk that is attached READ_ONLY
+        ``parent`` is ``projects/PROJECT``. Each disk must be in the zone and READY. The access mode
+        of a Hyperdisk must allow the mode in which the disk is to be attached. Only one worker can
+        attach a disk as writable; several workers or TPUs can share a disk only READ_ONLY
         (https://cloud.google.com/tpu/docs/attach-durable-block-storage). ``owner`` is the uid of an
         existing node; disks already attached to this node are allowed.
 
@@ -65,8 +66,8 @@ class DataDisks:
                 raise invalid(f"{field}.sourceDisk", message)
             if found[2] != zone:
                 raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
-            self._check_ready(name, zone, found[3])
             reads = disk.get("mode") == "READ_ONLY"
+            self._check_ready(name, zone, found[3], reads=reads)
             asked = disk.get("workerIds", ())
             if unknown := set(asked) - set(map(str, range(workers))):
                 message = (
@@ -84,12 +85,18 @@ class DataDisks:
         if len(set(names)) < len(names):
             raise invalid("node.dataDisks", f"a disk occurs twice: {', '.join(map(str, names))}")
 
-    def _check_ready(self, name: str, zone: str, disk: str) -> None:
+    def _check_ready(self, name: str, zone: str, disk: str, *, reads: bool) -> None:
         found = self._table.get(COLLECTION, f"zones/{zone}", disk)
         if found is None:
             raise not_found(name)
         if not found.ready:
             raise failed_precondition(f"The resource '{name}' is not ready")
+        access = found.body.get("accessMode")
+        if access and reads != (access == "READ_ONLY_MANY"):
+            mode = "READ_ONLY" if reads else "READ_WRITE"
+            raise failed_precondition(
+                f"The disk resource '{name}' with access mode {access} can't be attached {mode}"
+            )
 
     def _check_free(self, name: str, owner: int | None, *, reads: bool) -> None:
         for node in self.users(name):

@@ -138,7 +138,10 @@ def rate_limited(message: str) -> ApiError:
 
 
 def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
-    """Return the error (429) for an exceeded quota; retries fail until resources are deleted."""
+    """Return the error (429) for an exceeded quota; retries fail until resources are deleted.
+
+    ``limit`` is the quota's name, ``consumer`` is ``projects/PROJECT``.
+    """
     failure = {
         "@type": f"{_TYPE}QuotaFailure",
         "violations": [

@@ -8,11 +8,12 @@ also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` 
 errors    the call fails with the HTTP status ``code``
 latency   the call is delayed by ``delaySeconds``
 drops     the connection closes without a response; ``when``: "before" or "after" the call's effect
-mix       a ``share`` (0.3) of calls, drawn by ``seed``, gets one of ``codes`` or (``drops``) a drop
+mix       a random ``share`` (0.3) of the calls has one of the errors ``codes`` or, if ``drops`` is
+          true, is a drop; ``seed`` determines which calls
 outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
 capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
 quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips
-late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` late; its TPU is READY before
+late      ``worker`` (``pod-w1``, ``pod-*``) boots only ``delaySeconds`` after its TPU is READY
 reuse     a new TPU gets the IP addresses that were released last
 ========  ============================================================================
 """
@@ -46,7 +47,7 @@ class Fault:
         return fnmatchcase(method, self.method)
 
     def show(self, left: int | None) -> dict[str, Any]:
-        """Return the fault in the format of a request, with ``left`` as its ``times``."""
+        """Return the fault in the format of a request; ``left`` is how often it can still occur."""
         common = {"method": self.method, "zone": self.zone, "times": left}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},
@@ -128,10 +129,11 @@ _OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
 def read_faults(
     wanted: Mapping[str, Any], zones: Collection[str], methods: Collection[str]
 ) -> tuple[list[str] | None, dict[str, list[Fault]]]:
-    """Parse a request to inject faults into the unreachable zones and the faults by kind.
+    """Parse a request to inject faults; return the zones to make unreachable, and faults by kind.
 
-    The zones are None if the request does not have them. Raises a 400 that names the allowed
-    values if the request is invalid.
+    ``wanted`` is the request's body. The zones are None if the request has no ``unreachable``.
+    ``zones`` and ``methods`` are all that exist. Raises a 400 that names the allowed values if the
+    request is invalid.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):

@@ -1,7 +1,7 @@
 """The active faults of the API, held in memory: they end when the server stops.
 
-Except for their ``forSeconds``, faults are reproducible: they depend only on the requested faults
-and on the later calls and their order, not on time.
+Faults are reproducible: the same faults and the same calls in the same order have the same effects.
+Only ``forSeconds``, the duration of a fault, depends on the clock.
 """
 
 import random
@@ -22,7 +22,10 @@ DROP_BEFORE, DROP_AFTER = "before", "after"
 
 @dataclass(frozen=True)
 class Effect:
-    """Effect of the active faults on a call: a delay in seconds, an error or a drop, or none."""
+    """Effect of the active faults on a call: a delay in seconds, and an error, a drop or neither.
+
+    A drop closes the connection without a response: DROP_BEFORE or DROP_AFTER.
+    """
 
     delay: float = 0.0
     error: ApiError | None = None
@@ -31,7 +34,10 @@ class Effect:
 
 @dataclass
 class _Active:
-    """An active fault: remaining uses, end (monotonic clock) and random draws so far by method."""
+    """An active fault: how often it can still occur, when it ends, random draws so far by method.
+
+    ``left`` None means any number of times, ``ends`` None never; the clock is time.monotonic().
+    """
 
     fault: Fault
     left: int | None
@@ -82,7 +88,7 @@ class Faults:
             return self._unreachable
 
     def effect(self, method: str, zone: str) -> Effect:
-        """Return the effect of the active faults on a call, and count the call against them."""
+        """Return the effect of the active faults on a call; it counts as one of their ``times``."""
         with self._lock:
             slow = [self._take(it) for it in self._hit("latency", method, zone)]
             delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
@@ -95,7 +101,10 @@ class Faults:
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
-        """Return the error with which the call's operation must end, or None; count the call."""
+        """Return the error with which the call's operation must end, or None.
+
+        The call counts as one of the fault's ``times``.
+        """
         with self._lock:
             for active in self._hit("outcomes", method, zone)[:1]:
                 details = self._take(active).details
@@ -124,7 +133,7 @@ class Faults:
     def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
         """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
 
-        With ``count``, count this against the fault's ``times``.
+        With ``count``, the shortage counts as one of the fault's ``times``.
         """
         with self._lock:
             for active in self._active["capacity"]:
@@ -137,7 +146,10 @@ class Faults:
         return ""
 
     def reuses_addresses(self, zone: str) -> bool:
-        """Return whether a new node must get the addresses released last; count the node."""
+        """Return whether a new node must get the addresses released last.
+
+        The node counts as one of the fault's ``times``.
+        """
         with self._lock:
             for active in self._active["reuse"]:
                 if active.fault.zone in ("", zone) and not active.over:
@@ -146,7 +158,10 @@ class Faults:
         return False
 
     def lateness(self, worker: str, zone: str) -> float:
-        """Return by how many seconds a worker (``pod-w1``) must boot late; count the boot."""
+        """Return by how many seconds a worker (``pod-w1``) must boot late.
+
+        The boot counts as one of the fault's ``times``.
+        """
         with self._lock:
             for active in self._active["late"]:
                 fault = active.fault
@@ -188,7 +203,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _drawn(active: _Active, method: str) -> Effect:
-    """Return the effect of a mix on a method's next call, drawn from the mix's seed."""
+    """Return the effect of a fault of the kind ``mix`` on a method's next call, by its seed."""
     details = active.fault.details
     number = active.seen[method]
     active.seen[method] += 1

@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP response: code, JSON, headers; ``dropped`` means to close the connection instead."""
+    """An HTTP response: code, JSON, headers. If ``dropped``, the connection closes instead."""
 
     code: int
     body: Mapping[str, Any]

@@ -69,9 +69,9 @@ class Jobs:
             yield
 
     def each[Item](
-        self, items: Sequence[Item], verb: Callable[[Item], None], *, give_up: bool
+        self, items: Sequence[Item], action: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
-        """Call ``verb`` for each item, for several at once; return the error messages.
+        """Call ``action`` for each item, for several at once; return the error messages.
 
         With ``give_up``, start no more items after a failure. Raises StoppingError if the server
         stops before all items are started.
@@ -87,7 +87,7 @@ class Jobs:
                     except IndexError:
                         return
                     try:
-                        verb(item)
+                        action(item)
                     except StoppingError:
                         waiting.append(item)
                         return

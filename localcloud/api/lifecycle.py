@@ -60,6 +60,7 @@ class Lifecycle:
             "start": self._start,
             "stop": self._stop,
             "simulateMaintenanceEvent": self._maintain,
+            "update": self._set_disks,
         }
 
     def begin(self, operation: Operation) -> None:
@@ -67,8 +68,8 @@ class Lifecycle:
 
         ``create`` starts the machines of a CREATING node. ``delete`` deletes a DELETING node with
         its machines. ``stop`` and ``start`` power the machines of a STOPPING or STARTING node off
-        or on. ``simulateMaintenanceEvent`` reboots the machines of the workers in
-        ``detail["workers"]`` of a REPAIRING node.
+        or on. ``update`` attaches the node's data disks. ``simulateMaintenanceEvent`` reboots the
+        machines of the workers in ``detail["workers"]`` of a REPAIRING node.
         """
         self._jobs.begin(self._work[operation.verb], operation)
 
@@ -190,7 +191,8 @@ class Lifecycle:
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                resumed.add(operation.uid)
+                if operation.verb != "update":  # an update boots no machines
+                    resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.everything():
             if node.uid in resumed:
@@ -228,7 +230,7 @@ class Lifecycle:
                 message = "the node was deleted while it was being created"
                 self._operations.fail(operation, RPC_ABORTED, message)
             elif leftovers:
-                # These machines still use addresses, so the node stays until a delete succeeds.
+                # The machines left still use addresses, so the node stays until they are deleted.
                 trouble = "; ".join(failures + leftovers)
                 self._nodes.move(node.uid, ["CREATING"], "TERMINATED", wanted=GONE, trouble=trouble)
                 self._operations.fail(operation, RPC_INTERNAL, trouble)
@@ -251,7 +253,7 @@ class Lifecycle:
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
-        """End an operation; move its node from ``state`` to ``to``, or TERMINATED if it failed."""
+        """End an operation; move its node from ``state`` to ``to``, or TERMINATED on failures."""
         trouble = "; ".join(failures)
         with self._database.transaction():
             if failures:
@@ -271,6 +273,25 @@ class Lifecycle:
         node = self._nodes.find(operation.uid)
         failures = self._shut_down(node.workers, node, while_in="STOPPING") if node else []
         self._end(operation, "STOPPING", "STOPPED", failures)
+
+    def _set_disks(self, operation: Operation) -> None:
+        node = self._nodes.find(operation.uid)
+        if node is None:
+            self._operations.fail(operation, RPC_ABORTED, "the node was deleted meanwhile")
+            return
+
+        def set_disks(worker: Worker) -> None:
+            if self._machines.alive(worker.machine):
+                disks = self._disks.of(node, worker.index)
+                self._machines.set_disks(worker.machine, disks)
+
+        failures = self._jobs.each(node.workers, set_disks, give_up=False)
+        with self._database.transaction():
+            if failures:
+                self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
+            else:
+                message = stored(self._nodes.by_uid(node.uid), self._parent)
+                self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _maintain(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)
@@ -315,7 +336,10 @@ class Lifecycle:
         )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        """Shut the guests down and cut their power after SHUTDOWN_S at most; return errors."""
+        """Shut the guests down and cut their power after SHUTDOWN_S at most; return errors.
+
+        Does nothing more once the node is not in the state ``while_in``.
+        """
 
         def shut_down(worker: Worker) -> None:
             ends = time.monotonic() + SHUTDOWN_S

@@ -43,14 +43,18 @@ class Locations:
             Route(identity, "POST", f"{LOCATION}:{identity}", self.service_identity),
         )
 
-    def _routes(self, location: str, versions: str) -> tuple[Route, ...]:
-        """Return the routes that v2 and v1 share; ``versions`` is the path of runtime versions."""
+    def _routes(self, location: str, runtime_collection: str) -> tuple[Route, ...]:
+        """Return one API version's routes of zones, accelerator types and runtime versions.
+
+        ``location`` is the path template of a zone, ``runtime_collection`` the last part of the
+        path. Runtime versions have another collection in v2 (runtimeVersions) than in v1.
+        """
         page = ("pageSize", "pageToken")
         selection = (*page, "filter", "orderBy")
         locations = location.rpartition("/")[0]
         offers = (
             ("acceleratorTypes", tuple(catalog.ACCELERATORS), self._accelerator_type),
-            (versions, catalog.RUNTIME_VERSIONS, self._runtime_version),
+            (runtime_collection, catalog.RUNTIME_VERSIONS, self._runtime_version),
         )
         routes = [
             Route(
@@ -126,7 +130,11 @@ class Locations:
         fields: Sequence[str],
         scope: Scope,
     ) -> Mapping[str, Any]:
-        """Return the requested page of ``items``, filtered and ordered as the query says."""
+        """Return the requested page of ``items``, filtered and ordered as the query says.
+
+        ``collection`` is the key of the list in the response. ``fields`` are the fields that the
+        query may use. ``scope`` has the zones that cannot be reached.
+        """
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         key = f"{collection} {call.version} {call.names} {wanted} {order}"
         page = requested_page(key, call.query)

@@ -34,7 +34,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class StringMap:
-    """A map from strings to strings."""
+    """A field whose value is an object with arbitrary keys and string values, such as metadata."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class StoredAs:
 def read(value: Any, kind: Any, path: str) -> Any:
     """Validate a value from a request and return it as stored.
 
-    Raises a 400 that names the invalid field; ``path`` is the name of the value itself.
+    ``kind`` is what the value must be: a Python type, or an instance of a class of this module.
+    ``path`` names the value, such as ``node.labels``. Raises a 400 that names the invalid field.
     """
     if isinstance(kind, Message):
         return _read_message(value, kind, path)

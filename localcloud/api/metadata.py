@@ -17,7 +17,7 @@ from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081
 # Machine types by the accelerator type's prefix (https://cloud.google.com/tpu/docs, "TPU machine
-# types"). Google publishes none for v2, so its name follows v3's. {} is the chips per VM.
+# types"). Google publishes none for v2, so its name follows v3's. {} is for the chips per VM.
 _MACHINE_TYPES = {
     "v2": "ct2-hightpu-{}t",
     "v3": "ct3-hightpu-{}t",
@@ -177,7 +177,7 @@ def _megascale(guest: Guest) -> dict[str, str]:
 
 
 def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
-    """Return the chips per VM and the VMs per slice along x, y and z, each such as ``2,2,1``."""
+    """Return the chips of a VM and the VMs of a slice along x, y and z, each such as ``2,2,1``."""
     sides = [*map(int, accelerator.topology.split("x")), 1][:3]
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]

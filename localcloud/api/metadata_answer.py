@@ -35,8 +35,8 @@ class Reply:
 def answer(tree: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> Reply:
     """Return the response to a GET of ``path`` in the metadata ``tree``.
 
-    It contains a leaf's value, the names in a directory, or with ``recursive`` a directory's whole
-    content.
+    The response contains the value of a leaf, or the names in a directory. With ``recursive`` in
+    the query, it contains all that is below the directory. ``tokens`` returns an account's token.
     """
     found = _find({ROOT[0]: {ROOT[1]: tree}}, [part for part in path.split("/") if part])
     if found is None:

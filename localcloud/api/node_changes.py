@@ -44,7 +44,7 @@ class NodeChanges:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of these methods."""
+        """Return the HTTP routes and their handlers."""
         node = f"{LOCATION}/nodes/{{node}}"
         alpha = node.replace("/v2/", "/v2alpha1/")
         simulate = "simulateMaintenanceEvent"
@@ -62,7 +62,10 @@ class NodeChanges:
         )
 
     def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the node's fields named in ``updateMask``; return the completed operation."""
+        """Change the node's fields named in ``updateMask``; return the operation.
+
+        The operation has ended already, unless ``updateMask`` contains the data disks.
+        """
         new = read(call.json(), NODES[call.version], "node")
         fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
         with self._database.transaction():
@@ -74,10 +77,16 @@ class NodeChanges:
                 self._disks.check(wanted, parent, node.zone, len(node.workers), owner=node.uid)
             self._nodes.change_body(node.uid, _patched(node, new, fields))
             operation = self._add(call, node, "update")
-            message = stored(self._nodes.by_uid(node.uid), self._project.parent)
-            self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
-            ended = self._operations.get(operation.zone, operation.operation_id) or operation
+            if DISKS not in fields:
+                self._finish(operation, node)
+        if DISKS in fields:
+            return self._begin(call, operation)
+        ended = self._operations.get(operation.zone, operation.operation_id) or operation
         return write_operation(ended, self._project.parent, call.version)
+
+    def _finish(self, operation: Operation, node: Node) -> None:
+        message = stored(self._nodes.by_uid(node.uid), self._project.parent)
+        self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def stop(self, call: Call) -> Mapping[str, Any]:
         """Start powering off a single-worker node; return the running operation."""
@@ -166,7 +175,8 @@ def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[
     for field in fields:
         if field == EXTERNAL:
             if "networkConfig" not in body:
-                raise invalid("updateMask", f"{node.node_id} has networkConfigs: no {EXTERNAL}")
+                why = f"{node.node_id} has networkConfigs instead of networkConfig: no {EXTERNAL}"
+                raise invalid("updateMask", why)
             network = dict(body["networkConfig"])
             network.pop("enableExternalIps", None)
             if new.get("networkConfig", {}).get("enableExternalIps"):

@@ -36,9 +36,9 @@ class NodeNetworks:
     def resolved(self, body: Mapping[str, Any], parent: str, zone: str) -> dict[str, Any]:
         """Return a node's body with the full names of its networks and subnetworks.
 
-        The default network is ``default``; the default subnetwork is the network's subnetwork in
-        the zone's region. Raises a 404 if a network or subnetwork does not exist, a 400 if a
-        subnetwork belongs to another region or network.
+        ``parent`` is ``projects/PROJECT``. The default network is ``default``; the default
+        subnetwork is the network's subnetwork in the zone's region. Raises a 404 if a network or
+        subnetwork does not exist, a 400 if a subnetwork belongs to another region or network.
         """
         if "networkConfigs" not in body:
             config = self._resolve(
@@ -80,9 +80,11 @@ class NodeNetworks:
 def _name(
     pattern: re.Pattern[str], field: str, reference: str, parent: str, region: str = ""
 ) -> str:
-    """Return the resource name in a reference.
+    """Return the name of the network or subnetwork in a reference.
 
-    Raises a 400 if the reference is malformed or in another region, a 404 for another project.
+    ``pattern`` is the one for the kind of resource, ``field`` the field of the request, ``parent``
+    the ``projects/PROJECT`` of the local cloud. Raises a 400 if the reference is malformed or in
+    another region, a 404 for another project.
     """
     found = pattern.fullmatch(reference)
     if found is None:

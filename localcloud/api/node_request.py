@@ -38,13 +38,20 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
-    """Validate the Node message of a request and add its defaults; raise a 400 if it is invalid."""
+    """Validate the Node message of a request and add its defaults; raise a 400 if it is invalid.
+
+    ``parent`` is ``projects/PROJECT``.
+    """
     fields = read(value, NODES[version], "node")
     return checked({**fields, "apiVersion": version.node_value}, parent, zone)
 
 
 def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
-    """Validate a parsed node and add its defaults; raise a 400 that names the invalid field."""
+    """Validate a parsed node and add its defaults; raise a 400 that names the invalid field.
+
+    ``parent`` is ``projects/PROJECT``. ``path`` is the path of the node in the request, with which
+    the name of a field begins.
+    """
     accelerator = _accelerator(fields, zone)
     _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
     scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
@@ -71,7 +78,7 @@ def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
     size = int(fields.get("diskSizeGb", SMALLEST_BOOT_DISK_GB))
     if size < SMALLEST_BOOT_DISK_GB:
-        minimum = f"the image needs {SMALLEST_BOOT_DISK_GB}"
+        minimum = f"the image needs {SMALLEST_BOOT_DISK_GB} GB"
         raise invalid(f"{path}.diskSizeGb", f"{path}.diskSizeGb is {size}; {minimum}")
     if fields.get("enableConfidentialCompute") and not fields.get("customerEncryptionKey"):
         field = f"{path}.customerEncryptionKey"
@@ -125,7 +132,7 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
 def _with_defaults(
     fields: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
 ) -> dict[str, Any]:
-    """Return a node's body with Google's default values, except for its networks."""
+    """Return the fields of a requested node with Google's default values, except for networks."""
     project = parent.partition("/")[2]
     account = {
         "email": f"compute@{project}.iam.gserviceaccount.com",

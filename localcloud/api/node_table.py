@@ -120,8 +120,10 @@ class NodeTable:
     ) -> Node:
         """Store a new node in CREATING, with ``count`` workers on free addresses of ``pool``.
 
-        Raises ApiError (409) if the zone already has a node with this id, NoCapacityError if
-        ``pool`` has too few free addresses.
+        ``name`` is the node's full name, ``queued_resource`` the uid of the queued resource that
+        creates it. For ``latest_released_first``, see ``latest_first`` of Addresses.free. Raises
+        ApiError (409) if the zone already has a node with this id, NoCapacityError if ``pool`` has
+        too few free addresses.
         """
         uid = new_uid()
         with self._database.transaction() as connection:
@@ -200,7 +202,8 @@ class NodeTable:
     ) -> bool:
         """Change a node's state to ``to`` if it is one of ``states``; return whether it changed.
 
-        ``wanted`` also changes the desired state. A state change cancels an announced preemption.
+        With ``wanted``, the desired state changes too. ``trouble`` replaces the last failure's
+        error message. A state change cancels an announced preemption.
         """
         update = (
             "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
@@ -223,7 +226,7 @@ class NodeTable:
         self._set(uid, "preempt_at", moment)
 
     def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
-        """Assign another external address to a worker, if ``pool`` has a free one."""
+        """Assign another external address to worker ``index``, if ``pool`` has a free one."""
         with self._database.transaction() as connection:
             if not (free := self._addresses.free(pool)):
                 return
@@ -235,7 +238,7 @@ class NodeTable:
 
     def _set(self, uid: int, column: str, value: object) -> None:
         with self._database.transaction() as connection:
-            query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - ours, no input
+            query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - constants, no input
             connection.execute(query, (value, uid))
 
     def release_workers(self, uid: int) -> None:
@@ -268,7 +271,7 @@ class NodeTable:
     def _some(self, where: str, *values: object) -> list[Node]:
         with self._database.transaction():
             nodes = self._database.rows(
-                f"SELECT {_COLUMNS} FROM nodes WHERE {where}",  # noqa: S608 - ours, no input
+                f"SELECT {_COLUMNS} FROM nodes WHERE {where}",  # noqa: S608 - constants, no input
                 *values,
             )
             workers = self._workers([row[0] for row in nodes])

@@ -61,7 +61,7 @@ class Nodes:
         self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of these methods."""
+        """Return the HTTP routes and their handlers."""
         nodes, node = f"{LOCATION}/nodes", f"{LOCATION}/nodes/{{node}}"
         return (
             Route("nodes.list", "GET", nodes, self.list, ("pageSize", "pageToken")),

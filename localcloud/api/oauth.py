@@ -55,8 +55,9 @@ class Accounts:
     def write_file(self, path: Path, project: str, token_uri: str) -> None:
         """Write the service account's JSON key file (mode 0600).
 
-        If the existing file has the cloud's current key, that key is reused, so that copies of the
-        file stay valid after a restart. Otherwise a new key replaces the old one.
+        ``token_uri`` is the URL of the token endpoint, which the file contains. If the existing
+        file has the cloud's current key, that key is reused, so that copies of the file stay valid
+        after a restart. Otherwise a new key replaces the old one.
         """
         email = f"fleet@{project}.iam.gserviceaccount.com"
         content = self._read_own_file(path, email) or self._new_key(email, project)
@@ -109,7 +110,10 @@ class Accounts:
         return rows[0][0] if rows else None
 
     def grant(self, assertion: str, token_uri: str) -> str:
-        """Return a bearer token for a signed JWT; raise GrantError if the JWT is invalid."""
+        """Return a bearer token for a signed JWT; raise GrantError if the JWT is invalid.
+
+        ``assertion`` is the JWT. Its audience must be ``token_uri`` or Google's token endpoint.
+        """
         claims = self._verified(assertion)
         if claims.get("aud") not in (token_uri, GOOGLE_AUDIENCE):
             raise GrantError("invalid_grant", f"the assertion's audience is not {token_uri}")
@@ -179,7 +183,7 @@ class Accounts:
 
 
 def token_route(accounts: Accounts, token_uri: str) -> Route:
-    """Return the route of the token endpoint, which is reachable without a token."""
+    """Return the route of the token endpoint ``token_uri``, which needs no token."""
 
     def token(call: Call) -> Mapping[str, Any]:
         form = parse_qs(call.content.decode("utf-8", "replace"))

@@ -60,7 +60,12 @@ class OperationTable:
         *,
         version: Version = Version.V2,
     ) -> Operation:
-        """Store a new, running operation."""
+        """Store a new, running operation.
+
+        ``target`` and ``uid`` are the full name and the uid of the node or queued resource,
+        ``verb`` is the operation's kind, such as ``create``. For ``detail`` and ``version`` see
+        Operation.
+        """
         values = (zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, timestamp())
         with self._database.transaction() as connection:
             connection.execute(
@@ -137,7 +142,7 @@ class OperationTable:
 
     def _some(self, where: str, *values: object) -> list[Operation]:
         rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM operations WHERE {where}",  # noqa: S608 - ours, no input
+            f"SELECT {_COLUMNS} FROM operations WHERE {where}",  # noqa: S608 - constants, no input
             *values,
         )
         return [

@@ -64,7 +64,7 @@ class Operations:
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of these methods."""
+        """Return the HTTP routes and their handlers."""
         operations = f"{LOCATION}/operations"
         one = f"{operations}/{{operation}}"
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")

@@ -26,14 +26,20 @@ class Page:
     after: tuple[str, ...] | None
 
     def rest[Item](self, items: Sequence[Item], key: Key[Item]) -> Sequence[Item]:
-        """Return the items that follow the previous page; ``items`` is the complete list."""
+        """Return the items that follow the previous page; ``items`` is the complete list.
+
+        ``key`` returns the key of an item, which its page token contains.
+        """
         if self.after is None:
             return items
         keys = [key(item) for item in items]
         return items[keys.index(self.after) + 1 :] if self.after in keys else []
 
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
-        """Return the first ``size`` items, and the next page's token ("" if there are no more)."""
+        """Return the first ``size`` items, and the next page's token ("" if there are no more).
+
+        ``key`` is as for ``rest``.
+        """
         shown = items[: self.size]
         return shown, self.token(key(shown[-1])) if len(items) > len(shown) else ""
 
@@ -48,8 +54,9 @@ def requested_page(
 ) -> Page:
     """Parse the page size and ``pageToken`` from query parameters.
 
-    ``size`` is the name of the parameter with the page size, ``largest`` the upper limit of its
-    value. Raises a 400 for an invalid size or token.
+    ``collection`` identifies the list: a token of another list is invalid. ``size`` is the name of
+    the parameter with the page size, ``largest`` the upper limit of its value. Raises a 400 for an
+    invalid size or token.
     """
     return Page(collection, _size(size, query.get(size, ""), largest), _after(collection, query))
 

@@ -44,7 +44,10 @@ class Project:
         return f"{self.parent}/locations/{zone}"
 
     def one(self, names: Mapping[str, str]) -> str:
-        """Return the zone in a path; raise a 404 if it is unknown, a 503 if it is unreachable."""
+        """Return the zone of a call; raise a 404 if it is unknown, a 503 if it is unreachable.
+
+        ``names`` are the variables in the call's path.
+        """
         zone = names["zone"]
         self.known_zone(zone)
         if zone in self._faults.unreachable():
@@ -54,7 +57,7 @@ class Project:
     def many(self, names: Mapping[str, str]) -> Scope:
         """Return the zones for a list request: the zone in the path, or all zones for ``-``.
 
-        Raises a 404 if the zone is unknown.
+        ``names`` are the variables in the path. Raises a 404 if the zone is unknown.
         """
         zone = names["zone"]
         if zone != "-":
@@ -71,7 +74,8 @@ class Project:
     ) -> dict[str, Any]:
         """Return the response with one page of a list: ``{key[], nextPageToken, unreachable[]}``.
 
-        Empty fields are omitted.
+        ``items`` are those of the page; the unreachable zones are those of ``scope``. Empty fields
+        are omitted.
         """
         answer: dict[str, Any] = {}
         if items:

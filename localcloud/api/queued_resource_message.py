@@ -101,7 +101,7 @@ class WantedNode:
 def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
     """Validate the QueuedResource message of a request and return the fields to store.
 
-    Raises a 400 or 404 if the message is invalid.
+    ``parent`` is ``projects/PROJECT``. Raises a 400 or 404 if the message is invalid.
     """
     fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
     tiers = [tier for tier in TIERS if tier in fields]
@@ -156,7 +156,11 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
 def wanted_nodes(
     body: Mapping[str, Any], parent: str, zone: str, request_name: str
 ) -> list[WantedNode]:
-    """Return the nodes that a queued resource requests; raise a 400 naming an invalid field."""
+    """Return the nodes that a queued resource requests; raise a 400 naming an invalid field.
+
+    ``body`` are the stored fields of the queued resource, ``request_name`` is its name, ``parent``
+    is ``projects/PROJECT``.
+    """
     found: list[WantedNode] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"

@@ -56,8 +56,9 @@ class QueuedResourceTable:
     ) -> QueuedResource:
         """Store a new queued resource in CREATING.
 
-        ``valid`` is the interval in which nodes may be created. Raises ApiError (409) if the zone
-        already has a queued resource with this name.
+        ``name`` is its full name, ``request_name`` the last part of it. ``valid`` is the interval
+        in which nodes may be created. Raises ApiError (409) if the zone already has a queued
+        resource with this name.
         """
         uid = new_uid()
         row = (uid, zone, request_name, "CREATING", USER, create_time, *valid, json.dumps(body))
@@ -129,7 +130,7 @@ class QueuedResourceTable:
 
     def _some(self, where: str, *values: object) -> list[QueuedResource]:
         rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM queued_resources WHERE {where}",  # noqa: S608 - ours, no input
+            f"SELECT {_COLUMNS} FROM queued_resources WHERE {where}",  # noqa: S608 - constants, no input
             *values,
         )
         return [

@@ -53,7 +53,7 @@ class QueuedResources:
         self._changed = changed
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of these methods."""
+        """Return the HTTP routes and their handlers."""
         all_of_them = f"{LOCATION}/queuedResources"
         one = f"{all_of_them}/{{request}}"
         named = ("queuedResourceId", "requestId")
@@ -150,8 +150,8 @@ class QueuedResources:
             ready = [node for node in nodes if node.state == "READY"]
             if request.state != "ACTIVE" or len(ready) < len(nodes):
                 raise failed_precondition(
-                    f"{name} is {request.state} with {_names(nodes) or 'no nodes'}: only a request "
-                    "that is ACTIVE, its nodes READY, can be reset"
+                    f"{name} is {request.state} with {_names(nodes) or 'no nodes'}: only an ACTIVE "
+                    "queued resource whose nodes are all READY can be reset"
                 )
             for node in nodes:
                 self._nodes.move(node.uid, ["READY"], "RESTARTING")

@@ -82,7 +82,7 @@ def _usage(zone: str, name: str, spot: bool) -> _Usage:
 
 
 def _name(limit: Fault) -> str:
-    """Return the quota's name in Google's style, such as ``TPUV4PerProjectPerZoneForTPUAPI``."""
+    """Return the name of a quota in Google's style, such as ``TPUV4PerProjectPerZoneForTPUAPI``."""
     generation = limit.details["generation"].upper()
     tier = "Preemptible" if limit.details["tier"] == "spot" else ""
     scope = "PerProjectPerZone" if limit.zone else "PerProject"

@@ -97,7 +97,10 @@ class Router:
         self._routes = tuple(routes)
 
     def find(self, verb: str, target: str) -> tuple[Route, Mapping[str, str]] | None:
-        """Return the matching route and the variables in the path, or None if no route matches."""
+        """Return the route for an HTTP verb and a target, and the variables in the path.
+
+        The target is the path with the query. Returns None if no route matches.
+        """
         path = urlsplit(target).path
         for route in self._routes:
             if route.verb == verb and (match := route.pattern.fullmatch(path)):

@@ -38,7 +38,10 @@ class _Term:
 
 
 def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    """Return the predicate for a ``filter``; raise a 400 for invalid syntax or unknown fields."""
+    """Return the predicate for the filter ``text``.
+
+    Raises a 400 for invalid syntax, or for a field that is not one of ``fields``.
+    """
     terms = []
     for part in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
         found = _TERM.fullmatch(part)
@@ -50,7 +53,10 @@ def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
 
 
 def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Item]:
-    """Sort by ``orderBy``, such as ``type desc, name``; raise a 400 if it is invalid."""
+    """Return the items sorted by ``text``, a value of ``orderBy`` such as ``type desc, name``.
+
+    Raises a 400 for invalid syntax, or for a field that is not one of ``fields``.
+    """
     result = list(items)
     for part in reversed(text.split(",") if text.strip() else []):
         found = _ORDER.fullmatch(part)
@@ -88,8 +94,9 @@ _COMPUTE_TERM = re.compile(r"\(?\s*(\w+)\s+(eq|ne)\s+(\"[^\"]*\"|'[^']*'|\S+?)\s
 def parse_compute_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
     """Return the predicate for a Compute ``filter``, which may also use ``eq`` and ``ne``.
 
-    These compare with a regular expression that must match the whole value; gcloud sends, for
-    example, ``name eq ".*\\bx\\b.*"``. Raises a 400 for invalid syntax or unknown fields.
+    ``eq`` and ``ne`` compare with a regular expression that must match the whole value; gcloud
+    sends, for example, ``name eq ".*\\bx\\b.*"``. Raises a 400 for invalid syntax or unknown
+    fields.
     """
     found = _COMPUTE_TERM.fullmatch(text.strip())
     if found is None:

@@ -31,7 +31,7 @@ class WorkerFaults:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of these methods."""
+        """Return the HTTP routes and their handlers."""
         here = "/_localcloud"
         verbs = {
             "inject": self.inject,
@@ -67,7 +67,7 @@ class WorkerFaults:
         for node in self._nodes.everything():
             for worker in node.workers:
                 for fault in self._machines.faults(worker.machine):
-                    # Powered off since then, which has cleared its faults.
+                    # Ignore the error of a machine that is now off: it has no faults any more.
                     with suppress(MachineError):
                         self._machines.clear(worker.machine, fault)
 
@@ -102,15 +102,15 @@ class WorkerFaults:
         """Start booting powered-off workers; the request body is ``{workerIds[]}``."""
         return self._each(call, self._lifecycle.boot)
 
-    def _each(self, call: Call, verb: Any) -> Mapping[str, Any]:
-        """Call ``verb`` for each worker selected by the request body; return the workers' names."""
+    def _each(self, call: Call, action: Any) -> Mapping[str, Any]:
+        """Call ``action(node, worker)`` for each requested worker; return the workers' names."""
         node = one_node(call, self._nodes, self._project)
         if node.wanted != RUN or not node.workers:
             raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")
         workers = chosen_workers(node, call.json().get("workerIds", []))
         for worker in workers:
             try:
-                verb(node, worker)
+                action(node, worker)
             except MachineError as error:
                 raise ApiError(400, str(error)) from error
         return {"workers": [f"{node.node_id}-w{worker.index}" for worker in workers]}

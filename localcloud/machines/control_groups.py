@@ -47,18 +47,18 @@ def make(prefix: str, machine: str) -> list[Path]:
 
 
 def remove(prefix: str, machine: str) -> None:
-    """Kill all processes in the machine's group and remove the group from all hierarchies."""
+    """Kill all processes in a machine's group below ``prefix``; remove the group everywhere."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
         (unified / "cgroup.kill").write_text("1")  # cgroup-v2.rst, "cgroup.kill", Linux 5.14
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # fails while the cloud has other machines
+            (top / prefix).rmdir()  # not empty while the cloud has other machines
 
 
 def populated(prefix: str, machine: str) -> bool:
-    """Return whether the machine's group has processes (cgroup-v2.rst, "cgroup.events")."""
+    """Return whether the group of a machine below ``prefix`` has processes (cgroup-v2.rst)."""
     try:
         events = (hierarchy() / prefix / machine / "cgroup.events").read_text()
     except OSError:

@@ -141,7 +141,10 @@ def certificates(pem: str) -> list[str]:
 
 
 def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
-    """Return the certificates in the host's bundle that the image lacks, such as a company's CA."""
+    """Return the host's certificates that the image does not have, such as a company's CA.
+
+    The arguments are PEM bundles of the host and the image.
+    """
     known = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
@@ -149,9 +152,9 @@ def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
 def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
     """Return the image's directory; build the image first if it is not cached.
 
-    ``also`` lists packages in addition to PACKAGES, such as a kernel. ``suite`` is passed to
-    ``base_lines``. The directory appears only when the image is complete. Raises CloudError if the
-    build fails.
+    ``say`` prints progress. ``also`` lists packages in addition to PACKAGES, such as a kernel.
+    ``suite`` is passed to ``base_lines``. The directory appears only when the image is complete.
+    Raises CloudError if the build fails.
     """
     packages = PACKAGES + also
     suite, lines, options = sources(suite)
@@ -191,7 +194,7 @@ def alone(say: Callable[[str], None]) -> Iterator[None]:
                 say("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(images_directory(), handle):
-                continue  # the locked directory was replaced meanwhile: lock the new one
+                continue  # another process replaced the directory: lock the new one
             yield
             return
         finally:
@@ -225,7 +228,8 @@ def bootstrap(
 ) -> list[str]:
     """Return the mmdebstrap command; the caller appends the target directory and ``deb`` lines.
 
-    The command starts with LEASH, so that a killed build leaves no processes or mounts.
+    ``variant`` is mmdebstrap's set of base packages. The command starts with LEASH, so that a
+    killed build leaves no processes or mounts.
     """
     return [
         *LEASH,
@@ -295,7 +299,7 @@ def _remove(image: Path) -> None:
 
 
 def _finish(root: Path, host_pem: str) -> None:
-    """Apply the configuration that all machines share; ``furnish`` adds each machine's own."""
+    """Apply the configuration that all machines share; nspawn.furnish adds each machine's own."""
     for key in root.glob("etc/ssh/ssh_host_*"):
         key.unlink()
     (root / "etc/machine-id").write_text("")

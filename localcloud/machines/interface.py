@@ -42,7 +42,6 @@ class MachineSpec:
     ``name`` is the unique host name, ``address`` the internal address. The host can also reach the
     machine by the address ``external``. ``metadata`` is the node's metadata; its ``ssh-keys`` has
     lines ``user:public key`` (https://cloud.google.com/compute/docs/connect/add-ssh-keys).
-    nspawn machines ignore ``disks``.
     """
 
     name: str
@@ -89,6 +88,12 @@ class Machines(Protocol):
 
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the machine's faults, read from the machine itself and not from stored state."""
+
+    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
+        """Attach exactly these data disks to a running machine.
+
+        qemu machines get them at their next boot. Raises MachineError.
+        """
 
     def forget_disk(self, zone: str, name: str) -> None:
         """Delete the content of a data disk, if it exists; no machine may be using the disk."""

@@ -26,7 +26,7 @@ def disk(point: Path, gib: int) -> Path:
     """Mount a disk of ``gib`` GiB at ``point``; create it first if it does not exist.
 
     The disk is an ext4 file system in a sparse file beside ``point``, so a machine that fills its
-    disk does not fill the host's. Direct I/O avoids that the host caches writes a second time
+    disk does not fill the host's. Direct I/O prevents the host from caching writes a second time
     (losetup(8), --direct-io). Raises MachineError.
     """
     point.mkdir(parents=True, exist_ok=True)
@@ -77,10 +77,10 @@ def _run(machine: Path, *command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         here = Place(machine.parents[1].name, machine.parents[1])
-        there = Place(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (root's own)
+        there = Place(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (owned by root)
         raise MachineError(
-            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). Move the "
-            "cloud to an ordinary disk: "
+            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). The cloud's "
+            "directory must be on a disk, with ext4 or XFS. Move the cloud: "
             f"{here.command('down', '--yes')} && {there.command('up')}"
         )
 

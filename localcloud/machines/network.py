@@ -54,9 +54,9 @@ def up(
 ) -> Network:
     """Create the bridge, the nftables rules and the name server, unless they exist.
 
-    ``wanted`` is the subnet to use. If it is None or overlaps an address or route of this host, the
-    first free subnet is used; with ``is_required``, an overlap raises CloudError instead. Only one
-    process on the host may call ``up`` or ``down`` at a time.
+    ``wanted`` is the subnet to use, ``say`` prints progress. If ``wanted`` is None or overlaps an
+    address or route of this host, the first free subnet is used; with ``is_required``, an overlap
+    raises CloudError instead. Only one process on the host may call ``up`` or ``down`` at a time.
     """
     subnet = _present(place)
     if wanted and subnet and wanted != subnet:

@@ -14,17 +14,24 @@ from pathlib import Path
 from localcloud.machines import (
     boot_wait,
     control_groups,
+    loop_disks,
     machine_faults,
     mounts,
     network,
     processes,
 )
 from localcloud.machines.guest import agent
-from localcloud.machines.interface import MACHINE_FAULTS, MachineError, MachineFault, MachineSpec
+from localcloud.machines.interface import (
+    MACHINE_FAULTS,
+    DataDisk,
+    MachineError,
+    MachineFault,
+    MachineSpec,
+)
 from localcloud.machines.roster import Roster, delete_all
 from localcloud.place import Place
 
-TOOLS = ("bridge", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
+TOOLS = ("bridge", "losetup", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
 POWER_OFF_GRACE_S = 0.0  # Google deletes a node without waiting for its guest
@@ -32,7 +39,7 @@ _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # names of the network link: host0 in nspawn machines, eth0 in qemu ones
 OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn lowers them if the host allows less
 DISK_GIB = 100  # the size of a TPU VM's boot disk; the file is sparse
-HOST_KEYS = "host-keys"  # a copy outside the machine's disk: readable while it is off
+HOST_KEYS = "host-keys"  # directory with copies of the keys, readable while the machine is off
 _DISK, _BALLAST = "disk", "ballast"
 _KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: generating its key takes too long
 # With --keep-unit, nspawn exits with 133 when the guest reboots (systemd-nspawn(1)), and must be
@@ -70,7 +77,7 @@ class NspawnMachines:
             disk = mounts.disk(directory / _DISK, DISK_GIB)
             machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self.roster.knows(spec.name):  # only once: the guest may change its files
+            if not self.roster.knows(spec.name):  # first boot only
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
@@ -78,6 +85,7 @@ class NspawnMachines:
                     shutil.copy(key, directory / HOST_KEYS)
                 self.roster.enter(spec)
             self.roster.publish(spec)
+            self.set_disks(spec.name, spec.disks)
             self._boot(spec.name, root)
         boot_wait.until_ssh(
             spec.name,
@@ -101,6 +109,7 @@ class NspawnMachines:
         # needs its name.
         subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
                        check=False)  # fmt: skip
+        loop_disks.detach_all(self._devices(name))
         mounts.unmount_below(self._directory(name))
         # A killed nspawn leaves these directories; systemd 257 does not start while they exist.
         for part in ("propagate", "unix-export"):
@@ -170,8 +179,13 @@ class NspawnMachines:
         self.power_off(name)
         self.roster.remove(name)
 
+    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
+        """Attach exactly these data disks to the machine. Raises MachineError."""
+        loop_disks.attach(self._devices(name), self.place.disks, disks)
+
     def forget_disk(self, zone: str, name: str) -> None:
-        """Do nothing: a machine on the host's kernel has no data disks."""
+        """Remove a data disk's file."""
+        loop_disks.disk_file(self.place.disks, zone, name).unlink(missing_ok=True)
 
     def alive(self, name: str) -> bool:
         """Return whether the machine has running processes."""
@@ -198,6 +212,10 @@ class NspawnMachines:
     def _directory(self, name: str) -> Path:
         return self.roster.directory(name)
 
+    def _devices(self, name: str) -> Path:
+        """Return the host's directory that the machine has as ``/dev/disk/by-id``."""
+        return self._directory(name) / "devices"
+
     def _root_option(self, name: str) -> str:
         """Return the argument that identifies this machine's nspawn process."""
         return f"--directory={self._directory(name) / 'root'}"
@@ -214,6 +232,7 @@ class NspawnMachines:
             "--keep-unit",
             f"--machine={name}",
             self._root_option(name),
+            f"--bind={self._devices(name)}:/dev/disk/by-id",
             *([f"--bind={self.shared}:/mnt/shared"] if self.shared else []),
             f"--network-bridge={self.place.bridge}",
             "--resolv-conf=off",
@@ -274,7 +293,8 @@ def public_host_keys(name: str, directory: Path) -> dict[str, str]:
 def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     """Write a machine's host name, address and host keys to ``root``; create its login users.
 
-    The users and their ssh keys come from the metadata ``ssh-keys``.
+    The users and their ssh keys come from the metadata ``ssh-keys``. ``net`` is the cloud's
+    network.
     """
     etc = root / "etc"
     (etc / "hostname").write_text(f"{spec.name}\n")

@@ -27,7 +27,7 @@ def with_argument(argument: str) -> list[int]:
 
 
 def send(argument: str, number: signal.Signals) -> None:
-    """Send a signal to the processes with ``argument``, through a pidfd as in ``end``."""
+    """Send the signal ``number`` to the processes with ``argument``, by a pidfd as in ``end``."""
     for pid in with_argument(argument):
         with contextlib.suppress(ProcessLookupError):
             fd = os.pidfd_open(pid)

@@ -36,7 +36,7 @@ TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
 BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
 GREETING_S = 15.0
 POWER_OFF_S = 5.0
-MEMORY_MIB = 2048  # 1024 is too little for JAX with an Orbax save
+MEMORY_MIB = 2048  # JAX with an Orbax save needs more than 1024
 # mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
     f"console=ttyS0 root=UUID={ROOT_UUID} rootfstype=ext4 rootflags=noinit_itable rw "
@@ -85,7 +85,7 @@ class QemuMachines:
         processes.end(self._mark(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
-        mounts.unmount_below(directory)  # mounts of a server killed while creating the seed
+        mounts.unmount_below(directory)  # a killed server may have left a mount of _seed
 
     def shut_down(self, name: str) -> None:
         """Press the machine's ACPI power button; do nothing if the machine is off."""
@@ -134,6 +134,9 @@ class QemuMachines:
         """Power off the machine and remove its directory with its disk; data disks stay."""
         self.power_off(name)
         self.roster.remove(name)
+
+    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
+        """Do nothing: the next boot attaches the disks of its MachineSpec."""
 
     def forget_disk(self, zone: str, name: str) -> None:
         """Remove a data disk's file."""

@@ -66,7 +66,7 @@ class QemuImage:
 
     @property
     def qemu(self) -> Path:
-        """A Debian file system with a newer qemu; it exists if the host's qemu is unreliable."""
+        """Path of a Debian file system with a newer qemu, if the host's is unreliable."""
         return self.root.with_name(f"{self.root.name}.qemu")
 
     @property
@@ -92,8 +92,8 @@ class QemuImage:
 def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
     """Return the image; build it first if parts of it are missing.
 
-    ``suite`` is the machines' Debian release. Raises CloudError if this is not an x86_64 host or
-    the build fails.
+    ``suite`` is the machines' Debian release, ``say`` prints progress. Raises CloudError if this is
+    not an x86_64 host or the build fails.
     """
     if os.uname().machine != "x86_64":
         raise CloudError(

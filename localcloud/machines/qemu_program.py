@@ -33,8 +33,9 @@ _VERSION = re.compile(r"emulator version (\d+)\.(\d+)")
 def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
     """Install a newer qemu beside the image if KVM is not usable and the host's qemu is unreliable.
 
-    Only a Debian host has package sources for a newer qemu; other hosts use their own qemu, and a
-    message is printed. Raises CloudError if the installation fails.
+    ``made`` is the image, ``say`` prints progress. Only a Debian host has package sources for a
+    newer qemu; other hosts use their own qemu, and a message is printed. Raises CloudError if the
+    installation fails.
     """
     if choose(made) == KVM:
         return
@@ -54,7 +55,7 @@ def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
 
 
 def command(made: QemuImage) -> list[str]:
-    """Return the qemu command with the options for accelerator and CPU model."""
+    """Return the qemu command for machines of an image, with options for accelerator and CPU."""
     if choose(made) == KVM:
         return [PROGRAM, "-accel", "kvm", "-cpu", "host"]
     emulated = ["-accel", "tcg,thread=multi", "-cpu"]

@@ -1,5 +1,6 @@
-"""A machine with its own kernel and real data disks, which the role disks mounts."""
+"""A machine with its own kernel and real data disks, which the role mounts formats and mounts."""
 
+import json
 import os
 import signal
 import subprocess
@@ -27,8 +28,7 @@ MOUNT = """
   gather_facts: false
   become: true
   roles:
-    - role: disks
-      disks_mounts: [{name: "{{ disk }}", path: "/mnt/disks/{{ disk }}"}]
+    - role: mounts
 """
 
 
@@ -87,12 +87,16 @@ def fill_disks(place, scratch: Path) -> None:
         subprocess.run([*convert, str(directory / f"{name}.qcow2")], check=True)
 
 
-def mount(place, key: Path, disk: str, scratch: Path, *how: str) -> subprocess.CompletedProcess:
-    """Mount one disk of the machine by the role disks."""
+def mount(
+    place, key: Path, disks: tuple[str, ...], scratch: Path, *how: str
+) -> subprocess.CompletedProcess:
+    """Mount these disks of the machine, and no others."""
+    mounts = [{"kind": "disk", "disk": disk, "path": f"/mnt/disks/{disk}"} for disk in disks]
+    told = {"ansible_ssh_private_key_file": str(key), "tpufleet_uid": 64042, "mounts": mounts}
     (scratch / "mount.yml").write_text(MOUNT)
     return subprocess.run(
         ["ansible-playbook", "--inventory", str(PROJECT_ROOT / "inventory/local"), "--extra-vars",
-         f"ansible_ssh_private_key_file={key} disk={disk}", *how, str(scratch / "mount.yml")],
+         json.dumps(told), *how, str(scratch / "mount.yml")],
         capture_output=True, text=True, check=False, timeout=600,
         env=os.environ | {"TPUFLEET_LOCALCLOUD": place.name,
                           "ANSIBLE_CONFIG": str(PROJECT_ROOT / "ansible.cfg"),
@@ -134,27 +138,27 @@ def test_a_data_disk_is_found_by_its_name(node, key):
 
 
 def test_an_empty_disk_is_formatted_and_mounted_once(place, node, key, tmp_path):
-    check = mount(place, key, "corpus", tmp_path, "--check")
-    assert "changed=1" in check.stdout, check.stdout + check.stderr
+    check = mount(place, key, ("corpus",), tmp_path, "--check")
+    assert "changed=2" in check.stdout, check.stdout + check.stderr
     assert ssh(key, node, "findmnt /mnt/disks/corpus") == ""
-    first = mount(place, key, "corpus", tmp_path)
-    assert "changed=1" in first.stdout, first.stdout + first.stderr
+    first = mount(place, key, ("corpus",), tmp_path)
+    assert "changed=3" in first.stdout, first.stdout + first.stderr
     assert ssh(key, node, "findmnt -no FSTYPE /mnt/disks/corpus") == "ext4"
     ssh(key, node, "echo kept | sudo tee /mnt/disks/corpus/note; sync")
-    again = mount(place, key, "corpus", tmp_path)
+    again = mount(place, key, ("corpus",), tmp_path)
     assert "changed=0" in again.stdout, again.stdout + again.stderr
     assert ssh(key, node, "cat /mnt/disks/corpus/note") == "kept"
 
 
 def test_a_disk_with_foreign_data_is_refused_and_unchanged(place, node, key, tmp_path):
-    refused = mount(place, key, "foreign", tmp_path)
+    refused = mount(place, key, ("corpus", "foreign"), tmp_path)
     assert refused.returncode
     assert "holds data of an unknown kind, so it was not changed" in refused.stdout
     assert ssh(key, node, "sudo head -c 17 /dev/disk/by-id/google-foreign") == "a stranger's data"
 
 
 def test_a_read_only_disk_is_mounted_read_only(place, node, key, tmp_path):
-    done = mount(place, key, "given", tmp_path)
+    done = mount(place, key, ("corpus", "given"), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ssh(key, node, "cat /mnt/disks/given/note") == "given"
     assert "ro" in ssh(key, node, "findmnt -no OPTIONS /mnt/disks/given").split(",")

@@ -84,7 +84,7 @@ def test_all_messages_build_commands_through_place():
         for path in SOURCES
         if path.name not in ("__main__.py", "place.py")
         for node in spoken(ast.parse(path.read_text()))
-        if re.search(r"-m localcloud (?!VERB)|localcloud (up|down|clean)\b", str(node.value))
+        if re.search(r"-m localcloud (?!COMMAND)|localcloud (up|down|clean)\b", str(node.value))
     }
     assert by_hand == set()
 

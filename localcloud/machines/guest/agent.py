@@ -48,7 +48,7 @@ def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys``: unmarked lines, then each key under a mark."""
+    """Return the lines of an ``authorized_keys`` with ``keys`` in place of those below MARK."""
     kept, ours = [], False
     for line in lines:
         if not ours and line != MARK:
@@ -58,7 +58,10 @@ def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
 
 
 def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
-    """Create accounts, write keys, remove obsolete keys; return the users that changed."""
+    """Create accounts, write keys, remove obsolete keys; return the users that changed.
+
+    ``users`` has the wanted keys of each user; ``home`` is the directory of the home directories.
+    """
     changed = []
     for user in sorted({*users, *_marked(home)}):
         if not (home / user).is_dir():
@@ -83,7 +86,7 @@ def _add(user: str) -> None:
 
 
 def _write(directory: Path, user: str, keys: list[str]) -> bool:
-    """Write ``authorized_keys`` atomically, if it changes; the user owns the directory."""
+    """Write a user's ``authorized_keys`` to ``directory`` atomically; return whether it changed."""
     file = directory / "authorized_keys"
     before = file.read_text().splitlines() if file.exists() else []
     after = merged(before, keys)

@@ -22,7 +22,7 @@ FILES = {
 
 
 def digest() -> str:
-    """Return a hash of all files."""
+    """Return a hash of the contents of all guest programs."""
     return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in FILES)).hexdigest()
 
 

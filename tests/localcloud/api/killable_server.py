@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from localcloud.api import create_server
-from localcloud.machines.interface import MACHINE_FAULTS, MachineFault, MachineSpec
+from localcloud.machines.interface import MACHINE_FAULTS, DataDisk, MachineFault, MachineSpec
 
 
 class MachinesOnDisk:
@@ -49,6 +49,9 @@ class MachinesOnDisk:
         (home / "booted").unlink(missing_ok=True)
         if home.exists():
             home.rmdir()
+
+    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
+        """Do nothing: these machines have no disks."""
 
     def forget_disk(self, zone: str, name: str) -> None:
         """Do nothing: these machines have no disks."""

@@ -2,9 +2,16 @@
 
 import threading
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from localcloud.machines.interface import MachineError, MachineFault, MachineSpec, SweepError
+from localcloud.machines.interface import (
+    DataDisk,
+    MachineError,
+    MachineFault,
+    MachineSpec,
+    SweepError,
+)
 
 KEY_TYPE = "ssh-ed25519"
 
@@ -12,8 +19,9 @@ KEY_TYPE = "ssh-ed25519"
 class MachinesInMemory:
     """Machines as a dictionary of specs.
 
-    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off`` and
-    ``delete`` to the number of remaining failures; ``deaf`` machines do not shut down.
+    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off``,
+    ``set_disks`` and ``delete`` to the number of remaining failures; ``deaf`` machines do not shut
+    down.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:
@@ -82,6 +90,10 @@ class MachinesInMemory:
         with self._lock:
             self.specs.pop(name, None)
             self.running.discard(name)
+
+    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
+        self._maybe_refuse("set_disks", name)
+        self.specs[name] = replace(self.specs[name], disks=disks)
 
     def forget_disk(self, zone: str, name: str) -> None:
         self.forgotten.append((zone, name))

@@ -243,20 +243,41 @@ def disks(local_api):
     return [{"sourceDisk": f"{source}/{name}", "mode": "READ_ONLY"} for name in ("a", "b")]
 
 
-def test_v2alpha1_attaches_and_detaches_disks_for_the_next_boot(local_api, disks):
+def test_v2alpha1_attaches_and_detaches_disks_of_running_machines(local_api, disks):
     local_api.ready("one", acceleratorType="v4-8", dataDisks=disks[:1])
 
     ended(local_api, attach(local_api, disks))
     attached = local_api.node("one")["dataDisks"]
-    path = f"locations/{ZONE}/nodes/one"
-    local_api.ended(local_api.call("POST", f"{path}:stop", {}).json())
-    local_api.ended(local_api.call("POST", f"{path}:start", {}).json())
     (machine,) = local_api.machines.specs.values()
     ended(local_api, attach(local_api, []))
+    (later,) = local_api.machines.specs.values()
 
     assert attached == disks
     assert sorted(disk.name for disk in machine.disks) == ["a", "b"]
+    assert later.disks == ()
     assert "dataDisks" not in local_api.node("one")
+
+
+def test_a_stopped_tpu_has_attached_disks_after_its_start(local_api, disks):
+    local_api.ready("one", acceleratorType="v4-8")
+    path = f"locations/{ZONE}/nodes/one"
+    local_api.ended(local_api.call("POST", f"{path}:stop", {}).json())
+    ended(local_api, attach(local_api, disks))
+    local_api.ended(local_api.call("POST", f"{path}:start", {}).json())
+
+    (machine,) = local_api.machines.specs.values()
+    assert sorted(disk.name for disk in machine.disks) == ["a", "b"]
+
+
+def test_disks_that_a_machine_cannot_get_fail_the_operation(local_api, disks):
+    local_api.ready("one", acceleratorType="v4-8")
+    local_api.machines.refuse["set_disks"] = 1
+
+    operation = attach(local_api, disks).json()
+
+    path = operation["name"].partition(f"projects/{PROJECT}/")[2]
+    failed = wait_for(lambda: local_api.get(path).get("error"))
+    assert "would not set_disks" in failed["message"]
 
 
 def test_a_disk_that_another_tpu_writes_to_cannot_be_attached(local_api, disks):

@@ -47,6 +47,10 @@ def test_every_compute_methods_answer_matches_the_document(local_api, compute):
     label_mark = compute.get(f"{DISKS}/data")["labelFingerprint"]
     labels = {"labels": {"a": "b"}, "labelFingerprint": label_mark}
     compute.done("POST", f"{DISKS}/data/setLabels", labels)
+    shared = {"name": "shared", "type": f"zones/{ZONE}/diskTypes/hyperdisk-ml"}
+    compute.done("POST", DISKS, shared)
+    mode = {"accessMode": "READ_ONLY_MANY"}
+    compute.done("PATCH", f"{DISKS}/shared", mode, paths="accessMode")
     mark = compute.get("")["commonInstanceMetadata"]["fingerprint"]
     compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": mark})
     for path in (

@@ -202,3 +202,42 @@ def test_an_invalid_label_of_a_disk_is_refused(compute, labels):
     answer = compute.refused("POST", DISKS, {"name": "data", "labels": labels})
 
     assert answer[0] == 400
+
+
+ML = {"type": f"zones/{ZONE}/diskTypes/hyperdisk-ml"}
+SHARED = {"accessMode": "READ_ONLY_MANY"}
+UPDATE = {"paths": "accessMode"}
+
+
+def test_a_hyperdisk_ml_is_shared_only_after_its_access_mode_was_changed(compute, local_api):
+    made(compute, **ML)
+    assert compute.get(f"{DISKS}/data")["accessMode"] == "READ_WRITE_SINGLE"
+    assert refused(local_api, "one", **attached()) == (400, "FAILED_PRECONDITION")
+
+    compute.done("PATCH", f"{DISKS}/data", SHARED, **UPDATE)
+
+    assert compute.get(f"{DISKS}/data")["accessMode"] == "READ_ONLY_MANY"
+    assert refused(local_api, "one", **attached("READ_WRITE")) == (400, "FAILED_PRECONDITION")
+    local_api.ready("one", **attached())
+
+
+def test_a_shared_hyperdisk_ml_never_becomes_writable_again(compute):
+    made(compute, **ML, **SHARED)
+    single = {"accessMode": "READ_WRITE_SINGLE"}
+    assert compute.refused("PATCH", f"{DISKS}/data", single, **UPDATE) == (400, "invalid")
+
+
+def test_the_access_mode_of_an_attached_disk_cannot_be_changed(compute, local_api):
+    made(compute, **ML)
+    local_api.ready("one", acceleratorType="v4-8", **attached("READ_WRITE"))
+    code, _ = compute.refused("PATCH", f"{DISKS}/data", SHARED, **UPDATE)
+    assert code == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("pd-balanced", "READ_ONLY_MANY"), ("hyperdisk-balanced", "READ_ONLY_MANY")]
+)
+def test_other_disks_have_no_such_access_mode(compute, kind, mode):
+    made(compute, type=f"zones/{ZONE}/diskTypes/{kind}")
+    answer = compute.refused("PATCH", f"{DISKS}/data", {"accessMode": mode}, **UPDATE)
+    assert answer == (400, "invalid")

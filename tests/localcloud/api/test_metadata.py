@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import requests
-from jax._src.clusters import cloud_tpu_cluster
+from jax._src.clusters import cloud_tpu_cluster  # noqa: TID251 - the client under test
 
 from localcloud.api import catalog
 from localcloud.api.metadata import bounds

@@ -109,7 +109,7 @@ def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
 
     local_api.boot()
 
-    assert begun == 4
+    assert 0 < begun < 8
     assert len(local_api.ended(operation)["response"]["networkEndpoints"]) == 8
 
 

@@ -1,0 +1,92 @@
+"""Data disks of nspawn machines: sparse files behind loop devices (losetup(8)).
+
+A machine's device nodes are in a small file system of its own, which is bound into the machine as
+``/dev/disk/by-id``. So disks can be attached to a running machine, and a reboot keeps them.
+"""
+
+import os
+import stat
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+from localcloud.machines import mounts
+from localcloud.machines.interface import DataDisk, MachineError
+
+PREFIX = "google-"  # as Google's guest environment names disks
+
+
+def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
+    """Attach exactly these disks to the machine whose device nodes are in ``directory``.
+
+    ``files`` is the directory of the disks' files, with one subdirectory per zone; missing files
+    are created. Raises MachineError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if directory not in mounts.below(directory):
+        # The file system of the cloud's directory may not allow device nodes.
+        _run("mount", "-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", str(directory))
+    wanted = {f"{PREFIX}{disk.name}": disk for disk in disks}
+    for node in directory.iterdir():
+        disk = wanted.get(node.name)
+        if disk and _is_backed_by(node, disk_file(files, disk.zone, disk.name), disk.read_only):
+            del wanted[node.name]
+        else:
+            _detach(node)
+    for name, disk in wanted.items():
+        file = _prepared(files, disk)
+        mode = ["--read-only"] if disk.read_only else []
+        device = Path(_run("losetup", "--find", "--show", *mode, str(file)).strip())
+        os.mknod(directory / name, stat.S_IFBLK | 0o660, device.stat().st_rdev)
+
+
+def detach_all(directory: Path) -> None:
+    """Detach all disks whose device nodes are in ``directory``, which may be missing."""
+    if directory.is_dir():
+        for node in directory.iterdir():
+            _detach(node)
+
+
+def disk_file(files: Path, zone: str, name: str) -> Path:
+    """Return the file with a disk's content."""
+    return files / zone / f"{name}.raw"
+
+
+def _prepared(files: Path, disk: DataDisk) -> Path:
+    """Return the disk's file; create it, or enlarge it to the size of the disk."""
+    file, size = disk_file(files, disk.zone, disk.name), disk.size_gib << 30
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as content:
+        if content.tell() < size:
+            content.truncate(size)
+    return file
+
+
+def _is_backed_by(node: Path, file: Path, read_only: bool) -> bool:
+    """Return whether a device node leads to a loop device of this file and mode."""
+    block = _block(node)
+    try:
+        backing = (block / "loop/backing_file").read_text().strip()
+        return backing == str(file) and (block / "ro").read_text().strip() == str(int(read_only))
+    except OSError:
+        return False
+
+
+def _detach(node: Path) -> None:
+    """Remove a device node and its loop device; if mounted, the device stays until unmounted."""
+    device = Path("/dev") / _block(node).resolve().name
+    node.unlink()
+    # Ignore a failure: after a restart of the host, the loop device does not exist any more.
+    subprocess.run(["losetup", "--detach", str(device)], capture_output=True, check=False)
+
+
+def _block(node: Path) -> Path:
+    number = node.stat().st_rdev
+    return Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(f"{' '.join(command[:2])}: {done.stderr.strip()}")
+    return done.stdout
