@@ -113,7 +113,7 @@ def _copy_known(source: Path, target: Path) -> None:
             raise ReleaseError(f"{name}: tracked by git, but missing. See: git status")
         place = target / file.relative_to(source) if file != source else target
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)  # a link becomes its target, with its mode
+        shutil.copy(file, place)  # copies the target of a link, with its mode
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

@@ -37,6 +37,12 @@ def entry(name: str, **more: object) -> dict[str, object]:
 
 FLEET = {**API, "fleet": [entry("fleet-one"), entry("fleet-two", queued={})]}
 
+DISK = {
+    **API,
+    "fleet": [entry("sharing", data_disks=[{"name": "shared", "size_gb": 10}])],
+    "name": "shared",
+}
+
 #: What each module is told, and whether it changes anything the first time. All run in this order
 #: against one API, so each has TPUs of its own.
 TABLE = {
@@ -53,6 +59,8 @@ TABLE = {
     "tpu_queued_resource, absent": (tpu("asked", state="absent", force=True), True),
     "tpu_fleet, present": (FLEET, True),
     "tpu_fleet, absent": ({**API, "fleet": [entry("unwanted")], "state": "absent"}, True),
+    "shared_disk, writable": ({**DISK, "state": "writable"}, True),
+    "shared_disk, shared": (DISK, True),
     "doctor": ({}, False),
     "watch": (
         {
@@ -112,7 +120,7 @@ def changes(log: str) -> list[str]:
 
 def furnish(api: LocalApi) -> None:
     """Create what the table's entries begin with."""
-    for name in ("changing", "going", "running", "unwanted"):
+    for name in ("changing", "going", "running", "unwanted", "sharing"):
         api.ready(name, labels={LABEL: DEFAULT_FLEET_NAME})
     api.ready("single", acceleratorType="v4-8")
     spec = {

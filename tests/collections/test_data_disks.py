@@ -121,17 +121,18 @@ def test_a_disk_that_can_t_be_is_named(change, what):
 
 
 @pytest.mark.parametrize(
-    ("kind", "disk_type"),
+    ("kind", "written", "read"),
     [
-        ("v3-8", "pd-balanced"),
-        ("v5p-8", "pd-balanced"),
-        ("v5litepod-8", "pd-balanced"),
-        ("v6e-8", "hyperdisk-balanced"),
-        ("v7x-8", "hyperdisk-balanced"),
+        ("v3-8", "pd-balanced", "pd-balanced"),
+        ("v5p-8", "pd-balanced", "pd-balanced"),
+        ("v5litepod-8", "pd-balanced", "pd-balanced"),
+        ("v6e-8", "hyperdisk-balanced", "hyperdisk-ml"),
+        ("v7x-8", "hyperdisk-balanced", "hyperdisk-ml"),
     ],
 )
-def test_the_type_goes_with_the_generation(kind, disk_type):
-    assert disk_type_for(kind) == disk_type
+def test_the_type_of_a_new_disk_fits_generation_and_mode(kind, written, read):
+    assert disk_type_for(kind, writable=True) == written
+    assert disk_type_for(kind, writable=False) == read
 
 
 def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scripted):

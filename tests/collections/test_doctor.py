@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_controller import (
     key_finding,
     program_findings,
-    secrets_finding,
+    secret_findings,
     version_findings,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet import (
@@ -115,12 +115,19 @@ def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
 
 
 def test_a_secret_that_no_launch_would_accept_is_named_without_its_value():
-    assert secrets_finding({"HF_TOKEN": "long-enough", "EMPTY": ""}) is None
+    assert not [*secret_findings({"HF_TOKEN": "long-enough", "EMPTY": ""}, {"TZ": "UTC"})]
 
-    finding = secrets_finding({"HF_TOKEN": "long-enough", "PIN": "2718"})
+    (finding,) = secret_findings({"HF_TOKEN": "long-enough", "PIN": "2718"}, {})
 
-    assert finding and finding.message == "PIN has fewer than 8 characters"
+    assert finding.message == "PIN has fewer than 8 characters"
     assert "2718" not in finding.line
+
+
+def test_a_secret_in_plain_text_is_named_without_its_value():
+    (finding,) = secret_findings({}, {"HF_TOKEN": "long-enough"})
+
+    assert finding.message == "looks like it contains secrets (HF_TOKEN), but is not kept secret"
+    assert finding.fix.startswith("ansible-vault create inventory/")
 
 
 # --- the cloud -------------------------------------------------------------------------------

@@ -199,11 +199,11 @@ ADDRESSES = f"""
   vars_files:
     - {ROOT}/roles/firewall/defaults/main.yml
     - {ROOT}/roles/firewall/vars/main.yml
-    - {ROOT}/roles/nfs/defaults/main.yml
+    - {ROOT}/roles/mounts/defaults/main.yml
   tasks:
     - ansible.builtin.assert:
-        that: [firewall_peers == expected, nfs_clients == expected]
-        fail_msg: "{{{{ firewall_peers }}}} {{{{ nfs_clients }}}}"
+        that: [firewall_peers == expected, mounts_clients == expected]
+        fail_msg: "{{{{ firewall_peers }}}} {{{{ mounts_clients }}}}"
 """
 
 

@@ -104,7 +104,7 @@ def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, lef
 
 
 def test_an_invalid_date_is_named():
-    with pytest.raises(NotConfigured, match="grant_ends: expected a day"):
+    with pytest.raises(NotConfigured, match="grant_ends: expected a date"):
         parse_date("soon")
     assert parse_date("") is None
 

@@ -371,11 +371,12 @@ def test_create_makes_the_firewall_rules_that_the_fleet_asks_for_and_tags_its_tp
     environment, tmp_path
 ):
     walled = shutil.copytree(ROOT / "inventory/local", tmp_path / "walled")
-    asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\n"
+    asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\ndevtools_enabled: true\n"
     (walled / "group_vars/all/firewall.yml").write_text(asked_for)
     done = play(environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\+ +ours-ssh:", done.stdout)
+    assert "udp:60000-61000" in done.stdout
     assert re.search(r"\+ +tags:\n\+ +- ours", done.stdout)
 
 
@@ -434,7 +435,8 @@ def test_workers_that_do_not_answer_do_not_fail_a_deletion_and_are_named(environ
 def test_an_nfs_server_that_does_not_answer_does_not_fail_a_deletion(environment, local_api):
     for name in ("demo", "old"):
         local_api.ready(name, labels=OURS)
-    words = ("-e", "tpu=old", "-e", "yes=true", "-e", "nfs_server=demo-w0")
+    shared = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
+    words = ("-e", "tpu=old", "-e", "yes=true", "-e", json.dumps(shared))
 
     result = play(environment, "playbooks/delete.yml", *words)
 

@@ -127,7 +127,7 @@ def test_all_of_them_are_brought_as_they_are(bucket, tmp_path):
 
 
 def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
-    put(bucket, {"compiled/0/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
+    put(bucket, {"compiled/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
     none = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
     assert "there are no checkpoints" in none["missing"]
     put(bucket, of(s10=GOOD))
@@ -184,7 +184,7 @@ def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(
 
     told = run_fetch.fetch(replaced, tmp_path, OWN, newest=False, check=False)
 
-    assert told["unreadable"] == ["10/a: it was replaced or deleted meanwhile"]
+    assert told["unreadable"] == ["10/a: it was replaced or deleted during the download"]
     assert here(tmp_path) == {"10/b": b"fine"}
 
 

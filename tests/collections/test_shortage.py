@@ -101,7 +101,8 @@ def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
     assert {each.reason for each in done} == {"quota"}
     assert sum("no TPU or request holds any" in each.msg for each in done) == 1
-    assert sum("it is the quota v2 spot in us-central1-b again" in each.msg for each in done) == 5
+    again = "the first error about v2 spot in us-central1-b says what holds it"
+    assert sum(again in each.msg for each in done) == 5
 
 
 def test_only_resources_that_count_against_the_quota_are_listed():

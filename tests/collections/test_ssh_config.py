@@ -7,6 +7,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ssh_config import ssh_config
 
+from harness.playbooks import OURS, play
 from localcloud.place import PROJECT_ROOT
 
 W0 = {
@@ -73,3 +74,47 @@ def test_no_workers_are_an_empty_file():
 def test_another_ssh_argument_is_an_error_with_its_worker():
     with pytest.raises(AnsibleFilterError, match=r"a-w0: .*\('-C'\)"):
         ssh_config({"a-w0": {"ansible_ssh_common_args": "-C"}}, ["a-w0"])
+
+
+@pytest.fixture
+def laptop(environment, local_api, tmp_path):
+    """A user's computer, with the TPUs demo and old of the fleet; a file for ssh is not written."""
+    local_api.ready("demo", labels=OURS)
+    local_api.ready("old", labels=OURS)
+    return {**environment, "HOME": str(tmp_path)}
+
+
+def written(tmp_path):
+    return tmp_path / ".config/tpufleet/ssh/config"
+
+
+def hosts(text):
+    return [line.split()[1] for line in text.splitlines() if line.startswith("Host ")]
+
+
+def delete_old(laptop, *words):
+    done = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_file_follows_the_fleet_once_it_was_written(laptop, tmp_path):
+    assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
+    assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1", "old-w0", "old-w1"]
+    delete_old(laptop)
+    assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1"]
+
+
+def test_without_a_file_none_is_written(laptop, tmp_path):
+    delete_old(laptop)
+    assert not written(tmp_path).exists()
+
+
+@pytest.mark.parametrize("word", ["fleet_name=others", "tpu_partial=true"])
+def test_the_file_of_another_fleet_and_a_partial_answer_change_nothing(laptop, tmp_path, word):
+    assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
+    before = written(tmp_path).read_text()
+    done = play(laptop, "playbooks/peers.yml", "-e", word, "-e", "ansible_user=else")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert written(tmp_path).read_text() == before
+    assert play(laptop, "playbooks/peers.yml", "-e", "ansible_user=else").returncode == 0
+    assert written(tmp_path).read_text() != before

@@ -123,7 +123,7 @@ def test_an_object_whose_name_has_the_same_prefix_is_another_object(bucket):
 def test_an_existing_object_is_not_created_again(bucket):
     bucket.write("a.json", {"who": 1}, ABSENT)
 
-    with pytest.raises(Conflict, match=r"a\.json: somebody else has changed it"):
+    with pytest.raises(Conflict, match=r"a\.json: it has changed since it was read"):
         bucket.write("a.json", {"who": 2}, ABSENT)
 
     assert bucket.read("a.json")[0] == {"who": 1}

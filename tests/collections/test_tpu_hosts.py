@@ -66,6 +66,7 @@ def test_a_worker_knows_itself_and_its_leader():
         "tpu_external_ip": "203.0.113.3",
         "tpu_leader_ip": "10.0.0.2",
         "tpu_device_glob": "/dev/accel*",
+        "tpu_data_disks": [],
         "tpu_labels": {"a": "b"},
         "tpu_queued_resource": "",
         "tpu_multislice": "",

@@ -25,12 +25,12 @@ def compute(local_api: LocalApi) -> ComputeApi:
     return cloud_of(local_api).compute
 
 
-def rules(*ssh_from: str, anyone: bool = False, network: str = "default"):
-    return desired_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone)
+def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: bool = False):
+    return desired_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone, mosh=mosh)
 
 
 def have(api: ComputeApi, *ssh_from: str, **options):
-    more = {key: options.pop(key) for key in ("anyone", "network") if key in options}
+    more = {key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options}
     return ensure_rules(api, "tpufleet", rules(*ssh_from, **more), timeout=20, **options)
 
 
@@ -54,6 +54,17 @@ def test_only_ssh_from_given_ranges_and_the_fleet_itself_are_allowed(compute, lo
     for name in ("tpufleet-rest", "tpufleet-rest6"):
         assert there[name]["denied"] == [{"IPProtocol": "all"}]
         assert there[name]["priority"] > there["tpufleet-ssh"]["priority"]
+
+
+def test_mosh_is_allowed_from_the_same_ranges_and_can_be_closed_again(compute, local_api):
+    def ports() -> list[dict]:
+        return shown(local_api)["tpufleet-ssh"]["allowed"]
+
+    have(compute, OFFICE, mosh=True)
+    assert {"IPProtocol": "udp", "ports": ["60000-61000"]} in ports()
+    assert not have(compute, OFFICE, mosh=True).changed
+    assert have(compute, OFFICE).changed
+    assert ports() == [{"IPProtocol": "tcp", "ports": ["22"]}]
 
 
 def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):

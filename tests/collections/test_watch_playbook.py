@@ -99,6 +99,21 @@ def test_no_field_of_a_record_is_executed_by_a_pass(local_api, fleet, tmp_path):
     assert local_api.node("demo")["state"] == "READY"
 
 
+@pytest.mark.parametrize(("before", "state"), [(1, "preempted"), (2, "given up")])
+def test_limits_may_be_given_to_one_pass(local_api, fleet, before, state):
+    keep_release(fleet)
+    node = local_api.ready("demo", **OURS)
+    nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
+    write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": before}))
+    local_api.call("POST", "/_localcloud/nodes/demo:preempt")
+    local_api.state_is("demo", "PREEMPTED")
+    words = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
+
+    result = play(environment_of(local_api), *words)
+
+    assert f"run mine: {state}" in flat(result)
+
+
 def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fleet):
     keep_release(fleet)
     for zone in (ZONE, "europe-west4-b"):

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 ENVS = "/opt/tpufleet/envs"
 
 
@@ -26,12 +28,19 @@ def test_uv_is_there(host):
 
 def test_jax_is_proven_in_the_environment_that_the_lock_file_names(host):
     [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
-    assert json.loads(host.file(f"{ENVS}/{env}.proof.json").content_string)
+    proof = json.loads(host.file(f"{ENVS}/{env}.proof.json").content_string)
+    assert (proof["proof"], proof["devices"]) == ("jax", 1)
     told = host.check_output(
         f"cd / && JAX_PLATFORMS=cpu {ENVS}/{env}/bin/python -c "
         "'import jax, optax, orbax.checkpoint; print(jax.device_count())'"
     )
     assert told.splitlines()[-1] == "1"
+
+
+def test_a_user_runs_the_python_of_the_environment(host):
+    devices = "tpufleet-python -c 'import jax; print(jax.device_count())'"
+    with host.sudo("ada"):
+        assert host.check_output(devices) == "1"
 
 
 def test_the_environment_is_nobody_s_to_change(host):
@@ -49,9 +58,10 @@ def test_a_run_is_never_started_by_systemd_itself(host):
     assert "KillMode=control-group" in unit
 
 
-def test_the_unit_is_one_that_systemd_accepts(host):
-    checked = host.run("systemd-analyze verify /etc/systemd/system/tpufleet-run@.service")
-    assert "tpufleet-run" not in checked.stderr, checked.stderr
+@pytest.mark.parametrize("unit", ["run@", "jupyter", "tensorboard"])
+def test_the_unit_is_one_that_systemd_accepts(host, unit):
+    checked = host.run(f"systemd-analyze verify /etc/systemd/system/tpufleet-{unit}.service")
+    assert "tpufleet-" not in checked.stderr, checked.stderr
 
 
 def test_the_service_that_stores_output_runs_as_the_trainers_user(host):

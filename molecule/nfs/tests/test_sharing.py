@@ -1,4 +1,4 @@
-"""What the role nfs promises, on real kernels: who may write, and what survives which reboot."""
+"""What the role mounts promises of NFS, on real kernels: who may write, what survives a reboot."""
 
 import time
 
@@ -22,6 +22,12 @@ def test_it_is_mounted_at_the_first_use_by_the_kernel_s_nfs(client):
     assert told.startswith("nfs4")
     assert "vers=4.2" in told
     assert "hard" in told
+
+
+def test_a_server_outside_the_inventory_is_mounted_at_another_path_and_read_only(client):
+    client.check_output(f"{AS_TRAINER} touch /mnt/shared/seen")
+    client.check_output("test -e /mnt/by-address/seen")
+    assert "Read-only" in client.run("sudo touch /mnt/by-address/new").stderr
 
 
 def test_what_the_trainer_writes_is_the_trainer_s_on_both_sides(server, client):

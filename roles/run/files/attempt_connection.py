@@ -1,6 +1,6 @@
-"""Sealed connections between the workers of an attempt (`attempt_rendezvous.py`).
+"""Authenticated connections between the workers of an attempt (`attempt_rendezvous.py`).
 
-Worker 0 greets with a nonce. Every later line is a message sealed with HMAC-SHA256:
+Worker 0 first sends a nonce. Every later line is a message with its HMAC-SHA256 (the seal):
 `<64 hex digits> <JSON object>`. Python 3.9, standard library.
 """
 
@@ -15,13 +15,13 @@ MAX_LINE_BYTES = 4096
 
 
 def mac(key, *parts):
-    """Return the HMAC-SHA256 of several byte strings, in hexadecimal digits."""
+    """Return the HMAC-SHA256 of several byte strings under ``key``, in hexadecimal digits."""
     text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     return hmac.new(key, text, hashlib.sha256).hexdigest().encode()
 
 
 def parse(text):
-    """Parse a JSON object; None for anything else, and for one that is nested too deeply."""
+    """Parse a JSON object; return None if the text is anything else or is nested too deeply."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -30,13 +30,13 @@ def parse(text):
 
 
 class Connection:
-    """One connection to another worker. ``name`` is that worker, once it is verified."""
+    """One connection to another worker. ``name`` is that worker; empty until it is verified."""
 
     def __init__(self, connection):
         self.connection = connection
         self.name = ""
         self.left = None  # the exit code that the other worker has reported
-        self.early = []  # messages that followed the one to begin at once
+        self.early = []  # messages that arrived together with the message "begin"
         self._rest = b""
         self._key, self._sent, self._received, self._side = b"", 0, 0, b""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -55,17 +55,21 @@ class Connection:
         return self.connection.fileno()
 
     def seal_with(self, key, is_server):
-        """Seal and verify all further messages with ``key``; each counts only once, in order."""
+        """Seal and verify all further messages with ``key``.
+
+        A seal includes the number of the message and its sender, so no message can be repeated.
+        ``is_server`` says that this worker is worker 0.
+        """
         self._key, self._side = key, b"server" if is_server else b"client"
 
     def send(self, message):
-        """Send an object; False if the other end is gone."""
+        """Send an object as a sealed message; return False if the other worker is gone."""
         text = json.dumps(message).encode()
         number, self._sent = b"%d" % self._sent, self._sent + 1
         return self.send_line(mac(self._key, self._side, number, text) + b" " + text)
 
     def send_line(self, line):
-        """Send a line as it is; False if the other end is gone."""
+        """Send a line without a seal; return False if the other worker is gone."""
         try:
             self.connection.sendall(line + b"\n")
         except OSError:
@@ -73,13 +77,13 @@ class Connection:
         return True
 
     def receive(self):
-        """Return the objects that have arrived; None if the peer is gone or a seal is wrong."""
+        """Return the messages that have arrived; None if the worker is gone or a seal is wrong."""
         lines = self.receive_lines()
         found = [] if lines is None else [self._open(line) for line in lines]
         return None if lines is None or None in found else found
 
     def receive_lines(self):
-        """Return the whole lines that have arrived, unverified; None if the peer is gone."""
+        """Return the complete lines that have arrived, unverified; None if the worker is gone."""
         try:
             data = self.connection.recv(MAX_LINE_BYTES)
         except OSError as error:
@@ -89,7 +93,7 @@ class Connection:
         return None if not data or too_long else lines
 
     def _open(self, line):
-        """Verify the seal of a line, and only then parse it; None if either fails."""
+        """Verify the seal of a line, then parse its message; return None if either fails."""
         seal, _, text = line.partition(b" ")
         side = b"client" if self._side == b"server" else b"server"
         number, self._received = b"%d" % self._received, self._received + 1

@@ -1,10 +1,10 @@
 """Rendezvous of the workers of one attempt, before any trainer starts.
 
-Worker 0 listens at the attempt's own port, the others connect. Both sides prove that they know the
-attempt's token before anything they send is parsed, and compare run, attempt, release and
-environment. Then the others show that they see the checkpoint directory of worker 0. The
-connections stay open: over them each worker learns how the others end (`attempt`, beside this
-file). Python 3.9, standard library.
+Worker 0 listens at a port that depends on the attempt, and the others connect to it. A worker must
+prove that it knows the attempt's token before anything that it sends is parsed. Worker 0 compares
+run, attempt, release and environment. Then the others must find a file that worker 0 writes to the
+checkpoint directory. The connections stay open, so that each worker learns how the trainers of the
+others end (the program `attempt`). Python 3.9, standard library.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from pathlib import Path
 from attempt_connection import Connection, mac, parse
 
 MAX_UNVERIFIED = 64  # connections that have not proved the token yet
-UNVERIFIED_SECONDS = 5  # how long one of them may take
-SHARED_SECONDS = 35  # NFS may repeat for 30 s that a name is missing (nfs(5), acdirmin)
+UNVERIFIED_SECONDS = 5  # how long a connection may take to prove the token
+SHARED_SECONDS = 35  # NFS may cache for 30 s that a file does not exist (nfs(5), acdirmin)
 TOKEN_FILE = re.compile(r"\.tpufleet-shared-[0-9a-f]{32}")
 NONCE = re.compile(rb"[0-9a-f]{32}")
 COMPARED = ("run", "attempt", "release", "environment")
 
 
 class RendezvousError(Exception):
-    """The attempt does not start. The text, one line, names who is missing or what differs."""
+    """The attempt does not start. The message is one line: which workers are missing, or differ."""
 
     reason = "rendezvous_failed"
 
@@ -45,10 +45,11 @@ ERRORS = {error.reason: error for error in (RendezvousError, NotSharedError)}
 
 
 class Rendezvous:
-    """The rendezvous of one attempt, of which this worker runs the process ``process_id``.
+    """The rendezvous of one attempt; this worker runs the process ``process_id``.
 
-    ``environment`` is the name of its Python environment, ``report`` is called with the names of
-    the workers that it waits for.
+    ``spec`` is the launch, ``environment`` the id of this worker's Python environment, ``token``
+    the secret of the attempt. ``report`` is called with the names of the workers that are missing.
+    ``shared_seconds`` is how long to look for the file in the checkpoint directory.
     """
 
     def __init__(self, spec, process_id, environment, token, report, shared_seconds=SHARED_SECONDS):
@@ -62,7 +63,7 @@ class Rendezvous:
             "release": spec.release,
             "environment": environment,
         }
-        # A bucket is one location for all workers; a directory has to be proven to be.
+        # All workers see the same bucket; for a directory this has to be checked.
         is_local = "://" not in spec.checkpoints and not spec.volatile_checkpoints
         self.checkpoints = spec.checkpoints if is_local else ""
         self.shared_seconds = shared_seconds
@@ -75,7 +76,10 @@ class Rendezvous:
     # Worker 0
 
     def gather(self):
-        """Wait for the other workers, and tell all of them to begin, or that none does."""
+        """Wait for the other workers, then tell all of them to begin; return their connections.
+
+        If one is missing or differs, tell all that the attempt fails, and raise RendezvousError.
+        """
         family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,7 +108,11 @@ class Rendezvous:
         return list(arrived.values())
 
     def admit(self, listener, arrived, unverified):
-        """Wait until all have arrived; ``arrived`` is by process, ``unverified`` are not known."""
+        """Wait until all other workers have connected and proved the token.
+
+        Adds their connections to ``arrived``, by process id. ``unverified`` has the connections
+        that have not proved the token, with the nonce and the time at which each was accepted.
+        """
         reported = None
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -133,7 +141,7 @@ class Rendezvous:
 
     @staticmethod
     def surplus_or_late(unverified):
-        """Return the unverified to close, so that there is always room for one more."""
+        """Return the unverified connections to close: too slow ones, and the oldest of too many."""
         now, surplus = time.monotonic(), len(unverified) + 1 - MAX_UNVERIFIED
         return [
             stranger
@@ -143,10 +151,10 @@ class Rendezvous:
 
     @staticmethod
     def greet(listener, selector, unverified):
-        """Accept a connection and send it a nonce."""
+        """Accept a connection, send a nonce over it, and add it to ``unverified``."""
         try:
             stranger = Connection(listener.accept()[0])
-        except OSError:  # it is gone already
+        except OSError:  # the connection is closed already
             return
         nonce = secrets.token_hex(16).encode()
         if stranger.send_line(nonce):
@@ -156,7 +164,7 @@ class Rendezvous:
             stranger.close()
 
     def read_from(self, peer, arrived, unverified):
-        """Read from a connection; False if it is to be closed."""
+        """Read from a connection; return False if the caller must close it."""
         if peer in unverified:
             lines = peer.receive_lines()
             if lines == []:
@@ -171,9 +179,10 @@ class Rendezvous:
         return True
 
     def verify(self, stranger, line, nonce, arrived):
-        """Check a stranger's first line; False if it does not know the token.
+        """Check the first line of an unverified connection; return False if it is invalid.
 
-        Raises RendezvousError for a worker that has come with something else.
+        It must be sealed with the token and the nonce. Raises RendezvousError if it is from a
+        worker with another run, attempt, release or environment.
         """
         seal, _, text = line.partition(b" ")
         if not hmac.compare_digest(seal, mac(self.key, b"hello", nonce, text)):
@@ -185,7 +194,7 @@ class Rendezvous:
             return False
         stranger.name = self.name(number)
         stranger.seal_with(mac(self.key, b"session", nonce, theirs.encode()), is_server=True)
-        arrived[number] = stranger  # one that was there before is closed when it is heard next
+        arrived[number] = stranger  # an earlier connection is closed when it sends again
         stranger.send({"welcome": True})
         for what in COMPARED:
             if same.get(what) != self.same[what]:
@@ -197,7 +206,12 @@ class Rendezvous:
         return True
 
     def check_shared(self, arrived):
-        """Let the others read a file beside the checkpoints. Raises RendezvousError."""
+        """Check that all processes see the same checkpoint directory.
+
+        Writes a temporary file there, which each other process must read. ``arrived`` has the
+        connections to the other processes, by process id. Raises NotSharedError if a process does
+        not find the file, RendezvousError if the file can't be written or a worker is gone.
+        """
         directory = nearest_directory(self.checkpoints)
         name, content = f".tpufleet-shared-{secrets.token_hex(16)}", secrets.token_hex(16)
         path = directory / name
@@ -214,7 +228,7 @@ class Rendezvous:
             digest = hashlib.sha256(content.encode()).hexdigest()
             for peer in arrived.values():
                 peer.send({"read": str(path), "digest": digest})
-            # A little longer than the others try.
+            # Wait longer than the others try to read the file.
             answers = self.collect(arrived, time.monotonic() + self.shared_seconds + 10)
         finally:
             with contextlib.suppress(OSError):
@@ -225,12 +239,16 @@ class Rendezvous:
             raise NotSharedError(
                 f"{self.checkpoints} is not the same directory on {', '.join(apart[:3])}{more} "
                 f"as on {self.name(0)}, so a resumed run would lose its checkpoints. Use a bucket "
-                "(-e bucket=gs://BUCKET), NFS (nfs_server) or a TPU of one worker; "
+                "(-e bucket=gs://BUCKET), NFS (mounts) or a TPU of one worker; "
                 "-e volatile_checkpoints=true if losing them is fine"
             )
 
     def collect(self, arrived, until):
-        """Return what the others have found, by process. Raises RendezvousError if one is gone."""
+        """Return whether each other process has found the file, by process id.
+
+        A process that has not answered at ``until`` (monotonic time) is left out. Raises
+        RendezvousError if a worker is gone.
+        """
         answers = {}
         with selectors.DefaultSelector() as selector:
             for number, peer in arrived.items():
@@ -246,7 +264,10 @@ class Rendezvous:
     # The other workers
 
     def join(self):
-        """Connect to worker 0, again until the time is up, and wait until it says to begin."""
+        """Connect to worker 0 and wait until it says to begin; return the connection in a list.
+
+        Tries again until the time limit of the rendezvous. Raises RendezvousError.
+        """
         self.report([self.name(0)])
         why = "no answer"
         while time.monotonic() < self.until:
@@ -267,8 +288,12 @@ class Rendezvous:
         )
 
     def introduce(self, leader):
-        """Prove the token to worker 0, do as it says; False if it is gone or lacks the token."""
-        # Longer than worker 0 waits itself, to hear from it who is missing.
+        """Prove the token to worker 0, answer its messages, and return True when it says to begin.
+
+        ``leader`` is the connection to worker 0. Returns False if worker 0 is gone or does not know
+        the token. Raises RendezvousError if worker 0 says that the attempt fails.
+        """
+        # Wait longer than worker 0 does, to receive its list of missing workers.
         until = self.until + self.shared_seconds + 20
         if not self.wait_for(leader, until):
             return False
@@ -287,7 +312,7 @@ class Rendezvous:
                 return False
             for number, message in enumerate(messages, 1):
                 if "welcome" in message:
-                    self.report([])  # worker 0 alone knows who is missing
+                    self.report([])  # from now on, only worker 0 knows who is missing
                 elif "read" in message:
                     found = self.finds(leader, str(message["read"]), message.get("digest"))
                     leader.send({"shared": found})
@@ -301,15 +326,17 @@ class Rendezvous:
 
     @staticmethod
     def wait_for(leader, until):
-        """Wait until something has come from worker 0; False if the time is up before."""
+        """Wait until worker 0 has sent data; return False if there is none at ``until``."""
         with selectors.DefaultSelector() as selector:
             selector.register(leader, selectors.EVENT_READ)
             return bool(selector.select(max(0, until - time.monotonic())))
 
     def finds(self, leader, path, digest):
-        """Tell whether this worker sees the file that worker 0 wrote for the check.
+        """Return whether this worker sees the file that worker 0 wrote to the checkpoint directory.
 
-        Waits for it, as long as worker 0 waits for the answer.
+        Looks for it again for ``shared_seconds``, because a network file system may show it late.
+        Returns False at once if worker 0 (``leader``) sends something. ``path`` is the file,
+        ``digest`` the SHA-256 digest of its content.
         """
         place, checkpoints = Path(path), Path(self.checkpoints)
         is_above = place.parent in (checkpoints, *checkpoints.parents)

@@ -20,12 +20,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     run_start,
     run_unit,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     WorkerPaths,
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import end_state
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     attempt_text,
     launch_verdict,

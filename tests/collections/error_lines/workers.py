@@ -1,5 +1,6 @@
 """Bad input to setup: what a worker lacks, or is told wrongly."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -49,18 +50,19 @@ def python_too_old_and_its_mirror_down(bad: Bad) -> str:
     return refused(install_python, uv, bad.folder, "3.12", nowhere(), {"UV_HTTP_RETRIES": "0"})
 
 
-@case("elsewhere")
-def nfs_server_that_is_no_host(bad: Bad) -> str:
-    tasks = yaml.safe_load((ROOT / "roles/nfs/tasks/main.yml").read_text())
-    named = [task for task in tasks if "ansible.builtin.fail" in task]
-    words = ("--limit", "pod-w1", "-e", "nfs_server=elsewhere", "-e", "nfs_path=/mnt/shared")
-    return viewed(Stage(bad.folder).play(yaml.safe_dump(named, width=1000), *words).text)
+@case("gs://data")
+def mount_of_a_bucket_with_its_scheme(bad: Bad) -> str:
+    entry = {"kind": "gcsfuse", "path": "/mnt/data", "bucket": "gs://data"}
+    show = "'{{ [entry] | tpufleet.core.mount_units(inventory_hostname, hostvars, 64042) }}'"
+    task = f"- ansible.builtin.debug: {{msg: {show}}}\n  vars: {{entry: {json.dumps(entry)}}}\n"
+    return viewed(Stage(bad.folder).play(task, "--limit", "pod-w1").text)
 
 
 @case("which port?")
 def tunnel_to_no_port(bad: Bad) -> str:
     _, play = yaml.safe_load((ROOT / "playbooks/tunnel.yml").read_text())
-    check = play["tasks"][0]["block"][0] | {"vars": play["vars"]}
+    [block] = [task["block"] for task in play["tasks"] if "block" in task]
+    check = block[0] | {"vars": play["vars"]}
     first = yaml.safe_dump([check], width=1000)
     return viewed(Stage(bad.folder).play(first, "--limit", "pod-w1").text)
 

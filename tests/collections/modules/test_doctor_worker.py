@@ -129,7 +129,8 @@ def test_the_kernels_recent_errors_are_reported():
     found = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
     assert "Killed process 9 (python)" in found.message
     assert found.fix.startswith("reduce batch")
-    assert "recreate its TPU" in kernel_finding(["blk_update_request: I/O error, dev sda"]).fix
+    found = kernel_finding(["blk_update_request: I/O error, dev sda"])
+    assert "recreate the worker's TPU" in found.fix
 
 
 def test_libtpus_errors_of_the_last_day_are_reported(machine):

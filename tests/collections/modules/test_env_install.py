@@ -117,6 +117,17 @@ def test_wheels_of_another_environment_are_not_downloaded_again(index, make):
     assert index.asked == ["apple", "pear"]
 
 
+def test_a_wheel_of_ones_own_is_installed_from_its_directory(tmp_path, index, make, monkeypatch):
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "own"))
+    own = make_wheel(tmp_path / "own", "quince", "taste = 'sour'\n")
+
+    env = make(ENV_A, index.add("apple") + own)
+
+    assert (library(env) / "quince.py").read_text() == "taste = 'sour'\n"
+    with pytest.raises(EnvError, match="Hash mismatch for `quince"):
+        make(ENV_B, f"{own.partition('sha256:')[0]}sha256:{'0' * 64}\n")
+
+
 def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, make):
     lock = index.add("apple")
     index.add("apple", "evil = True")

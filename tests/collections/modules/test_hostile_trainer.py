@@ -64,7 +64,7 @@ def paths(tmp_path, monkeypatch):
     found.unit_dir("mine").mkdir(parents=True)
     monkeypatch.setattr(run_start, "USER", USER.pw_name)
     monkeypatch.setattr(run_start, "systemctl", lambda *_: "")
-    monkeypatch.setattr(run_start, "allow", lambda *_: None)
+    monkeypatch.setattr(run_start, "configure", lambda *_: None)
     return found
 
 

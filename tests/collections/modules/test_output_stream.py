@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from unittest import mock
 
@@ -220,6 +221,21 @@ def test_the_output_of_an_attempt_ends_where_the_next_one_begins(tmp_path):
 
     assert [new.content for new in found[0]][1:] == [b"one\nwithout end"]
     assert [new.content for new in found[1]][1:] == [b"two\n"]
+
+
+def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_time(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    attempt = Attempt(Start("mine", 1, 0, "pod-w0", 1.0), "", "", streams_here(folder))
+    (folder / "log").write_text("first\n")
+
+    contents = []
+    for upload in islice(uploads_of(folder, attempt, parse_state(None, attempt), None, None), 9):
+        contents.append(upload.content)
+        with (folder / "log").open("a") as log:
+            log.write("while it is stored\n")
+
+    assert contents[1:] == [b"first\n"]
 
 
 def test_what_is_written_of_an_attempt_is_read_again(tmp_path):

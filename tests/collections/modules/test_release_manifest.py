@@ -162,7 +162,7 @@ def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
 
 
 def test_a_manifest_with_a_path_through_a_link_is_refused():
-    with pytest.raises(ReleaseError, match="behind a link"):
+    with pytest.raises(ReleaseError, match="inside a symbolic link"):
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
 

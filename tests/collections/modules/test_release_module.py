@@ -19,7 +19,7 @@ def push(tmp_path):
     given = {"code": "x", "release": name, "incoming": str(incoming), "root": str(tmp_path / "opt")}
 
     def run(**more) -> dict:
-        return run_module("release", **given, **more)
+        return run_module("release", **{**given, **more})
 
     run.name, run.incoming, run.releases = name, incoming, tmp_path / "opt/releases"
     return run
@@ -76,3 +76,21 @@ def test_two_pushes_at_once_wait_for_each_other(push):
 
         assert other.result()["changed"]
     assert names(push.releases) == {push.name}
+
+
+def test_current_is_the_release_that_was_pushed_last(push, tmp_path):
+    code = write_code(tmp_path / "other code")
+    (code / "more.py").touch()
+    other = stage_code(code, tmp_path / "incoming-other")
+    sent = {"release": other, "incoming": str(tmp_path / "incoming-other")}
+    current = push.releases.with_name("current")
+
+    push()
+    assert current.readlink() == Path("releases") / push.name
+    push(**sent)
+    assert current.resolve().name == other
+    assert push(check=True)["changed"]
+    assert current.resolve().name == other
+    assert push()["changed"]
+    assert current.resolve().name == push.name
+    assert list(push.releases.parent.glob(".*")) == []

@@ -4,6 +4,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import 
     active_runs,
     by_host,
     stopped_lines,
+    stray_lines,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     bad_logs,
@@ -220,3 +221,11 @@ def test_a_refused_run_and_remains_of_older_attempts_are_stopped():
     processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}
 
     assert leftovers(answers, processes, refused={"a"}, again={"b"}) == ["w0", "w3"]
+
+
+def test_each_process_that_holds_a_device_is_a_line_with_its_worker():
+    stray = {"pid": 7, "user": "ada", "since": "2026-01-02T03:04:05Z", "device": "/dev/accel0"}
+    answers = {"w0": {"strays": []}, "w1": {"strays": [{**stray, "command": "python x.py"}]}}
+    assert stray_lines(answers) == [
+        "w1: pid 7 of ada, since 2026-01-02T03:04:05Z, holds /dev/accel0: python x.py"
+    ]

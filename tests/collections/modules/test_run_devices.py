@@ -4,7 +4,7 @@ import os
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import groups
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import groups, open_files
 
 
 def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(tmp_path):
@@ -25,14 +25,27 @@ def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_pa
     monkeypatch.setattr(run_start, "systemctl", lambda *words: reloads.append(words))
     place = tmp_path / "u.service.d/device-groups.conf"
 
-    run_start.allow([5, 6], "u.service", tmp_path)
-    run_start.allow([5, 6], "u.service", tmp_path)
+    def configure(gids: list[int]) -> None:
+        run_start.configure("u.service", {place.name: run_start.allowed(gids)}, tmp_path)
+
+    configure([5, 6])
+    configure([5, 6])
     assert place.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
     assert len(reloads) == 1
 
-    run_start.allow([], "u.service", tmp_path)
+    configure([])
     assert not place.exists()
     assert len(reloads) == 2
+
+
+def test_a_device_that_a_run_in_an_image_holds_has_the_worker_s_path(tmp_path):
+    mounted = f"/opt/tpufleet/images/{'a' * 64}/root"
+    (tmp_path / "fd").mkdir()
+    held = (f"{mounted}/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2")
+    for number, path in enumerate(held):
+        (tmp_path / "fd" / str(number)).symlink_to(path)
+
+    assert open_files(tmp_path) == {"/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2"}
 
 
 @pytest.mark.parametrize(

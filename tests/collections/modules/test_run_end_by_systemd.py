@@ -3,9 +3,9 @@
 import time
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
     end_by_systemd,
-    end_state,
 )
 
 KILLED = {

@@ -176,3 +176,11 @@ def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, 
     followed(answers, monkeypatch, shown, tmp_path, hosts=["w0", "w1"], run="mine")
 
     assert shown == ["w[0-1]: a", "w[0-1]: --- done"]
+
+
+def test_a_worker_without_the_run_is_not_called_lost(monkeypatch, tmp_path):
+    shown = []
+    never = {"runs": [report(attempt=0)]}
+    followed([never], monkeypatch, shown, tmp_path, run="mine")
+
+    assert shown == ["w0: --- this worker does not have the run"]

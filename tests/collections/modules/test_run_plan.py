@@ -199,7 +199,7 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
         ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett': one of set, name, tpu, env"),
         ("- set: [a]\n", "line 1: set: 'a' is not key=value"),
         ("- set: 3\n", "line 1: set is neither a mapping"),
-        ("- just words\n", "line 1: a run is 'set: "),
+        ("- just words\n", "line 1: expected 'set: "),
         ("- name: 'a b'\n", "line 1: invalid run name ('a b')"),
         ("- name: x\n- name: x\n", "line 2: name x is already used in line 1"),
         ("- set: {a: 1}\n  set: {b: 1}\n", "line 2: set is given twice"),
@@ -218,12 +218,12 @@ def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
 
 
 def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):
-    with pytest.raises(RunError, match="has 2 runs and 1 TPUs are addressed"):
+    with pytest.raises(RunError, match="has 2 runs and 1 TPUs are selected"):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
 
 
 def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
-    with pytest.raises(RunError, match="line 1: tpu c is not one of those addressed: a"):
+    with pytest.raises(RunError, match=r"line 1: tpu c is not a selected TPU \(a\)"):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
 
 

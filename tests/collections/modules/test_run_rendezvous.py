@@ -292,6 +292,25 @@ def test_secrets_reach_a_trainer_through_a_shell_wrapper_but_no_command_line(wor
     assert "LD_PRELOAD" not in seen
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters an image without its unit")
+def test_an_image_cannot_hide_the_secrets_of_its_run(workers, tmp_path):
+    (tmp_path / "secrets").write_text('{"KEY": "sesame"}')
+    image = f"docker.io/library/x@sha256:{'ab' * 32}"
+    command = [sys.executable, "-c", "import os, sys; sys.exit(os.environ.get('KEY') != 'sesame')"]
+    spec = launch_spec(image=image, command=command, starts_in_image=True).to_json()
+    of_image = {"root": "/", "directory": "/", "env": {"CREDENTIALS_DIRECTORY": "/no-such"}}
+    launch = {"spec": spec, "process_id": 0, "python_env": "e", "image": of_image}
+
+    workers.start(
+        0,
+        "",
+        environ={**ALONE, "CREDENTIALS_DIRECTORY": str(tmp_path)},
+        launch=json.dumps(launch),
+    )
+
+    assert workers.code(0) == 0, (tmp_path / "0/run/log").read_text()
+
+
 def test_modules_on_the_trainers_path_do_not_replace_those_of_the_unit(workers, tmp_path):
     for name in ("json", "worker", "attempt_rendezvous"):
         (tmp_path / "mine" / name).mkdir(parents=True)

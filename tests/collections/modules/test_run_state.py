@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
@@ -15,7 +16,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     RunState,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
-    end_state,
     observe,
     process_state,
 )

@@ -1,7 +1,10 @@
 """Secrets that a module is given are in none of its answers."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import check_secrets
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
+    check_no_secrets,
+    check_secrets,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 
 from tests.collections.running_modules import run_module
@@ -41,3 +44,33 @@ def test_a_short_secret_which_would_mask_other_text_is_rejected():
 
     with pytest.raises(RunError, match="A, B has fewer than 8 characters"):
         check_secrets({**SECRETS, "A": "on", "B": 1})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*SECRETS, "AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY", "PGPASSWORD", "client_secret", "X_APIKEY"],
+)
+def test_a_secret_in_plain_text_is_rejected_without_its_value(name):
+    with pytest.raises(RunError, match=rf"env: .*\({name}\).* ansible-vault create ") as error:
+        check_no_secrets({"TZ": "UTC", name: TOKEN}, "env")
+
+    assert TOKEN not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "HF_TOKEN_PATH", "MONKEY", "SECRETARY"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_AUTH_TOKEN_FOR_TESTING"),
+    ],
+)
+def test_a_name_that_only_resembles_a_secret_is_accepted(name):
+    check_no_secrets({name: TOKEN}, "env")
+
+
+def test_what_secrets_would_refuse_as_too_short_is_accepted_in_plain_text():
+    value = {"EOS_TOKEN": "<eos>"}
+    with pytest.raises(RunError, match="fewer than 8 characters"):
+        check_secrets(value)
+
+    check_no_secrets(value, "env")

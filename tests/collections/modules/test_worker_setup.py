@@ -13,9 +13,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
     error_summary,
     is_complete,
     lock_digest,
+    needed_mb,
     network_environment,
     packages,
-    proof_environment,
     python_minor,
 )
 
@@ -29,6 +29,16 @@ def test_a_disk_without_room_is_named_with_what_is_needed(tmp_path):
 
 def test_a_disk_with_room_is_fine(tmp_path):
     check_free_space(tmp_path, 1)
+
+
+def test_each_lock_file_needs_disk_space_for_its_large_packages():
+    needs = {
+        name: needed_mb(LOCK.with_name(f"worker-{name}.lock").read_text())
+        for name in ("cpu", "tpu", "cuda", "torch-xla", "torch-tpu")
+    }
+
+    assert needs["cpu"] < needs["tpu"] < needs["cuda"] < needs["torch-xla"]
+    assert needs["torch-xla"] == needs["torch-tpu"]
 
 
 def test_an_environment_is_named_by_its_lock_and_its_python():
@@ -101,14 +111,6 @@ def test_tools_use_the_system_s_certificates_unless_configured(tmp_path):
     assert network_environment({}, bundle)["SSL_CERT_FILE"] == str(bundle)
     assert network_environment({"SSL_CERT_FILE": "mine"}, bundle)["SSL_CERT_FILE"] == "mine"
     assert "SSL_CERT_FILE" not in network_environment({}, tmp_path / "none")
-
-
-def test_the_proof_on_a_slice_is_bounded_to_one_worker():
-    bounds = proof_environment("tpu", 4)
-
-    assert bounds["TPU_PROCESS_BOUNDS"] == "1,1,1"
-    assert bounds["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
-    assert not any(name.startswith("TPU_") for name in proof_environment("cpu", 0))
 
 
 def test_a_full_disk_is_reported_as_such_whatever_the_tool_printed():

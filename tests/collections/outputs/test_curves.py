@@ -1,8 +1,6 @@
-"""metrics.jsonl, read into curves: the same ones that `train plot` draws."""
+"""metrics.jsonl, read into curves of the report."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import (
@@ -14,13 +12,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves impor
 )
 from hypothesis import given
 from hypothesis import strategies as st
-
-from train import plot
-
-
-def write(path: Path, records: list[object]) -> Path:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    return path
 
 
 def record(step: int, loss: float | None = 1.0, **more: object) -> dict[str, object]:
@@ -35,20 +26,19 @@ def rows_of(records: list[object]) -> Rows:
 
 
 @pytest.mark.parametrize("steps", [7, 999, 1001, 2500, 4001])
-def test_the_curve_is_the_one_that_train_plot_draws(tmp_path, steps):
-    lines = [
-        record(step, None if step % 97 == 0 else 5 / step)
-        | ({"heldout_loss": 4 / step} if step % 50 == 0 else {})
-        for step in range(1, steps + 1)
+def test_a_curve_has_every_loss_or_the_means_of_equal_groups(steps):
+    points = [(step, 5 / step) for step in range(1, steps + 1)]
+    n = math.ceil(steps / MOST_POINTS)
+    groups = [points[i : i + n] for i in range(0, steps, n)]
+    means = [
+        tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups
     ]
-    write(tmp_path / "metrics.jsonl", lines)
-    ours = rows_of(lines)
-    theirs = plot.read(tmp_path)
-    drawn = plot._thinned([(r["step"], r["loss"]) for r in theirs if r["loss"] is not None])
-    assert curve(ours, "loss") == drawn
-    heldout = [(r["step"], r["heldout_loss"]) for r in theirs if r.get("heldout_loss")]
-    assert curve(ours, "heldout_loss") == heldout
-    assert plot.MAX_POINTS == MOST_POINTS
+    assert curve(rows_of([record(step, loss) for step, loss in points]), "loss") == means
+
+
+def test_the_heldout_curve_has_the_steps_of_evaluations():
+    rows = rows_of([record(1), record(2, heldout_loss=4.0), record(3), record(4, heldout_loss=3.0)])
+    assert curve(rows, "heldout_loss") == [(2, 4.0), (4, 3.0)]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=400), st.integers(1, 50))

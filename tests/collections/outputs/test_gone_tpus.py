@@ -54,7 +54,7 @@ def emulator():
 
 @pytest.fixture
 def environment(local_api, request):
-    """A fleet without TPUs, whose runs are recorded and stored in the location of the test."""
+    """A fleet without TPUs. Its runs have records, and their output is where the test says."""
     folder = local_api.state / "fleet"
     (folder / "runs").mkdir(parents=True)
     environment = environment_of(local_api)

@@ -14,10 +14,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     SEGMENT_BYTES,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.interface import OutputError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputBucket,
     OutputDirectory,
-    OutputError,
     open_store,
     readable,
     trim,

@@ -44,7 +44,7 @@ def count(chrome: Browser, selector: str) -> int:
 
 
 def texts(chrome: Browser, selector: str) -> list[str]:
-    """Give the texts of all elements that are shown."""
+    """Return the texts of all visible elements."""
     return chrome.evaluate(
         f"[...document.querySelectorAll({selector!r})].filter((each) => each.checkVisibility())"
         ".map((each) => each.textContent.trim())"

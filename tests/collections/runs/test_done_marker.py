@@ -33,7 +33,7 @@ from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
 
 ATTEMPT_END = ROOT / "roles/run/files/attempt_end"
-PARAMS = {"device_glob": "", "preemptible": False}
+PARAMS = {"device_glob": "", "preemptible": False, "image_error": ""}
 DONE = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
 
 
@@ -204,7 +204,7 @@ def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
     monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
     monkeypatch.setattr(run_module, "blockers", lambda *_: [])
     monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
-    return run_module.checked(PARAMS | {"finished_attempt": attempt}, paths)["status"]
+    return run_module.checked(PARAMS | {"finished_attempt": attempt}, paths, check=False)["status"]
 
 
 @pytest.mark.parametrize(("recorded", "status"), [(3, "done"), (4, "absent")])
@@ -224,7 +224,7 @@ def test_a_launch_warns_if_the_bucket_cannot_tell_whether_the_run_is_done(tmp_pa
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     launched_again(tmp_path, monkeypatch, 3)
 
-    answer = run_module.checked(PARAMS | {"finished_attempt": 3}, paths)
+    answer = run_module.checked(PARAMS | {"finished_attempt": 3}, paths, check=False)
 
     assert answer["status"] == "absent"
     assert "cannot read whether the run is done (Input/output error)" in answer["blockers"][0]

@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LeaseHeldError,
     Leases,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
     RecordConflictError,
     RecordError,
 )
@@ -98,7 +98,7 @@ def test_the_error_names_the_holder_without_its_token(documents, clock):
     clock.leases(documents).acquire("x")
     host_and_pid = documents.kept["x"]["holder"].rpartition(":")[0]
 
-    with pytest.raises(LeaseHeldError, match=f"^x: {host_and_pid} is acting on it.* 150 s after"):
+    with pytest.raises(LeaseHeldError, match=f"^x: {host_and_pid} is acting on it.* within 150 s$"):
         clock.leases(documents).acquire("x")
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import actor as playbook_actor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import playbook_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
     Actor,
@@ -161,6 +162,18 @@ def test_the_playbook_tool_is_the_one_beside_this_python():
     (tool,) = ansible_playbook()
 
     assert subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
+
+
+def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # the child runs in the project's directory
+    ids = ["a@/b", "c@prompt", "c@prompt_ask_vault_pass", "d@prompts"]
+    given = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
+    monkeypatch.setattr(playbook_actor.context, "CLIARGS", given)
+
+    _, *words = ansible_playbook()
+
+    files = ["--vault-id", "a@/b", "--vault-id", f"d@{tmp_path}/prompts"]
+    assert words == ["--vault-password-file", "/home/me/vault", *files]
 
 
 def test_a_playbook_that_succeeds_leaves_a_result_without_failures(actor, tmp_path):

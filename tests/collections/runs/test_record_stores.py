@@ -13,14 +13,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
     RecordConflictError,
     RecordError,
+    RecordStore,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordFolder,
-    RecordStore,
     after_change,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
@@ -66,7 +66,9 @@ def test_a_change_at_another_generation_is_refused(store):
     whole = store.read("mine")
 
     for generation in (0, 2):
-        with pytest.raises(RecordConflictError, match="run mine was changed by someone else"):
+        with pytest.raises(
+            RecordConflictError, match="run mine was just changed by another command"
+        ):
             store.change("mine", generation, {"wanted": "stopped"}, {"kind": "note"})
 
     assert store.read("mine") == whole

@@ -139,6 +139,8 @@ def test_a_minimal_record_gets_defaults() -> None:
         "compile_cache": "",
         "outputs": "",
         "volatile_checkpoints": False,
+        "image": "",
+        "starts_in_image": False,
         "nodes": [],
         "slices": 1,
         "coordinator_host": "",

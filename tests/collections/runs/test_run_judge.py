@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
     RecordConflictError,
     RecordError,
 )
@@ -114,7 +114,10 @@ def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [({"wanted": "stopped"}, "its desired state is stopped"), ({"fence": 9}, "taken it over")],
+    [
+        ({"wanted": "stopped"}, "its desired state is stopped"),
+        ({"fence": 9}, "another controller has acted"),
+    ],
 )
 def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
     launch.plan(look_first=True)

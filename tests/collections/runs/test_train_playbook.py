@@ -1,7 +1,9 @@
 """The steps of train.yml, with workers whose modules answer from a script."""
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.playbooks import ROOT
 from tests.collections.runs.answers import report, report_end
@@ -32,13 +35,16 @@ tpu_pod:
   children: {tpu: {}}
 """
 MODULE = """
+import hashlib
 import json
 from ansible.module_utils.basic import AnsibleModule
 free = {"type": "raw"}
 names = "run state launch process_id env secrets token preemptible device_glob code code_paths"
-names += " finished_attempt until seconds lines heartbeat show"
+names += " finished_attempt image_error until seconds lines heartbeat show"
 module = AnsibleModule({name: free for name in names.split()}, supports_check_mode=True)
 given = {key: value for key, value in module.params.items() if value is not None}
+if given.get("secrets"):
+    open("CALLS.secrets", "w").write(json.dumps(given["secrets"]))
 launch = given.get("launch") or {}
 who = f"{given.get('process_id', '')}"
 with open("CALLS", "a") as calls:
@@ -85,7 +91,9 @@ class Fleet:
                     own = content.replace("CALLS", str(folder / "calls"))
                     place.write_text(own.replace("NAME", name))
 
-    def train(self, **variables: Any) -> subprocess.CompletedProcess[str]:
+    def train(
+        self, _env: dict[str, str] | None = None, **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
         (self.folder / "answers").write_text(json.dumps(self.answers))
         (self.folder / "calls").write_text("")
         given = {
@@ -108,6 +116,7 @@ class Fleet:
                 "ANSIBLE_NOCOLOR": "1",
                 "ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.yaml",
                 "ANSIBLE_LOCAL_TEMP": str(self.folder / "ansible"),
+                **(_env or {}),
             },
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -189,3 +198,60 @@ def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(
     assert "pod-w0: Traceback: no module named jax" in done.stdout, done.stdout
     assert fleet.record["wanted"] == "stopped"
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
+
+
+def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_path):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    folder = fleet.folder / "group_vars/all"
+    folder.mkdir(parents=True)
+    example = ROOT / "inventory/gcp/group_vars/all/secrets.yml.example"
+    shutil.copy(example, folder)
+    secrets = yaml.safe_load(example.read_text())["secrets"]
+    (tmp_path / "password").write_text("of-this-test\n")
+    env = {"ANSIBLE_VAULT_PASSWORD_FILE": str(tmp_path / "password")}
+    vault = str(Path(sys.executable).with_name("ansible-vault"))
+    subprocess.run(
+        [vault, "create", "--skip-tty-check", folder / "secrets.yml"],
+        env={**os.environ, **env, "EDITOR": f"cp {example}"},
+        check=True,
+    )
+
+    done = fleet.train(env)
+
+    assert done.returncode == 0, done.stdout
+    assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
+    shown = done.stdout + str(fleet.record) + (folder / "secrets.yml").read_text()
+    assert not [value for value in secrets.values() if value in shown]
+
+
+@pytest.mark.parametrize("name", ["env", "worker_environment"])
+def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(fleet, name):
+    done = fleet.train(**{name: {"WANDB_API_KEY": "planted-in-plain-text"}})
+
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in said
+    assert "planted" not in done.stdout
+    assert not (fleet.folder / "fleet/runs").exists()
+
+
+def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    lock = b"apple==1.0\n"
+    (tmp_path / "mine.lock").write_bytes(lock)
+    digest = hashlib.sha256(lock.strip()).hexdigest()
+
+    done = fleet.train(jax_lock="", requirements="mine.in")
+
+    assert done.returncode == 0, done.stdout
+    assert fleet.record["requirements"] == digest
+    assert (fleet.folder / f"fleet/locks/{digest}.lock").read_bytes() == lock
+
+
+def test_a_launch_before_setup_made_the_lock_file_says_what_to_run(fleet):
+    done = fleet.train(jax_lock="", worker_extras="apple")
+
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert re.search(r"fleet/locks/worker-cpu-apple-[0-9a-f]{8}\.lock: there is no such", said)
+    assert not (fleet.folder / "fleet/runs").exists()

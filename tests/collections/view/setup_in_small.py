@@ -19,7 +19,7 @@ QUIET = {
     "ansible.builtin.slurp",
     "ansible.builtin.stat",
 }
-OFF_BY_DEFAULT = {"users", "disks", "nfs", "devtools"}
+OFF_BY_DEFAULT = {"users", "mounts", "devtools"}
 NOT_TAKEN = {"absent.yml", "slice.yml"}
 """Task files for which the inventory or the command line has to ask."""
 BRANCHES = ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks")

@@ -7,7 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
     RecordConflictError,
     RecordError,
 )
@@ -140,9 +140,12 @@ def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
     store, record = controller.watch().store, run_record(fence=2)
 
     assert changed_since(store, record, 3) == ""
-    assert changed_since(store, record, 2) == "somebody else has acted on the run meanwhile"
+    assert (
+        changed_since(store, record, 2)
+        == "its record was changed by another action after this one began"
+    )
     assert changed_since(store, run_record("other"), 3) == (
-        "somebody else has acted on the run meanwhile"
+        "its record was changed by another action after this one began"
     )
     stopped = run_record(wanted="stopped")
     assert changed_since(store, stopped, 3) == "the run is running now"

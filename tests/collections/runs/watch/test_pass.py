@@ -58,7 +58,7 @@ def test_a_run_that_is_done_is_recorded_done_though_another_worker_crashed(contr
     (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
 
     assert (outcome.action, outcome.state) == ("record done", "done")
-    assert why(outcome) == "its last attempt exited with 0 before its TPU was asked"
+    assert why(outcome) == "its checkpoints have the done marker of its last attempt"
     assert controller.actor.played == []
 
 
@@ -227,7 +227,7 @@ def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert why(outcome) == "somebody else has acted on the run meanwhile"
+    assert why(outcome) == "its record was changed by another action after this one began"
 
 
 def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):

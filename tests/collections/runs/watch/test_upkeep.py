@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import RecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     Records,
@@ -220,7 +220,7 @@ def test_just_before_a_deletion_the_look_and_the_records_are_checked_again(contr
     )
     controller.now -= 1
     controller.wants()
-    assert blocker(controller, snapshot) == "a run has been launched on it meanwhile"
+    assert blocker(controller, snapshot) == "a run was launched on it during this pass"
 
 
 def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
@@ -239,7 +239,7 @@ def test_a_worker_that_answered_in_the_look_is_still_read(controller):
         snapshot, answers=snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
     )
 
-    assert blocker(controller, used) == "a run has been launched on it meanwhile"
+    assert blocker(controller, used) == "a run was launched on it during this pass"
 
 
 def test_a_controller_without_releases_has_none_to_delete(tmp_path):

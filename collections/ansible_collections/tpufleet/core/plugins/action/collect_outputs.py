@@ -14,27 +14,28 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError, replace
+from ..plugin_utils.outputs.interface import InvalidObjectError, OutputError
+from ..plugin_utils.outputs.objects import OutputDirectory, replace
 
 MOST_CALLS = 16
-"""Maximum number of calls of run_output in one task; the next task continues."""
+"""Maximum number of calls of run_output in one task. The next task copies what is left."""
 MOST_STATE = 1 << 22
-"""Maximum size of a worker's state in bytes."""
+"""Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"
-"""Directory below the output directory with the state of each worker."""
+"""Directory below the output directory with the last ``state`` of run_output on each worker."""
 MALFORMED = "malformed answer of run_output"
 SETUP = "Update the worker: ansible-playbook setup.yml"
 
 
 class ActionModule(ActionBase):
-    """Copies what is new in the output of a worker's runs to a directory of the controller."""
+    """Copies the new output of a worker's runs to a directory of the controller."""
 
     _supports_check_mode = True
 
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Ask the worker for what is new and write it, until there is no more."""
+        """Ask the worker for new output and store it, until there is no more."""
         super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
@@ -64,12 +65,12 @@ def collect(
     *,
     is_dry: bool = False,
 ) -> dict[str, Any]:
-    """Copy new output of a worker to ``directory``; if ``is_dry``, only ask for it.
+    """Copy new output of a worker to ``directory``; if ``is_dry``, only count the files to copy.
 
-    The worker's state is written after the files, so an interruption repeats files but misses none.
-    Does nothing while another process copies output of this worker.
-
-    ``ask`` calls run_output on the worker. Returns the result of the task. Raises OutputError.
+    ``host`` is the worker's name, and ``ask`` calls run_output on it with the ``state`` that the
+    last call has returned. A new state is written after the files, so an interruption repeats files
+    but misses none. Does nothing while another process copies output of this worker. Returns the
+    result of the task. Raises OutputError.
     """
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
     if is_dry:
@@ -111,7 +112,7 @@ def _collect(
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold a lock of this user; yield whether no other process holds it. Raises OutputError."""
+    """Hold the lock file ``path``; yield False if another process holds it. Raises OutputError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         stream = path.open("a")
@@ -129,7 +130,7 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def listed(answer: Mapping[str, Any]) -> list[object]:
-    """Return the files of an answer of run_output. Raises OutputError."""
+    """Return the files in ``answer``, a result of run_output. Raises OutputError."""
     files = answer.get("files")
     if not isinstance(files, list):
         raise OutputError(f"{MALFORMED}: no list of files. {SETUP}")
@@ -137,7 +138,10 @@ def listed(answer: Mapping[str, Any]) -> list[object]:
 
 
 def write(store: OutputDirectory, files: list[object]) -> list[str]:
-    """Write files; return an error for each whose name or size is invalid. Raises OutputError."""
+    """Write files that run_output has returned; return an error for each with an invalid name.
+
+    A file that is too large is an error, too. Raises OutputError.
+    """
     refused = []
     for each in files:
         if not isinstance(each, Mapping):
@@ -153,7 +157,10 @@ def write(store: OutputDirectory, files: list[object]) -> list[str]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return a worker's state; empty if there is none, so that it sends everything again."""
+    """Return the ``state`` that run_output returned last for a worker.
+
+    Returns an empty state if there is none, so that run_output returns all output again.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -162,9 +169,9 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def write_state(path: Path, state: object) -> dict[str, Any]:
-    """Write a worker's state and return it.
+    """Write the ``state`` that run_output has returned for a worker to ``path``, and return it.
 
-    Raises OutputError if it is not valid or can't be written.
+    Raises OutputError if the state is not valid or can't be written.
     """
     text = json.dumps(state).encode()
     if not isinstance(state, dict) or len(text) > MOST_STATE:

@@ -36,7 +36,7 @@ from ..plugin_utils.doctor.doctor_cloud import cloud_findings
 from ..plugin_utils.doctor.doctor_controller import (
     key_finding,
     program_findings,
-    secrets_finding,
+    secret_findings,
     version_findings,
 )
 from ..plugin_utils.doctor.doctor_fleet import (
@@ -55,6 +55,7 @@ from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.inventory_groups import foreign_tpus, workers_of
 from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.plain_values import plain
+from ..plugin_utils.runs.typed_values import parse_env
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,
     controller_name,
@@ -89,6 +90,7 @@ class ActionModule(ActionBase):
     def _check_all(self, today: date) -> Iterator[Finding]:
         api = self._value("tpu_api", {})
         ssh = self._value("tpu_ssh", {})
+        secrets, shared = self._variables("secrets"), self._variables("worker_environment")
         zones = zones_of(api)
         address = str(ssh.get("address") or "external")
         yield from version_findings()
@@ -104,8 +106,7 @@ class ActionModule(ActionBase):
             yield key_finding(str(ssh["private_key_file"] or ""))
         else:
             yield unknown("ssh key", "can't be checked without the inventory")
-        if finding := secrets_finding(self._value("secrets", {})):
-            yield finding
+        yield from secret_findings(secrets, shared)
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
         yield from foreign_findings(foreign_tpus(groups, hostvars), {tpu.name for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):
@@ -181,7 +182,7 @@ class ActionModule(ActionBase):
         yield from way_findings(ways, address, is_known, folded)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
-        """Check the watch's heartbeat and this computer's timer."""
+        """Check when the last passes of the watch ended, and whether a timer here starts passes."""
         if not fleet_state:
             return None
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""
@@ -195,6 +196,18 @@ class ActionModule(ActionBase):
         except HeartbeatError as error:
             return unknown(WATCH, str(error)) if scheduled_on else None
         return watch_finding(heartbeats, scheduled_on, interval_s, logs, time.time())
+
+    def _variables(self, name: str) -> dict[str, str]:
+        """Return the trainers' environment variables in the inventory's variable ``name``.
+
+        Adds a finding if they are invalid.
+        """
+        try:
+            return parse_env(self._value(name, {}), name)
+        except AnsibleError as error:
+            file = "$EDITOR inventory/*/group_vars/all"
+            self._broken.append(problem(name, one_line(error.message), file))
+            return {}
 
     def _value(self, name: str, default: Any) -> Any:
         """Return the value of an inventory variable; add a finding if it can't be evaluated."""

@@ -1,4 +1,4 @@
-"""The action plugin of tpufleet.core.python_toolchain."""
+"""The controller's side of tpufleet.core.python_toolchain: send wheels to offline workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.release: stage the code and send changes to workers."""
+"""The controller's side of tpufleet.core.release: copy the code and send changes to workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Stage the code once per task, send it by rsync and run the module, which verifies it."""
+        """Copy the code once per task, send it by rsync and run the module, which verifies it."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -78,10 +78,12 @@ class ActionModule(ActionBase):
     def _bring(
         self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
     ) -> dict:
-        """Let the worker take the release from its leader, or send what is missing; then verify it.
+        """Let the worker copy the release from its leader, or send what is missing; then verify it.
 
-        The worker is not asked first whether it has the release: that takes as long as verifying
-        it, and rsync itself skips the files that the worker has.
+        ``options`` are the module's, ``tree`` is the copy of the code on the controller, and
+        ``name`` is the name of the code. The worker is not asked first whether it has the release.
+        The answer would take as long as verifying the release, and rsync skips the files that the
+        worker has.
         """
         if self._task.check_mode or way.wait():
             by_leader = not self._task.check_mode
@@ -98,7 +100,8 @@ class ActionModule(ActionBase):
     def _send(self, tree: Path, name: str, *extra: str) -> None:
         """Mirror the tree into a directory of the login user on the worker.
 
-        Raises AnsibleConnectionFailure if ssh fails, AnsibleActionFail for other errors.
+        ``extra`` are options of rsync. Raises AnsibleConnectionFailure if ssh fails,
+        AnsibleActionFail for other errors.
         """
         target = f"{INCOMING}/{name}"
         command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
@@ -135,7 +138,7 @@ class ActionModule(ActionBase):
         ):
             raise AnsibleConnectionFailure(complaint)
         if done.returncode != 0:
-            raise AnsibleActionFail(f"rsync ended with {done.returncode}: {complaint}")
+            raise AnsibleActionFail(f"rsync failed with exit code {done.returncode}: {complaint}")
 
     def _remote_shell(self, folder: Path) -> Path:
         """Write a program that runs ssh like this host's connection, with its shared socket.
@@ -158,7 +161,11 @@ class ActionModule(ActionBase):
     def _prove(
         self, options: dict, release: str, name: str, task_vars: dict | None, by_leader: bool
     ) -> dict:
-        """Run the module on the worker; ``mismatch`` in its result means an incomplete release."""
+        """Run the module on the worker, which installs and verifies the release.
+
+        With ``by_leader``, the worker copies the release from its leader. ``mismatch`` in the
+        result means that the release is incomplete.
+        """
         arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
         arguments["from_leader"] = by_leader
         return self._execute_module(
@@ -170,8 +177,9 @@ class ActionModule(ActionBase):
 class Way:
     """How this worker gets the release: a leader from the controller, the others from their leader.
 
-    ``leads``: whether this worker is the leader. ``mark``: the file in which the leader's task
-    reports whether it succeeded; None if there is no other worker or the leader is not in the play.
+    ``leads`` says whether this worker is the leader. ``mark`` is the file in which the leader's
+    task reports whether it succeeded; None if there is no other worker or the leader is not in the
+    play.
     """
 
     leads: bool
@@ -179,7 +187,10 @@ class Way:
 
     @classmethod
     def of(cls, task_vars: Mapping[str, Any], folder: Path) -> Way:
-        """Return the way of this worker, from its inventory variables and the hosts of the play."""
+        """Return how this worker gets the release, from its variables and the hosts of the play.
+
+        ``folder`` is the directory of the file ``mark``.
+        """
         tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
         if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:
             return cls(True, None)
@@ -195,16 +206,16 @@ class Way:
         return cls(False, mark if leads else None)
 
     def tell(self, good: bool) -> None:
-        """Report to the workers that wait for this leader whether its task succeeded."""
+        """Report to the workers that wait for this leader whether its task succeeded (``good``)."""
         if self.leads and self.mark:
             new = self.mark.with_suffix(".new")
             new.write_text("good" if good else "bad", encoding="ascii")
             new.replace(self.mark)
 
     def wait(self) -> bool:
-        """Wait for the leader; return whether to try to take the release from it.
+        """Wait for the leader; return whether to try to copy the release from it.
 
-        This is also true if the leader is not in the play: it may have the release already.
+        Also returns True if the leader is not in the play, since it may have the release already.
         """
         if self.leads:
             return False
@@ -226,7 +237,7 @@ def explain(complaint: str) -> str:
 
 
 def listing(tree: Path) -> str:
-    """Format the staged manifest for a diff, like the module formats the worker's manifest."""
+    """Format the manifest in ``tree`` for a diff, as the module formats that of the worker."""
     entries = json.loads((tree / ".tpufleet-manifest.json").read_text(encoding="ascii"))
     return "".join(
         f"{ascii(path)[1:-1]} {kind} {digest[:12]}\n" for path, kind, digest in sorted(entries)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +15,17 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.errors import CloudError, NotConfigured
 from ..module_utils.cloud.storage import Bucket
-from ..plugin_utils.outputs.objects import OutputError, trim
+from ..plugin_utils.outputs.interface import OutputError
+from ..plugin_utils.outputs.objects import trim
 from ..plugin_utils.outputs.run_outputs import RunOutputs
 from ..plugin_utils.outputs.summary import RunOutput
 from ..plugin_utils.outputs.summary_cache import cached_summary
 from ..plugin_utils.plain_values import plain
+from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 AT_ONCE = 2
@@ -89,7 +89,7 @@ class ActionModule(ActionBase):
         try:
             before = path.read_text("utf-8", errors="replace") if path.is_file() else ""
             if not self._task.check_mode:
-                _write(path, text)
+                replace_file(path, text.encode(), 0o644)
         except OSError as error:
             raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
         url = ""
@@ -108,7 +108,8 @@ class ActionModule(ActionBase):
 def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) -> str:
     """Store the page as the object ``location`` (gs://bucket/name); return its URL for browsers.
 
-    Readers need the permission to read the bucket's objects. Raises CloudError.
+    If ``is_dry``, nothing is stored. Readers need the permission to read the bucket's objects.
+    Raises CloudError.
     """
     folder, _, name = location.rpartition("/")
     if not location.startswith("gs://") or not name.endswith(".html"):
@@ -125,7 +126,10 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
 def read_outputs(
     outputs: RunOutputs, records: Iterable[RunRecord]
 ) -> tuple[dict[str, RunOutput], list[str]]:
-    """Return the stored output of runs by name, and what can't be read or was cut."""
+    """Return the stored output of runs by name, and messages.
+
+    The messages say which output can't be read or is shortened.
+    """
 
     def one(record: RunRecord) -> RunOutput | str:
         try:
@@ -142,16 +146,3 @@ def read_outputs(
     errors = {each for each in read.values() if isinstance(each, str)}
     cut = [text for run, each in found.items() for text in each.warnings(run)]
     return found, sorted(errors) + cut
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

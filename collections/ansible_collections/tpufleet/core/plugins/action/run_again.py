@@ -22,7 +22,7 @@ from ..plugin_utils.runs.lease import Claim, Lease, Leases, lease_name
 from ..plugin_utils.runs.observation import FOREIGN, READY
 from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory
 from ..plugin_utils.runs.record import DesiredState, RunRecord
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.release_cache import missing_here
 from ..plugin_utils.runs.status import cause_text, state_text
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Restart the run under its TPU's lease, so that the watch does not act meanwhile."""
+        """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
         result = super().run(tmp, task_vars)
         names = {"run": "str", "fleet_state": "str"}
         names |= {"project": "path", "kept": "path", "log": "path"}
@@ -89,7 +89,10 @@ class ActionModule(ActionBase):
         record: RunRecord,
         lease: Lease,
     ) -> str:
-        """Stop and launch the run. Return the error; empty if this succeeds."""
+        """Stop and launch the run while holding ``lease``. Return the error; empty on success.
+
+        ``given`` has the module's options, ``variables`` Ansible's variables.
+        """
         hosts = plain(host_facts(variables))
         fleet_name = given["fleet_name"]
         listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
@@ -110,7 +113,7 @@ class ActionModule(ActionBase):
 
 
 def tpu_blocker(tpu_state: str) -> str:
-    """Return why a run whose TPU is not READY can't be restarted."""
+    """Return why a run can't be restarted whose TPU is in a state other than READY."""
     if tpu_state == FOREIGN:
         why = state_text(RunState.NAME_TAKEN)
     else:
@@ -119,9 +122,10 @@ def tpu_blocker(tpu_state: str) -> str:
 
 
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
-    """Return why a run must not be restarted, given its desired state; empty if it may be.
+    """Return why a run must not be restarted; empty if it may be restarted.
 
-    A timer must not resume a run that somebody stopped, and a run that is done stays done.
+    ``wanted`` is the run's desired state. A timer must not resume a run that somebody stopped,
+    unless ``even_if_stopped``, and a run that is done stays done.
     """
     if wanted == DesiredState.DONE:
         return (

@@ -15,7 +15,7 @@ from ..module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, none_finished
 from ..module_utils.worker.run import TRAINER, RunError, check_name
 from ..plugin_utils.plain_values import plain
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 Result = dict[str, Any]
@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
             try:
                 bucket = Bucket.of(place, api)
                 return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except CloudError as error:  # no failure: the play goes on to copy the workers' logs
+            except CloudError as error:  # the play continues with the workers' logs
                 return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None
@@ -67,9 +67,10 @@ class ActionModule(ActionBase):
 def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:
     """Download all checkpoints to ``folder``, or only the newest that is finished and readable.
 
-    Returns ``files`` (what was downloaded), ``passed_over`` (newer checkpoints, each with the
-    reason to skip it), ``unreadable`` (objects that can't be downloaded, with errors) and
-    ``missing`` (why there is no such checkpoint; else empty). Raises CloudError, OSError.
+    ``layout`` says which objects are checkpoints. With ``check``, nothing is downloaded. Returns
+    ``files`` (what was downloaded), ``passed_over`` (newer checkpoints, each with the reason to
+    skip it), ``unreadable`` (objects that can't be downloaded, with errors) and ``missing`` (why
+    there is no such checkpoint; else empty). Raises CloudError, OSError.
     """
     objects = {
         stored.name: stored

@@ -73,7 +73,7 @@ class ActionModule(ActionBase):
     def _heard(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run, its state and its new lines, until it has ended on this worker."""
+        """Yield the run, its state as text and its new log lines, until it has ended here."""
         run = options["run"]
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
@@ -85,6 +85,9 @@ class ActionModule(ActionBase):
         while True:
             asked = {"run": run, "since": since, "lines": options["lines"], "wait": WAIT_SECONDS}
             seen = self._ask(asked, task_vars)["runs"][0]
+            if not seen["attempt"]:
+                yield run, "this worker does not have the run", []
+                return
             since = seen["log_end"]
             yield run, process_text(parse_process("", seen)), seen["log"]
             if not seen["active"] and not seen["log"]:
@@ -115,7 +118,7 @@ class ActionModule(ActionBase):
 
 
 def write(file: Path, news: Mapping[str, Any]) -> None:
-    """Append ``news`` to a fork's file, as one line of JSON."""
+    """Append ``news``, the new lines or the end of a log, to a fork's file as one line of JSON."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(news) + "\n")
 

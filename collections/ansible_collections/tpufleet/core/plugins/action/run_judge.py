@@ -22,7 +22,7 @@ from ..plugin_utils.runs.launch_outcome import (
 )
 from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import changed
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 Json = Mapping[str, Any]
@@ -63,7 +63,10 @@ class ActionModule(ActionBase):
 
 
 class Judge:
-    """The decision after a stage of a launch. In check mode (``check``) nothing is recorded."""
+    """The decision after a stage of a launch.
+
+    ``given`` has the module's options. In check mode (``check``) nothing is recorded.
+    """
 
     def __init__(self, store: RunStore, given: Json, check: bool) -> None:
         self._store, self._given, self._check = store, given, check
@@ -104,7 +107,7 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, wanted=str(DesiredState.DONE), same_attempt=True)
         for run in verdict["running"]:
-            # Do not record a run that was wanted before: somebody may have stopped it meanwhile.
+            # Do not record a run that was wanted before: somebody may have stopped it since.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, wanted=str(DesiredState.RUNNING), same_attempt=True)
         again = [run for run in verdict["again"] if run in launches]
@@ -190,7 +193,10 @@ class Judge:
         return record is not None and record.wanted is DesiredState.STOPPED
 
     def _try_to_record(self, run: str, **change: Any) -> None:
-        """Record a change. An error becomes a warning, so that the launch of other runs goes on."""
+        """Record a change.
+
+        An error becomes a warning, so that the launch of other runs continues.
+        """
         try:
             self._record(run, **change)
         except (RecordError, RunError) as error:

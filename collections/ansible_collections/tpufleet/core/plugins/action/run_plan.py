@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
 from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.node_identity import NodeIdentity
-from ..module_utils.worker.process import check_secrets
+from ..module_utils.worker.process import check_no_secrets, check_secrets
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.plain_values import plain
@@ -22,11 +22,12 @@ from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.record_change import Want, want
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import (
     Placement,
     Worker,
+    checked_image,
     command_of,
     find_config,
     one_for_all,
@@ -34,9 +35,11 @@ from ..plugin_utils.runs.run_plan import (
     place,
     read_config,
     run_name,
+    worker_of,
 )
 from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.trainer_command import compile_words
 from ..plugin_utils.runs.typed_values import cut_short, parse_env
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
@@ -58,6 +61,8 @@ class ActionModule(ActionBase):
                 "run": {"type": "str"},
                 "config": {"type": "str"},
                 "command": {"type": "str"},
+                "image": {"type": "str", "default": ""},
+                "starts_in_image": {"type": "bool", "default": False},
                 "set": {"type": "raw", "default": []},
                 "project": {"type": "path", "required": True},
                 "sweep": {"type": "str"},
@@ -94,15 +99,20 @@ class ActionModule(ActionBase):
     def _plan(self, options: dict[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         hostvars = task_vars["hostvars"]
         hosts = [str(host) for host in task_vars["ansible_play_hosts_all"]]
-        workers = [worker(host, hostvars[host]) for host in hosts]
+        workers = [worker_of(host, hostvars[host]) for host in hosts]
         for host in hosts:
             check_secrets(parse_env(hostvars[host].get("secrets") or {}, "secrets"))
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
+        config = None
         if options["relaunch"]:
             found, launches = self._recorded(options, task_vars, workers, nodes)
         else:
             one_for_all({host: hostvars[host] for host in hosts})
-            found, launches = self._new(options, workers, nodes)
+            for host in hosts:
+                shared = hostvars[host].get("worker_environment") or {}
+                name = "worker_environment"
+                check_no_secrets(parse_env(shared, name), name)
+            found, launches, config = self._new(options, workers, nodes)
         checked = [LaunchSpec.from_json(each.to_json()) for each in launches.values()]
         wanted = self._record(options, task_vars, checked)
         return {
@@ -127,6 +137,7 @@ class ActionModule(ActionBase):
                 }
                 for host, each in found.items()
             },
+            "compile": steps_to_compile(config, checked, hostvars),
         }
 
     def _record(
@@ -135,7 +146,7 @@ class ActionModule(ActionBase):
         task_vars: Mapping[str, Any],
         launches: list[LaunchSpec],
     ) -> list[Want]:
-        """Record the runs as wanted, in parallel because a change in a bucket is a round trip."""
+        """Record the runs as wanted, in parallel, because each change in a bucket is a request."""
         store = self._store(options, task_vars)
 
         def one(launch: LaunchSpec) -> Want:
@@ -156,8 +167,8 @@ class ActionModule(ActionBase):
 
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
-    ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
-        """Plan the runs that the command line requests."""
+    ) -> tuple[dict[str, Placement], dict[str, LaunchSpec], Path | None]:
+        """Plan the runs that the command line requests; return the path of their config, too."""
         command = command_of(options["command"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
@@ -175,11 +186,13 @@ class ActionModule(ActionBase):
             file = find_config(options["sweep"], places, "sweep")
             sweep = (file, read_sweep(file))
         found = place(workers, name, sweep)
-        lock = Path(options["lock"]).read_bytes().strip()
+        lock = read_lock(Path(options["lock"]))
         common = {
             "release": self._release(options, lock),
             "requirements": hashlib.sha256(lock).hexdigest(),
             "jax_requirements": options["jax_requirements"],
+            "image": checked_image(options["image"], options["command"]),
+            "starts_in_image": bool(options["image"]) and options["starts_in_image"],
             "config": text,
             "config_name": path.name if path else "config.yml",
             "compile_cache": options["compile_cache"],
@@ -189,7 +202,10 @@ class ActionModule(ActionBase):
         }
         words = overrides(options["set"])
         places = options["checkpoints"], options["outputs"]
-        return found, new_launches(common, command, words, *places, found, nodes)
+        launches = new_launches(common, command, words, *places, found, nodes)
+        for launch in launches.values():
+            check_no_secrets(launch.env, "env")
+        return found, launches, path
 
     def _recorded(
         self,
@@ -226,12 +242,36 @@ class ActionModule(ActionBase):
         return found, {run: relaunched(record.launch, options["outputs"], found, nodes)}
 
     def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
-        """Stage the code and return its release's name; cache the release and the lock file."""
+        """Cache the code as a release, and the lock file; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
             cache_release(tree, kept_release(options["kept"], release))
             keep_lock(options["kept"], lock)
         return release
+
+
+def read_lock(path: Path) -> bytes:
+    """Return the content of the environment's lock file. Raises RunError, OSError."""
+    if not path.is_file():
+        raise RunError(
+            f"{path}: there is no such lock file. Create it and install its packages, with the "
+            "requirements and worker_extras of this launch: ansible-playbook setup.yml"
+        )
+    return path.read_bytes().strip()
+
+
+def steps_to_compile(
+    config: Path | None, launches: list[LaunchSpec], hostvars: Mapping[str, Any]
+) -> list[list[str]]:
+    """Return the trainer's arguments that compile each different step of the launches."""
+    names = ("tpu_generation", "tpu_accelerator_type", "tpu_topology")
+    steps: list[list[str]] = []
+    for launch in launches if config else ():
+        tpu = hostvars[launch.placement[0]]
+        words = compile_words(launch, config, *(str(tpu.get(name) or "") for name in names))
+        if words and words not in steps:
+            steps.append(words)
+    return steps
 
 
 def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
@@ -240,31 +280,4 @@ def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
         return None
     return NodeIdentity(
         str(variables["tpu_name"]), str(variables["tpu_zone"]), str(variables["tpu_id"])
-    )
-
-
-def worker(host: str, variables) -> Worker:
-    """Return a worker from its host variables. Raises RunError."""
-    missing = [
-        name
-        for name in ("tpu_name", "tpu_worker_id", "tpu_worker_count", "tpu_leader_ip")
-        if name not in variables
-    ]
-    if missing:
-        raise RunError(
-            f"{host}: missing variables {', '.join(missing)}. "
-            "Use the inventory plugin tpufleet.core.tpu"
-        )
-    return Worker(
-        host=str(host),
-        tpu=str(variables["tpu_name"]),
-        index=int(variables["tpu_worker_id"]),
-        count=int(variables["tpu_worker_count"]),
-        leader=str(variables["tpu_leader_ip"]),
-        multislice=str(variables.get("tpu_multislice") or ""),
-        slice_id=int(variables.get("tpu_slice_id") or 0),
-        slice_count=int(variables.get("tpu_slice_count") or 1),
-        slice_leader=str(variables.get("tpu_slice_leader_ip") or ""),
-        chip=int(variables.get("tpu_chip", -1)),
-        chip_of=str(variables.get("tpu_chip_of") or ""),
     )

@@ -14,7 +14,7 @@ from ..module_utils.worker.run import RunError
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import changed
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.watch_heartbeat import HeartbeatError, heartbeat_line, read_heartbeats
 
@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read or change records, and read the watch's heartbeats if requested."""
+        """Read or change records, and read when the last passes of the watch ended if requested."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -65,7 +65,7 @@ def all_records(store: RunStore) -> dict[str, Any]:
 
 
 def last_passes(fleet_state: str, api: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each controller's last pass of the watch; empty if the heartbeats can't be read."""
+    """Return each controller's last pass of the watch; empty if they can't be read."""
     try:
         found = read_heartbeats(fleet_state, api)
     except HeartbeatError:

@@ -21,8 +21,10 @@ from ..plugin_utils.runs.playbook_process import run_process
 from ..plugin_utils.runs.record import DesiredState
 
 PAUSE_S = 5.0
-"""Seconds from the end of one status to the start of the next, because reading many workers loads a
-small controller."""
+"""Seconds from the end of one status to the start of the next.
+
+Reading the status of many workers loads a small controller.
+"""
 LONGEST_S = 300.0
 """Time limit of one status, in seconds."""
 
@@ -52,7 +54,7 @@ class StatusError(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """One status: its lines for people, and whether all its runs have ended."""
+    """One status: its lines for the user, and whether all its runs have ended."""
 
     lines: tuple[str, ...]
     is_over: bool
@@ -63,8 +65,8 @@ class StatusCommand:
     """The command of the current process, as a child that shows the status once.
 
     Args:
-        folder: a temporary directory for its output and its log.
-        file: where it writes the status.
+        folder: a temporary directory for the command's output and log.
+        file: the JSON file to which the command writes the status.
     """
 
     folder: Path
@@ -87,20 +89,20 @@ class StatusCommand:
         if error := ended or play_error(code, result, output):
             raise StatusError(error)
         try:
-            told = json.loads(Path(self.file).read_text(encoding="utf-8"))
+            status = json.loads(Path(self.file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise StatusError(f"{self.file}: cannot be read ({error})") from None
-        return Status(tuple(told["lines"]), is_over(told))
+        return Status(tuple(status["lines"]), is_over(status))
 
 
-def is_over(told: Mapping[str, Any]) -> bool:
+def is_over(status: Mapping[str, Any]) -> bool:
     """Return whether all runs in a ``status_json`` have ended.
 
-    A wanted run is in no worker's answer while its TPU is lost or new. A worker that did not answer
-    may have an active run; ``wanted`` is None if the run records could not be read.
+    A wanted run whose TPU is lost or new is on no worker, so ``wanted`` is checked as well; it is
+    None if the run records could not be read. A worker that did not answer may have an active run.
     """
-    is_unknown = any("error" in each and "run" not in each for each in told["workers"])
-    return told["wanted"] == [] and not is_unknown and all(map(has_ended, told["runs"]))
+    is_unknown = any("error" in each and "run" not in each for each in status["workers"])
+    return status["wanted"] == [] and not is_unknown and all(map(has_ended, status["runs"]))
 
 
 def has_ended(run: Mapping[str, Any]) -> bool:
@@ -113,10 +115,10 @@ def follow(
     show: Callable[[Sequence[str]], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Read and show the status until all runs have ended; return its lines.
+    """Show the status repeatedly until all runs have ended; return its last lines.
 
-    If it cannot be read, the last one stays with the error. Raises StatusError if the first one
-    cannot be read.
+    If a status cannot be read, the last one is shown again with the error. Raises StatusError if
+    the first one cannot be read.
     """
     status: Status | None = None
     while status is None or not status.is_over:

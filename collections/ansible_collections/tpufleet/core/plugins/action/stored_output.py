@@ -11,8 +11,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.output_stream import FILES
 from ..module_utils.worker.run import RunError, check_name
-from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
+from ..plugin_utils.outputs.interface import OutputError, OutputStore
+from ..plugin_utils.outputs.objects import trim
 from ..plugin_utils.outputs.reader import (
     AT_ONCE,
     StoredProcess,
@@ -26,11 +28,8 @@ from ..plugin_utils.outputs.stored_answers import stored_answers
 from ..plugin_utils.outputs.summary_cache import cached_summary
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.store import RunStore
-
-FILES = {"log": "log", "metrics": "metrics.jsonl"}
-"""The name of the copied file of each stream."""
 
 
 class ActionModule(ActionBase):
@@ -126,5 +125,5 @@ def write(to: Path, name: Path, content: Iterable[bytes]) -> str:
 
 def write_record(record: RunRecord, to: Path) -> list[str]:
     """Write the run's record without environment variables. Raises OSError."""
-    told = {name: value for name, value in record.fields().items() if name != "env"}
-    return [write(to, Path("record.json"), [json.dumps(told, indent=1).encode()])]
+    shown = {name: value for name, value in record.fields().items() if name != "env"}
+    return [write(to, Path("record.json"), [json.dumps(shown, indent=1).encode()])]

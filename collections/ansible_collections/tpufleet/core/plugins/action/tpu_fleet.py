@@ -122,7 +122,8 @@ class ActionModule(ActionBase):
         if name:
             fleet = tuple(tpu for tpu in fleet if tpu.name == name)
             requests = observed.waiting_requests(queue, listed, {(name, zone)})
-            # A missing TPU was deleted already if the fleet or queue lists it; else raise an error.
+            # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
+            # name is an error.
             known = requests or any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(listed, name, zone, known=bool(known))
         else:
@@ -246,7 +247,8 @@ def _complete(
 ) -> NodeSpec:
     """Add the inventory's settings to a spec; labels and tags that it does not set stay unchanged.
 
-    ``key`` is the line ``user:public key`` for the metadata, empty for none.
+    ``given`` has the module's options. ``key`` is the line ``user:public key`` for the metadata,
+    empty for none. ``existing`` is the TPU if it exists.
     """
     labels = existing.labels if existing and spec.labels is None else spec.labels or {}
     spec = replace(spec, labels={**labels, LABEL: given["fleet_name"]})

@@ -29,7 +29,7 @@ from ..plugin_utils.runs.observe import (
     tpus_of_inventory,
     tpus_of_nodes,
 )
-from ..plugin_utils.runs.record_errors import RecordError
+from ..plugin_utils.runs.record_interface import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Run a pass, and write its heartbeat whether it succeeds or fails."""
+        """Run a pass of the watch, and record when and how it ended (its heartbeat)."""
         result = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
@@ -160,5 +160,8 @@ def run_fields(outcome: Outcome) -> dict[str, Any]:
 
 
 def list_tpus(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
-    """List all TPUs in the API. Raises CloudError."""
+    """List all TPUs in the API. Raises CloudError.
+
+    ``is_ours`` tells from a TPU's labels whether it belongs to this fleet.
+    """
     return tpus_of_nodes(list_nodes(open_source(api), zones_of(api)), is_ours)

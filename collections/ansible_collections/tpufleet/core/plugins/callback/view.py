@@ -115,13 +115,13 @@ class CallbackModule(Default):
         self._hosts = list(play.hosts)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """End the previous task and start a tally."""
+        """End the previous task and start to count the results of this one."""
         self._begin_task(task)
         if self._as_default:
             super().v2_playbook_on_task_start(task, is_conditional)
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """End the previous task and start a tally."""
+        """End the previous task and start to count the results of this handler."""
         self._begin_task(task)
         if self._as_default:
             super().v2_playbook_on_handler_task_start(task)
@@ -185,7 +185,7 @@ class CallbackModule(Default):
             super().v2_runner_item_on_failed(result)
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Print nothing."""
+        """Print nothing for a skipped loop item."""
         if self._as_default:
             super().v2_runner_item_on_skipped(result)
 
@@ -210,7 +210,7 @@ class CallbackModule(Default):
         return None
 
     def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Print nothing."""
+        """Print nothing for included files."""
         if self._as_default:
             super().v2_playbook_on_include(included_file)
 

@@ -9,8 +9,9 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   fleet_state:
-    description: Where the run records are, a directory of the controller or C(gs://bucket/prefix),
-      which several controllers can share. A bucket is read with the settings of C(tpu_api).
+    description: Where the run records are stored. Either a directory on the controller, or
+      C(gs://bucket/prefix), which several controllers can share. The variable C(tpu_api) has the
+      credentials and the endpoint for the bucket.
     type: str
     required: true
 """

@@ -1,4 +1,4 @@
-"""The options with directories, of modules that read or write a run's files on a worker."""
+"""The options ``state_dir`` and ``etc``: where a worker has the files of its runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   state_dir:
-    description: The directory of what runs write.
+    description: The directory on the worker for the files that runs write, such as logs and
+      heartbeats.
     type: path
     default: /var/lib/tpufleet
   etc:
-    description: The directory of what runs' units read.
+    description: The directory on the worker for the files that the systemd units of runs read.
     type: path
     default: /etc/tpufleet
 """

@@ -9,7 +9,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   plugin:
-    description: Marks the file as this plugin's.
+    description: Must be V(tpufleet.core.tpu), so that Ansible reads the file with this plugin.
     type: string
     required: true
     choices: [tpufleet.core.tpu]
@@ -25,7 +25,8 @@ options:
     env: [{name: TPUFLEET_ZONES}]
   fleet_name:
     description:
-      - The name of this fleet, up to 63 of a-z, 0-9, - and _. Give each fleet of a project its own.
+      - The name of this fleet, up to 63 characters of a-z, 0-9, - and _. Each fleet of a project
+        needs a name of its own.
       - C(create.yml) labels every TPU with C(tpufleet-fleet) and this name. Workers of TPUs without
         this label are also in the group C(foreign); playbooks skip them unless you name the TPU
         with C(-e tpu=NAME).
@@ -56,21 +57,21 @@ options:
     env: [{name: TPUFLEET_CREDENTIALS_FILE}]
   compute_endpoint:
     description:
-      The address of Compute Engine, for firewall rules and disks. Empty for Google's, or for
-      C(/compute/v1) below O(endpoint) if that is set.
+      The address of the Compute Engine API, for firewall rules and disks. If empty, it is Google's,
+      or with O(endpoint) the path C(/compute/v1) of that address.
     type: string
     default: ""
     env: [{name: TPUFLEET_COMPUTE_ENDPOINT}]
   storage_endpoint:
     description:
-      The address of Cloud Storage; the environment variable STORAGE_EMULATOR_HOST takes precedence.
-      Empty for Google's, or for none if O(endpoint) is set.
+      The address of Cloud Storage. The environment variable STORAGE_EMULATOR_HOST takes precedence.
+      If empty, it is Google's, or with O(endpoint) there is no storage.
     type: string
     default: ""
     env: [{name: TPUFLEET_STORAGE_ENDPOINT}]
   address:
     description:
-      - How to reach workers, by their external or internal address, or through Google's
+      - How to connect to workers, by their external or internal address, or through Google's
         Identity-Aware Proxy (C(gcloud compute start-iap-tunnel), with the host names from the
         workers' guest attributes).
     type: string
@@ -78,7 +79,7 @@ options:
     default: external
     env: [{name: TPUFLEET_ADDRESS}]
   ssh_user:
-    description: The user on the workers. Empty for Ansible's default.
+    description: The user name for ssh connections to workers. If empty, Ansible uses its default.
     type: string
     default: ""
     env: [{name: TPUFLEET_SSH_USER}]
@@ -93,7 +94,7 @@ options:
     default: false
     env: [{name: TPUFLEET_OS_LOGIN}]
   ssh_private_key_file:
-    description: The private key for ssh. Empty for ssh's default.
+    description: The file of the private key for ssh. If empty, ssh uses its default.
     type: string
     default: ""
     env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
@@ -106,8 +107,8 @@ options:
     env: [{name: TPUFLEET_KNOWN_HOSTS_FILE}]
   host_keys:
     description:
-      - What ssh does about a worker that published no host keys. V(strict) refuses it,
-        V(accept-new) trusts the first key and accepts no other later. Either way a warning names
+      - What ssh does if a worker has published no host keys. V(strict) refuses the connection.
+        V(accept-new) trusts the first key and later accepts no other. In both cases a warning names
         the worker.
     type: string
     choices: [strict, accept-new]
@@ -115,24 +116,24 @@ options:
     env: [{name: TPUFLEET_HOST_KEYS}]
   allow_partial:
     description:
-      - Continue when some zones do not answer. The group C(all) then has C(tpu_partial=true) and
-        C(tpu_unreachable), the zones, and there is a warning.
+      - Continue with a warning if some zones do not respond. The group C(all) then has the
+        variables C(tpu_partial=true) and C(tpu_unreachable), the list of these zones.
     type: bool
     default: false
     env: [{name: TPUFLEET_ALLOW_PARTIAL}]
   hostnames:
     description:
-      - Expressions for the names of hosts; the first that returns a text counts. They see the
-        host's variables, and its default name as C(inventory_hostname).
+      - Jinja expressions for a host's name. The first one with a non-empty result is used. They can
+        use the host's variables, and its default name as C(inventory_hostname).
     type: list
     elements: string
     default: []
     env: [{name: TPUFLEET_HOSTNAMES}]
   filters:
     description:
-      - Expressions that must all be true for a TPU to be listed. They see its variables, such as
-        C(tpu_labels) and C(tpu_zone), without those of its workers. A TPU that is left out is in no
-        group, and its host keys are not read.
+      - Jinja expressions that must all be true for a TPU to be listed. They can use the TPU's
+        variables, such as C(tpu_labels) and C(tpu_zone), but not those of its workers. A TPU that
+        is left out is in no group, and its host keys are not read.
       - An expression that can't be evaluated for a TPU leaves it out with a warning; with
         O(strict=true) it is an error.
     type: list
@@ -141,13 +142,14 @@ options:
     env: [{name: TPUFLEET_FILTERS}]
   vars:
     description:
-      - Variables for the templates in this file, where each sees those before it, and for all
-        hosts, as variables of the group C(all).
+      - Variables of the group C(all). Templates in this file can use them, too; each variable can
+        use those before it.
     type: dict
     default: {}
     env: [{name: TPUFLEET_VARS}]
   down_hint:
-    description: What to suggest if the endpoint can't be determined or does not answer.
+    description: A hint to add to the error message if the endpoint can't be determined or does not
+      respond.
     type: string
     default: ""
     env: [{name: TPUFLEET_DOWN_HINT}]

@@ -9,11 +9,12 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   accelerator_config:
-    description: The type by its topology. It can't be changed later.
+    description: The TPU type as generation and topology, instead of C(accelerator_type). It can't
+      be changed later.
     type: dict
     suboptions:
       type:
-        description: The generation, as the API names it.
+        description: The TPU generation, in the API's spelling.
         type: str
         choices: [V2, V3, V4, V5LITE_POD, V5P, V6E]
         required: true
@@ -31,7 +32,8 @@ options:
     type: list
     elements: str
   secure_boot:
-    description: Shielded workers, which boot only signed software. It can't be changed later.
+    description: Whether the workers boot only signed software (Shielded VM). It can't be changed
+      later.
     type: bool
   data_disks:
     description: Disks that are attached to all workers. They can't be changed later.
@@ -43,14 +45,16 @@ options:
         type: str
         required: true
       mode:
-        description: Several workers can share a disk only V(read-only).
+        description: How the workers can use the disk. Workers can share a disk only with
+          V(read-only).
         type: str
         choices: [read-only, read-write]
         default: read-only
       size_gb:
         description:
-          - Create the disk, empty and in this size, if it does not exist. With V(0) it must exist.
-          - Deleting the TPU never deletes it; C(delete.yml -e disks=true) does.
+          - The size in GB of the empty disk to create if the disk does not exist. With V(0), the
+            disk must exist.
+          - Deleting the TPU never deletes the disk; C(delete.yml -e disks=true) does.
         type: int
         default: 0
       type:
@@ -69,18 +73,19 @@ options:
     description: Whether the workers have external addresses.
     type: bool
   description:
-    description: A text for people.
+    description: A description of the TPU, as free text.
     type: str
   labels:
-    description: All its labels.
+    description: All labels of the TPU.
     type: dict
   tags:
-    description: All its network tags.
+    description: All network tags of the TPU.
     type: list
     elements: str
   metadata:
     description:
-      - Entries of its metadata, such as C(ssh-keys) and C(startup-script); other entries stay.
-      - Everyone who may read the TPU can read them, so put no secret there.
+      - Entries of the TPU's metadata, such as C(ssh-keys) and C(startup-script); other entries
+        stay.
+      - Everyone who may read the TPU can read its metadata, so put no secret there.
     type: dict
 """

@@ -13,20 +13,22 @@ options:
     type: str
     required: true
   leader_only:
-    description: Do nothing on a worker that has a leader to copy from.
+    description: Whether to do nothing on workers that have a leader to copy from, so that the
+      leader finishes first.
     type: bool
     default: false
   source:
-    description: Who downloads wheels. With V(controller), for workers without internet access, the
-      controller downloads them and sends them to the leader.
+    description: Where wheels come from. With V(registry), the TPU's leader downloads them from a
+      package index. With V(controller), for workers without internet access, the controller
+      downloads them and sends them to the leader.
     type: str
     choices: [registry, controller]
     default: registry
   pack:
-    description: A tar file of wheels on the worker, which the controller sends.
+    description: The path on the worker of a tar file of wheels that the controller has sent.
     type: path
   cache:
-    description: The controller's directory of downloads.
+    description: The directory on the controller for downloaded wheels.
     type: path
     default: ~/.cache/tpufleet
   env:

@@ -16,7 +16,7 @@ from ..plugin_utils.fleet.inventory_groups import (
 )
 from ..plugin_utils.fleet.ssh_config import ssh_config
 from ..plugin_utils.outputs.uncollected import uncollected
-from ..plugin_utils.runs.answers import active_runs, by_host, has_run, stopped_lines
+from ..plugin_utils.runs.answers import active_runs, by_host, has_run, stopped_lines, stray_lines
 from ..plugin_utils.runs.checkpoint_choice import checkpoint_choice
 from ..plugin_utils.runs.judge import finished_runs, tpu_states
 from ..plugin_utils.runs.launch import launch_for
@@ -25,6 +25,9 @@ from ..plugin_utils.runs.local_state import local_state_dir
 from ..plugin_utils.runs.merged_logs import folded_logs, log_lines
 from ..plugin_utils.runs.status_table import run_status
 from ..plugin_utils.runs.typed_values import parse_env
+from ..plugin_utils.setup.mounts import disk_mounts, mount_exports, mount_units
+from ..plugin_utils.setup.own_lock import own_lock, stale_lock
+from ..plugin_utils.setup.user_path import find_links, user_path
 
 FILTERS: tuple[Callable[..., Any], ...] = (
     active_runs,
@@ -32,7 +35,9 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     by_host,
     checkpoint_choice,
     chip_hosts,
+    disk_mounts,
     doctor_summary,
+    find_links,
     finished_runs,
     folded_logs,
     foreign_line,
@@ -41,13 +46,19 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     launch_for,
     local_state_dir,
     log_lines,
+    mount_exports,
+    mount_units,
+    own_lock,
     parse_env,
     run_status,
     ssh_config,
+    stale_lock,
     stopped_lines,
+    stray_lines,
     tpu_states,
     uncollected,
     unmanaged_tpus,
+    user_path,
     workers_of,
     workers_pattern,
 )

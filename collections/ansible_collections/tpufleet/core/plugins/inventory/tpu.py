@@ -15,20 +15,20 @@ description:
     each), C(zone_<zone>), C(type_<accelerator type>) and C(state_<state>), with names sanitized by
     Ansible's rule.
   - Variables of a worker are C(tpu_name), C(tpu_id), C(tpu_zone), C(tpu_accelerator_type),
-    C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (it may be
-    preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (of this worker; of the whole
-    TPU where it is one host), C(tpu_internal_ip), C(tpu_external_ip), C(tpu_leader_ip),
-    C(tpu_device_glob), C(tpu_labels), C(tpu_queued_resource), and those with which Ansible
-    connects.
+    C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (whether it may be
+    preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (of this worker, or of the whole
+    TPU if that is one host), C(tpu_internal_ip), C(tpu_external_ip), C(tpu_leader_ip),
+    C(tpu_device_glob), C(tpu_data_disks), C(tpu_labels), C(tpu_queued_resource), and those with
+    which Ansible connects.
   - Variables of the group C(all) are C(tpu_api) (what modules take as
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
     C(known_hosts_file), C(address), C(os_login)), C(tpu_partial), and all of O(vars).
-  - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
+  - If the API does not list some of the zones, that is an error unless O(allow_partial=true).
   - The TPUs that one queued resource created together (multislice) are slices of one run. They are
     in the group C(multislice_<queued resource>), and their workers have C(tpu_multislice) (the
     queued resource, empty for a single TPU), C(tpu_slice_id), C(tpu_slice_count) and
-    C(tpu_slice_leader_ip) (of slice 0). TPUs created one by one are never one run, whatever their
-    names.
+    C(tpu_slice_leader_ip) (of slice 0). TPUs that were created separately never train one run
+    together, whatever their names are.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
 extends_documentation_fragment:
@@ -36,8 +36,8 @@ extends_documentation_fragment:
   - constructed
   - inventory_cache
 notes:
-  - The options of type string may be templates. They see C(inventory_dir), C(inventory_file),
-    extra variables and what O(vars) defines. What the API answers is never taken as a template.
+  - The options of type string may be templates. They can use C(inventory_dir), C(inventory_file),
+    extra variables and what O(vars) defines. Values from the API are never evaluated as templates.
 """
 
 EXAMPLES = r"""
@@ -170,7 +170,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         )
         if self.get_option("os_login") and not options.ssh_user:
             raise NotConfigured(
-                "os_login needs ssh_user, your POSIX name there: `gcloud compute os-login "
+                "os_login needs ssh_user, your POSIX user name: `gcloud compute os-login "
                 "describe-profile --format='value(posixAccounts[0].username)'`"
             )
         source = open_source(self._text)
@@ -247,7 +247,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return listing
 
     def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
-        """Return the TPUs for which all filters are true."""
+        """Return the TPUs for which all filters are true.
+
+        ``slices`` has each TPU's place in its multislice, by the TPU's key.
+        """
         kept = nodes
         for expression in self.get_option("filters"):
             undecided = []

@@ -6,16 +6,16 @@ DOCUMENTATION = r"""
 module: collect_outputs
 short_description: Store the output of a worker's runs on the controller
 description:
-  - Copies what is new in the logs and metrics of runs that store their output in no bucket, and how
-    they ended. What it has copied is kept when the worker is gone.
+  - Copies new log lines and metrics, and how attempts ended, for runs that do not store their
+    output in a bucket. The copy stays when the worker is deleted.
   - Does nothing while another process copies the output of the same worker.
 options:
   directory:
-    description: The directory on the controller.
+    description: The directory on the controller for the copies.
     type: path
     required: true
   run:
-    description: Only this run.
+    description: The only run whose output to copy. By default all runs of the worker.
     type: str
     default: ""
 attributes:
@@ -35,12 +35,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 files:
-  description: How many segments of logs and metrics, starts and ends of attempts were written.
+  description: The number of files written. Each has a piece of a log or of metrics, or says how an
+    attempt began or ended.
   returned: success
   type: int
 more:
-  description: Whether there was more than one task copies, so that another task copies more. In
-    check mode always false.
+  description: Whether the worker has more new output than one task copies. Repeat the task to copy
+    the rest. Always false in check mode.
   returned: success
   type: bool
 """

@@ -1,41 +1,28 @@
 #!/usr/bin/python
-"""The module tpufleet.core.data_disk: mounts a data disk, formatting an empty one."""
+"""The module tpufleet.core.data_disk: finds a data disk, and formats it if it is empty."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: data_disk
-short_description: Mount a data disk, formatting it if it is empty
+short_description: Find a data disk, and format it if it is empty
 description:
-  - Finds the disk by its device name, formats it only if it is completely empty (blkid and wipefs
-    find no signature, there is no partition, its first and last MiB are zeros), and mounts it by
-    UUID, now and after each boot. A disk that holds anything else stays as it is.
-  - A disk that the TPU has read-only is mounted read-only.
+  - Finds the disk by its device name. Formats it (ext4) only if it is completely empty (blkid and
+    wipefs find no signature, there is no partition, its first and last MiB are zeros). A disk with
+    anything but one ext4 file system is an error and is not changed.
+  - An empty disk that is attached to the TPU as read-only is an error.
 options:
   name:
     description: The disk's device name, as in C(/dev/disk/by-id/google-<name>).
     type: str
     required: true
   device:
-    description: The device, if it has another name.
+    description: The device's path, if it is not C(/dev/disk/by-id/google-<name>).
     type: path
-  path:
-    description: The mount point.
-    type: path
-    required: true
-  filesystem:
-    description: The file system.
-    type: str
-    choices: [ext4]
-    default: ext4
   owner:
-    description: The uid and gid that own the root of a new file system.
+    description: The uid, also used as the gid, that owns the root directory of a new file system.
     type: int
     default: 0
-  fstab:
-    description: The path of fstab(5).
-    type: path
-    default: /etc/fstab
 attributes:
   check_mode:
     support: full
@@ -45,22 +32,17 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Mount the data disk
+- name: Format the data disk if it is empty
   tpufleet.core.data_disk:
     name: corpus
-    path: /mnt/disks/corpus
   become: true
 """
 
 RETURN = r"""
-formatted:
-  description: Whether the disk was formatted.
+read_only:
+  description: Whether the disk is attached to the TPU as read-only.
   returned: always
   type: bool
-uuid:
-  description: The UUID of the file system; empty if check mode did not format the disk.
-  returned: always
-  type: str
 """
 
 import os
@@ -69,8 +51,13 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.data_disk import BY_ID, Seen, UnusableDiskError, decide, line, with_line
-from ..module_utils.worker.whole_file import rewrite
+from ..module_utils.worker.data_disk import (
+    BY_ID,
+    FILESYSTEM,
+    Seen,
+    UnusableDiskError,
+    must_format,
+)
 
 _MIB = 1 << 20
 
@@ -83,7 +70,8 @@ def find(name: str, device: str | None) -> str:
     there = sorted(p.name for p in Path("/dev/disk/by-id").glob("google-*"))
     raise UnusableDiskError(
         f"{wanted} does not exist ({', '.join(there) or 'the worker has no data disks'}). Add it "
-        "to data_disks of the TPU in fleet.yml and recreate the TPU, or set device"
+        "to data_disks of the TPU in fleet.yml, then run: ansible-playbook playbooks/fill_disk.yml "
+        f"-e disk={name} -e source=DIRECTORY"
     )
 
 
@@ -109,10 +97,10 @@ def output_of(*words: str) -> str:
     return tool.stdout
 
 
-def inspect(device: str) -> Seen:
+def inspect(name: str, device: str) -> Seen:
     """Return what is on the disk, without changing it. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
-    if probe.returncode not in (0, 2):  # 2: no signature; 8: several signatures
+    if probe.returncode not in (0, 2):  # blkid: 2: no signature; 8: several ones
         cause = probe.stderr.strip() or "several signatures"
         raise UnusableDiskError(
             f"blkid cannot identify what {device} holds ({cause}). Use another disk"
@@ -122,6 +110,7 @@ def inspect(device: str) -> Seen:
     parts = run_tool("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
     flag = output_of("blockdev", "--getro", device)
     return Seen(
+        name=name,
         device=device,
         read_only=flag.strip() == "1",
         tags=tags,
@@ -141,49 +130,21 @@ def _is_blank(device: str) -> bool:
     return True
 
 
-def mount(device: str, path: str, *, check: bool) -> bool:
-    """Mount the disk unless it is mounted; return whether anything changed.
-
-    Raises UnusableDiskError, OSError.
-    """
-    words = ("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
-    source = run_tool(*words).stdout.strip()
-    if source:
-        if str(Path(source).resolve()) != device:
-            raise UnusableDiskError(f"{source} is mounted on {path}. Unmount it: umount {path}")
-        return False
-    if not check:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        output_of("systemctl", "daemon-reload")
-        output_of("mount", path)
-    return True
-
-
 def ensure(given: dict, *, check: bool) -> dict:
-    """Format and mount the disk if necessary; return the module's result.
+    """Format the disk if necessary, unless ``check``; return the module's result.
 
-    Raises UnusableDiskError, OSError.
+    ``given`` has the module's options. Raises UnusableDiskError, OSError.
     """
-    device = find(given["name"], given["device"])
-    seen = inspect(device)
-    plan = decide(seen, given["filesystem"])
-    uuid = plan.uuid or ""
-    if plan.make and not check:
+    name = given["name"]
+    device = find(name, given["device"])
+    seen = inspect(name, device)
+    changed = must_format(seen)
+    if changed and not check:
         owner = f"root_owner={given['owner']}:{given['owner']}"
-        label = given["name"][:16]  # ext4 labels have at most 16 bytes
+        label = name[:16]  # ext4 labels have at most 16 bytes
         output_of("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
-        uuid = inspect(device).tags["UUID"]
-    fstab = Path(given["fstab"])
-    before = fstab.read_text(encoding="utf-8") if fstab.exists() else ""
-    new = line(given["name"], plan, uuid or "(new)", given["path"], read_only=seen.read_only)
-    after = with_line(before, given["name"], new)
-    if after != before and not check:
-        rewrite(fstab, after)
-    mounted = mount(device, given["path"], check=check)
-    header = str(fstab)
-    diff = {"before": before, "after": after, "before_header": header, "after_header": header}
-    return {"changed": plan.make or after != before or mounted, "formatted": plan.make,
-            "uuid": uuid, "diff": diff}  # fmt: skip
+    diff = {"before": "empty\n", "after": f"{FILESYSTEM}\n"} if changed else {}
+    return {"changed": changed, "read_only": seen.read_only, "diff": diff}
 
 
 def main() -> None:
@@ -192,10 +153,7 @@ def main() -> None:
         argument_spec={
             "name": {"type": "str", "required": True},
             "device": {"type": "path"},
-            "path": {"type": "path", "required": True},
-            "filesystem": {"type": "str", "choices": ["ext4"], "default": "ext4"},
             "owner": {"type": "int", "default": 0},
-            "fstab": {"type": "path", "default": "/etc/fstab"},
         },
         supports_check_mode=True,
     )

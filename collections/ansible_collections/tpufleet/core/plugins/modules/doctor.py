@@ -7,11 +7,13 @@ module: doctor
 short_description: Check everything that a fleet needs from the controller
 description:
   - Checks versions, programs, credentials, the clock, the project, the API, zones, quota, the
-    bucket, the fleet file, the ssh key and the connections to the workers. A check that fails stops
-    no other; one that is impossible because of another problem says so.
-  - Reads the inventory's variables (C(tpu_api), C(tpu_ssh), C(tpu_fleet), C(bucket),
-    C(fleet_state), C(grant_ends)) itself, so that one that can't be evaluated is a finding.
-  - Makes no request that changes anything.
+    bucket, the fleet file, the ssh key and the connections to the workers. A failed check does not
+    stop the others. A check that another problem prevents is reported as C(unknown), with that
+    problem.
+  - Evaluates the inventory's variables (C(tpu_api), C(tpu_ssh), C(tpu_fleet), C(bucket),
+    C(fleet_state), C(grant_ends)) itself, so that a variable that can't be
+    evaluated becomes a finding.
+  - Changes nothing, neither on the controller nor in the cloud.
 author: tpufleet
 attributes:
   check_mode:
@@ -35,7 +37,7 @@ findings:
   elements: dict
   returned: always
 lines:
-  description: The findings for people, one line each.
+  description: The findings as text, one line each.
   type: list
   elements: str
   returned: always

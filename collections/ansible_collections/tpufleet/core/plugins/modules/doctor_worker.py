@@ -12,11 +12,11 @@ description:
     libtpu's log.
 options:
   worker:
-    description: The worker's name in the inventory, for the commands of fixes.
+    description: The worker's name in the inventory, used in the commands of C(fix).
     type: str
     required: true
   device_glob:
-    description: The pattern of the device files of the chips. Empty if it has none.
+    description: The glob pattern of the chips' device files. Empty for a worker without chips.
     type: str
     default: ""
   chips:
@@ -41,7 +41,7 @@ options:
     type: int
     default: 0
   root:
-    description: The fleet's directory on the worker.
+    description: The directory of tpufleet on the worker.
     type: path
     default: /opt/tpufleet
 attributes:

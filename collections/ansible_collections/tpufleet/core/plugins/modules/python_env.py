@@ -1,20 +1,21 @@
 #!/usr/bin/python
-"""The module tpufleet.core.python_env: installs a Python environment and checks JAX in it."""
+"""The module tpufleet.core.python_env: installs a Python environment and proves that it works."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_env
-short_description: Install a Python environment from a lock file, and check JAX in it
+short_description: Install a Python environment from a lock file, and prove that it works
 description:
-  - An environment is installed once, under a name computed from the lock file and the version of
-    Python, and never changed. An incomplete one is installed again.
-  - The check runs JAX on this worker alone as the trainer's user, with a time limit. Its result is
-    the environment's proof, a file beside it. While a process holds the device there is no check.
+  - An environment is installed once and never changed. Its name is computed from the lock file and
+    the version of Python. An incomplete environment is installed again.
+  - The proof is a command that computes something on the devices of this worker, as the trainer's
+    user and with a time limit. Its result is stored in a file beside the environment. The proof
+    runs once, and again if O(proof) changes. It does not run while a process holds a device.
   - The TPU's leader downloads what the lock file pins and installs the environment. The other
     workers copy the environment if their interpreter is the same one; otherwise they copy the
-    downloads and install it. Whoever installs checks the lock's hashes.
-  - Environments that no process and no active run uses are removed, except the newest.
+    downloads and install it from them. Every installation checks the lock file's hashes.
+  - Environments that no process and no active run uses are removed, except the newest O(keep).
 extends_documentation_fragment: [tpufleet.core.wheels]
 options:
   keep:
@@ -22,38 +23,46 @@ options:
     type: int
     default: 2
   runs:
-    description: The directory of the files of runs' units.
+    description: The directory with the files of runs' systemd units. Environments that an active
+      run's files mention are not removed.
     type: path
     default: /etc/tpufleet/runs
+  proof:
+    description: Which proof to run. V(jax), V(torch_xla), V(torch_tpu), V(none), or a command of
+      the user.
+    type: str
+    default: jax
+  proof_command:
+    description: The proof's command as a list of words. Its last line of output must be JSON with
+      the number of C(devices). Required unless O(leader_only) is set.
+    type: list
+    elements: str
+    default: []
   platform:
-    description: The platform that JAX must find.
+    description: The platform that the proof must find.
     type: str
     choices: [cpu, tpu, cuda]
     default: cpu
   devices:
-    description: The number of devices that JAX must find at least.
+    description: The minimum number of devices that the proof must find.
     type: int
     default: 1
   chips:
-    description: The number of TPU chips of this worker; limits the check to them.
+    description: The number of TPU chips of this worker. The proof uses only these.
     type: int
     default: 0
   device_glob:
-    description: The pattern of the accelerators' device files.
+    description: The glob pattern of the accelerators' device files.
     type: str
     default: ""
   proof_seconds:
-    description: How long the check may take, in seconds.
+    description: How long the proof may take, in seconds.
     type: int
     default: 120
   user:
     description: The user who runs the trainer.
     type: str
     default: tpufleet
-  needed_mb:
-    description: The free disk space that an installation needs, in MB. By default according to the
-      platform.
-    type: int
 attributes:
   check_mode:
     support: full
@@ -66,6 +75,10 @@ EXAMPLES = r"""
 - name: Install the environment of the lock file
   tpufleet.core.python_env:
     lock: "{{ lookup('ansible.builtin.file', 'requirements/worker-cpu.lock') }}"
+    proof_command:
+      - python
+      - -c
+      - "{{ lookup('ansible.builtin.file', 'roles/jax/files/prove_jax.py') }}"
   become: true
 """
 
@@ -75,11 +88,11 @@ id:
   returned: success
   type: str
 path:
-  description: Its path.
+  description: The path of the environment.
   returned: success
   type: str
 needs:
-  description: The Python and machine for which the controller must send wheels.
+  description: The Python version and machine type for which the controller must send wheels.
   returned: wheels are missing and O(source=controller)
   type: dict
 removed:
@@ -87,7 +100,8 @@ removed:
   returned: success
   type: list
 proof:
-  description: The version of JAX and the number of devices; empty if there was no check.
+  description: The proof's name, package versions, platform and number of devices. Empty if the
+    proof did not run.
   returned: success
   type: dict
 """
@@ -108,19 +122,19 @@ from ..module_utils.worker.env_install import (
     install_from_wheels,
     remove_unused,
 )
+from ..module_utils.worker.env_proof import Worker, prove_worker
 from ..module_utils.worker.env_use import active_runs, prunable, used_by_processes, used_by_runs
 from ..module_utils.worker.from_leader import FromLeaderError, LeaderUnreachableError, has_leader
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
     COMPLETE,
-    NEEDED_MB,
     EnvError,
     check_free_space,
     env_id,
     is_complete,
     lock_digest,
+    needed_mb,
     packages,
-    prove_worker,
     python_minor,
 )
 from ..module_utils.worker.wheels import (
@@ -134,35 +148,30 @@ from ..module_utils.worker.wheels import (
 ALONE = "This worker downloaded by itself"
 
 
-def read_proof(path: Path) -> dict | None:
-    """Return the stored result of an earlier JAX check; None if there is none."""
+def read_proof(path: Path, name: str) -> dict | None:
+    """Return the stored result of an earlier proof of this name; None if there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        # In older versions, proofs had no name and all were proofs of JAX.
+        return found if found.get("proof", "jax") == name else None
+    except (OSError, ValueError, AttributeError):
         return None
 
 
 def run_proof(options: dict, env: Path) -> dict:
-    """Check JAX on this worker and return the result. Raises EnvError."""
-    proof = prove_worker(
-        env, options["platform"], options["chips"], options["proof_seconds"], options["user"]
-    )
-    if proof["devices"] < options["devices"]:
-        raise EnvError(
-            f"JAX {proof['jax']} finds {proof['devices']} {proof['platform']} devices, "
-            f"{options['devices']} are expected. Reboot the worker, or recreate the TPU"
-        )
-    return proof
+    """Prove the environment on this worker and return the result. Raises EnvError."""
+    worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob", "user")))
+    command, least = options["proof_command"], options["devices"]
+    return prove_worker(env, options["proof"], command, worker, least, options["proof_seconds"])
 
 
 def provide_env(options: dict, env: Path, python: Path) -> str:
     """Copy the environment from the leader, or install it here.
 
-    Return a warning if copying failed, otherwise an empty string.
-
+    ``options`` are the module's. Returns a warning if copying failed, otherwise an empty string.
     Raises EnvError, WheelsMissingError, OSError.
     """
-    check_free_space(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
+    check_free_space(env, needed_mb(options["lock"]))
     leader, is_other_python, warning = has_leader(), False, ""
     if leader and not options["pack"]:
         try:
@@ -173,7 +182,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {ALONE}"
         except OtherPythonError:
-            is_other_python = True  # its environment does not fit, but its downloads may
+            is_other_python = True  # the leader's downloads may still fit
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning
@@ -189,8 +198,8 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
 def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> str:
     """Install the environment from a package index.
 
-    With ``leaders_first``, install from the leader's downloads if possible. Return a warning if
-    that failed, otherwise an empty string. Raises EnvError, OSError.
+    ``options`` are the module's. With ``leaders_first``, the leader's downloads are used if
+    possible. Returns a warning if that failed, otherwise an empty string. Raises EnvError, OSError.
     """
     uv, cache, warning = Path(options["root"]) / "bin/uv", cache_of(options) / UV_CACHE, ""
     install = partial(install_from_index, env, options["lock"], python, uv, options["env"], cache)
@@ -239,19 +248,20 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run the module: install the environment if missing; check JAX if not yet checked."""
+    """Run the module: install the environment if missing; prove it if not yet proven."""
     module = AnsibleModule(
         argument_spec={
             **OPTIONS,
             "keep": {"type": "int", "default": 2},
             "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
+            "proof": {"type": "str", "default": "jax"},
+            "proof_command": {"type": "list", "elements": "str", "default": []},
             "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
             "devices": {"type": "int", "default": 1},
             "chips": {"type": "int", "default": 0},
             "device_glob": {"type": "str", "default": ""},
             "proof_seconds": {"type": "int", "default": 120},
             "user": {"type": "str", "default": "tpufleet"},
-            "needed_mb": {"type": "int"},
         },
         supports_check_mode=True,
     )
@@ -267,7 +277,7 @@ def main() -> None:
         env = root / "envs" / env_id(lock_digest(options["lock"]), python_minor(python))
         kept = env.with_name(f"{env.name}.proof.json")
         missing = not is_complete(env)
-        proof = None if missing else read_proof(kept)
+        proof = None if missing else read_proof(kept, options["proof"])
         if not module.check_mode and missing:
             with one_at_a_time(SETUP):
                 missing = not is_complete(env)
@@ -281,7 +291,7 @@ def main() -> None:
         held = holders(options["device_glob"]) if options["device_glob"] else []
         unproven = proof is None and not held
         if held and proof is None:
-            module.warn(f"JAX was not checked: {held[0]}")
+            module.warn(f"env_proof {options['proof']} did not run: {held[0]}")
         if not module.check_mode:
             with one_at_a_time(SETUP):
                 gone = remove_unused_files(options, env)

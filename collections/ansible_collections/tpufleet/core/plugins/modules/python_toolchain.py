@@ -7,10 +7,11 @@ DOCUMENTATION = r"""
 module: python_toolchain
 short_description: Install uv, and a Python that is new enough
 description:
-  - Installs uv from a lock file with hashes into a directory that is named by the lock's content.
+  - Installs uv from a lock file with hashes. The directory of the installation is named after a
+    digest of the lock file.
   - Uses the system's Python if it is new enough, otherwise uv installs one. C(ROOT/bin/uv) and
     C(ROOT/bin/python) are links to them.
-  - The TPU's leader downloads, and the other workers copy from it.
+  - The TPU's leader downloads uv and Python, and the other workers copy them from the leader.
 extends_documentation_fragment: [tpufleet.core.wheels]
 options:
   minimum:
@@ -18,11 +19,11 @@ options:
     type: int
     default: 12
   wanted:
-    description: The version that uv installs if the system's Python is too old.
+    description: The Python version that uv installs if the system's Python is too old.
     type: str
     default: "3.12"
   mirror:
-    description: The URL from which uv downloads Python instead of its default.
+    description: The URL from which uv downloads Python instead of uv's default.
     type: str
     default: ""
 attributes:
@@ -46,7 +47,7 @@ python:
   returned: success
   type: str
 needs:
-  description: The Python and machine for which the controller must send wheels.
+  description: The Python version and machine type for which the controller must send wheels.
   returned: wheels are missing and O(source=controller)
   type: dict
 uv:
@@ -88,7 +89,10 @@ UV_MB = 200
 
 
 def system_python(minimum: int) -> Path | None:
-    """Return a system Python that works and is new enough, preferably python3; None without one."""
+    """Return a system Python 3 whose minor version is at least ``minimum``; None without one.
+
+    python3 is preferred to other names.
+    """
     names = ["python3", *(f"python3.{minor}" for minor in range(minimum + 4, minimum - 1, -1))]
     for name in names:
         found = shutil.which(name, path="/usr/bin:/usr/local/bin")
@@ -101,11 +105,11 @@ def system_python(minimum: int) -> Path | None:
 
 
 def install_uv(home: Path, options: dict, cache: Path) -> str:
-    """Install uv from the leader's wheel, or from a downloaded one.
+    """Install uv to ``home`` from the leader's wheel, or from a downloaded one.
 
-    Return a warning if copying from the leader failed, otherwise an empty string.
-
-    Raises EnvError, WheelsMissingError, OSError.
+    ``options`` are the module's, and ``cache`` is the directory of wheels. Returns a warning if
+    copying from the leader failed, otherwise an empty string. Raises EnvError, WheelsMissingError,
+    OSError.
     """
     lock, minor, warning = options["lock"], sys.version_info.minor, ""
     check_free_space(home, UV_MB)
@@ -136,7 +140,10 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
 
 
 def copy_python(folder: Path, wanted: str) -> Path | None:
-    """Copy the Python that uv has installed on the leader; return its path, None if impossible."""
+    """Copy the Python of version ``wanted`` that uv has installed on the leader to ``folder``.
+
+    Returns the path of the interpreter; None if the leader does not have it.
+    """
     if not has_leader():
         return None
     try:
@@ -147,7 +154,10 @@ def copy_python(folder: Path, wanted: str) -> Path | None:
 
 
 def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) -> Path:
-    """Install a Python with uv and return its path. Raises EnvError."""
+    """Install a Python of version ``wanted`` with uv and return its path. Raises EnvError.
+
+    ``mirror`` is the URL to download it from, empty for uv's default.
+    """
     environment = network_environment({**os.environ, **env})
     environment["UV_PYTHON_INSTALL_DIR"] = str(folder)
     if mirror:
@@ -172,14 +182,20 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
 
 
 def installed_python(folder: Path, wanted: str) -> Path | None:
-    """Return the path of the newest matching Python that uv has installed; None without one."""
+    """Return the path of the newest Python of version ``wanted`` that uv has installed.
+
+    ``folder`` is uv's directory of Pythons. Returns None if it has no such Python.
+    """
     minor = ".".join(wanted.split(".")[:2])
     found = sorted(folder.glob(f"cpython-{wanted}*/bin/python{minor}"))
     return found[-1] if found else None
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
-    """Create or change a symbolic link; return the diff, None if nothing changes."""
+    """Make ``path`` a symbolic link to ``target``, unless ``check``.
+
+    Returns the diff; None if nothing changes.
+    """
     now = str(path.readlink()) if path.is_symlink() else None
     if now == str(target):
         return None

@@ -5,53 +5,55 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Bring a state of the code to a worker, as an immutable release named by its
+short_description: Install a state of the code on a worker, as an immutable release named by its
   content
 description:
-  - On the controller, reads the code directory's manifest (git's tracked and untracked files
-    without the ignored ones; every file but C(.git) where there is no git), once a task whatever
-    the number of workers.
-  - Sends what changed with rsync over the task's own ssh connection, into a directory of the login
-    user. The other workers of a TPU take it from their leader.
-  - On the worker, links what the newest release has as well, takes the rest, proves every file of
-    what it made against the manifest and puts it in place by one rename.
+  - On the controller, reads the code directory once per task, for all workers. In a git repository
+    this includes tracked and untracked files, but not ignored ones. Elsewhere it includes every
+    file.
+  - Sends the changed files by rsync over Ansible's ssh connection, into a directory of the login
+    user. Only the leader of a TPU gets them from the controller. The other workers copy the release
+    from their leader.
+  - On the worker, hard-links files that the newest release also has, and copies the others. Then
+    verifies every file against the manifest, renames the finished release into place, and makes the
+    link C(current) point to it.
 options:
   code:
-    description: The code directory on the controller, from where the command was typed.
+    description: The code directory on the controller. A relative path starts at the directory in
+      which C(ansible-playbook) was called.
     type: path
     required: true
   code_paths:
-    description: Take only these files and directories of it. Empty takes all.
+    description: The only files and directories of O(code) to include. Empty for all.
     type: list
     elements: str
     default: []
   name:
-    description: Name of the code, under which the worker keeps what was sent last. By default the
-      directory's.
+    description: The name of the code. The worker keeps the files that were sent last under this
+      name. By default the name of the directory O(code).
     type: str
   keep:
-    description: A directory of the controller's in which a copy of the release is kept, under its
-      name, so that it can be pushed again when the code has changed.
+    description: A directory on the controller for a copy of the release, so that it can be
+      installed again after the code has changed.
     type: path
   root:
-    description: Where the fleet lives on the worker.
+    description: The directory of tpufleet on the worker.
     type: path
     default: /opt/tpufleet
   release:
-    description: The release's name. Set by the part of this module that runs on the controller.
+    description: The release's name. Internal, the action plugin sets it.
     type: str
   from_leader:
-    description: Take it from the TPU's leader. Set by the part of this module that runs on the
-      controller.
+    description: Whether to copy the release from the TPU's leader. Internal, the action plugin sets
+      it.
     type: bool
     default: false
   kept:
-    description: How many releases a worker keeps; those of runs that are active stay anyway.
+    description: How many releases a worker keeps, in addition to those that active runs use.
     type: int
     default: 5
   incoming:
-    description: Where rsync has put the files. Set by the part of this module that runs on the
-      controller.
+    description: The directory to which rsync has written. Internal, the action plugin sets it.
     type: path
 attributes:
   check_mode:
@@ -76,11 +78,11 @@ release:
   returned: always
   type: str
 path:
-  description: Where the release is on the worker.
+  description: The path of the release on the worker.
   returned: always
   type: str
 files:
-  description: How many files it has.
+  description: The number of files in the release.
   returned: success
   type: int
 """
@@ -101,7 +103,9 @@ from ..module_utils.worker.release import (
     ReleaseError,
     files_of,
     install,
+    is_linked,
     link_all,
+    link_to,
     newest,
     proven,
     prune,
@@ -115,9 +119,10 @@ from ..module_utils.worker.run_unit import active_runs, launched_here
 
 
 def incoming_path(given: str) -> Path:
-    """Return the directory that rsync wrote to; a relative path starts at the login user's home.
+    """Return the directory that rsync wrote to, from the option ``incoming``.
 
-    The module runs as root through sudo, which sets SUDO_USER to the login user's name.
+    A relative path starts at the home directory of the login user. The module runs as root through
+    sudo, which sets SUDO_USER to the login user's name.
     """
     login = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
     return Path(pwd.getpwnam(login).pw_dir) / given
@@ -153,13 +158,15 @@ def bring(
 ) -> None:
     """Install a release and remove old ones, under a lock.
 
-    The lock also makes it safe to remove the remains of interrupted installs.
+    ``source`` fills the directory of the release (``install`` in worker/release.py), and ``kept``
+    is the number of old releases to keep. The lock also makes it safe to remove the remains of
+    interrupted installs.
     """
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
         path = releases / name
-        if not path.exists() or proven(path, name):  # another controller may have installed it
+        if not path.exists() or proven(path, name):  # another controller may be done
             install(releases, name, source)
         prune(releases, kept, {name, *used()})
 
@@ -193,12 +200,12 @@ def main() -> None:
         module.fail_json(
             msg="release: call it as tpufleet.core.release, so that its part on the controller runs"
         )
-    releases = Path(module.params["root"]) / "releases"
-    path = releases / name
+    paths = WorkerPaths(Path(module.params["root"]))
+    path, releases = paths.release(name), paths.release(name).parent
     result = {"release": name, "path": str(path), "changed": False}
     try:
         problems = proven(path, name) if path.exists() else ["it is not there"]
-        result["changed"] = bool(problems)
+        result["changed"] = bool(problems) or not is_linked(paths.current, path)
         if problems and module._diff:
             before = newest(releases)
             result["before"] = listing(files_of(before))
@@ -208,16 +215,18 @@ def main() -> None:
                 source = partial(take, incoming_path(module.params["incoming"]))
             bring(releases, name, source, module.params["kept"])
         if problems and module.check_mode:
-            result["msg"] = f"release {name} would be put in place: {summary(problems)}"
+            result["msg"] = f"release {name} would be installed: {summary(problems)}"
         else:
             result["files"] = len(read_manifest(path))
         if not module.check_mode:
             os.utime(path)
+            if not is_linked(paths.current, path):
+                link_to(path, paths.current)
     except (ReleaseError, FromLeaderError) as error:
         module.fail_json(msg=str(error), mismatch=True, **result)
     except OSError as error:
         module.fail_json(
-            msg=f"release {name} can't be put in {releases}: {error.strerror}: {error.filename}",
+            msg=f"release {name} can't be installed: {error.strerror}: {error.filename}",
             **result,
         )
     module.exit_json(**result)

@@ -8,23 +8,27 @@ short_description: Write an HTML report of the runs, and publish it
 description:
   - Shows a table of all runs, and for each run its curves, where its time went, its attempts with
     their events, and the log of a run that ended badly. Several runs can be compared in one chart.
-  - All of it comes from the run's record and its stored output, so it shows runs whose TPU is gone.
-  - The page is one file that loads nothing.
+  - All data comes from run records and stored output, so the page also shows runs whose TPU no
+    longer exists.
+  - The page is one file that loads no other files.
 options:
   path:
     description: The file to write. Its directory is created if it is missing.
     type: path
     required: true
   fleet_state:
-    description: Where the run records are, a directory of the controller or C(gs://bucket/prefix).
+    description: Where the run records are stored, a directory on the controller or
+      C(gs://bucket/prefix).
     type: str
     required: true
   directory:
-    description: Where this controller stores the output of runs that do not store it in a bucket.
+    description: The directory with the output that this controller has collected from runs that do
+      not store it in a bucket.
     type: str
     required: true
   cache:
-    description: A directory for what has been read. It may be deleted at any time.
+    description: A cache directory for output that was read from a bucket. It can be deleted at any
+      time.
     type: path
     required: true
   answers:
@@ -36,12 +40,12 @@ options:
     type: dict
     default: {}
   run:
-    description: Only this run.
+    description: The only run to report. By default all runs.
     type: str
     default: ""
   publish:
-    description: The object of a bucket to store the page in, too, such as
-      C(gs://bucket/report.html). It is as private as the bucket. Empty for none.
+    description: A bucket object, such as C(gs://bucket/report.html), to which the page is also
+      written. Everyone who may read the bucket can read it. Empty to write only the file.
     type: str
     default: ""
 attributes:
@@ -64,11 +68,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: The written file.
+  description: The path of the written file.
   type: str
   returned: success
 url:
-  description: Where a browser shows the published page; empty if it was not published.
+  description: The URL of the published page for a browser. Empty if it was not published.
   type: str
   returned: success
 runs:

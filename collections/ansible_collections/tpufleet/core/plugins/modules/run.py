@@ -7,29 +7,31 @@ DOCUMENTATION = r"""
 module: run
 short_description: Check, start or stop this worker's process of a run
 description:
-  - O(state=checked) answers the status of the run here and what blocks its start.
-  - O(state=launched) answers the same, and starts the run if nothing blocks it. The processes of an
-    attempt then wait for each other, so none begins alone.
-  - O(state=started) checks again and starts the run; a blocker is an error. A run whose attempt is
-    active already is left alone.
-  - O(state=stopped) sends TERM to all processes of the run, gives them time to save, then KILL.
+  - O(state=checked) returns the status of the run on this worker, and what blocks its start.
+  - O(state=launched) returns the same, and starts the run if nothing blocks it. The processes of an
+    attempt wait for each other before any trainer starts.
+  - O(state=started) checks again and starts the run. A blocker is an error. Nothing changes if this
+    attempt is active already.
+  - O(state=stopped) sends TERM to all processes of the run on this worker, waits while they save,
+    then sends KILL.
 options:
   state:
-    description: What to do.
+    description: Which of the described actions to take.
     type: str
     choices: [checked, launched, started, stopped]
     required: true
   launch:
-    description: The launch as the plan made it (module_utils/worker/launch_spec.py lists its
-      fields). It is validated here and written to C(launch.json). Not needed to stop a run.
+    description: The launch, as M(tpufleet.core.run_plan) returns it in C(launches)
+      (module_utils/worker/launch_spec.py lists its fields). The module validates it and writes it
+      to C(launch.json). Not needed to stop a run.
     type: dict
   process_id:
-    description: Which process of the run this worker has.
+    description: The process id that this worker has in the run.
     type: int
     default: 0
   finished_attempt:
-    description: The attempt whose marker beside the checkpoints shows that this launch is done; 0
-      for none.
+    description: The launch counts as done if the file beside the checkpoints that marks a run as
+      done names this attempt. V(0) to ignore that file.
     type: int
     default: 0
   env:
@@ -38,8 +40,8 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment variables that are in no log, each of at least 8 characters. They
-      reach the trainer as a systemd credential.
+    description: Environment variables of the trainer that are masked in all logs. Each value needs
+      at least 8 characters. They reach the trainer as a systemd credential.
     type: dict
     default: {}
     no_log: true
@@ -48,16 +50,22 @@ options:
       they do not wait for each other.
     type: str
   preemptible:
-    description: Whether Google can take this TPU away at any time (spot), with all that is on its
-      disks. Checkpoints on them are refused, unless the launch accepts their loss.
+    description: Whether the TPU is preemptible, so that its disks can be lost at any time. The run
+      is then refused if its checkpoints are on these disks, unless the launch has
+      C(volatile_checkpoints).
     type: bool
     default: false
   device_glob:
-    description: The accelerators' device files; empty where there is none.
+    description: The glob pattern of the accelerators' device files. Empty for a worker without
+      accelerators.
+    type: str
+    default: ""
+  image_error:
+    description: Why the launch's image could not be installed here; empty if it could.
     type: str
     default: ""
   root:
-    description: Where environments and releases are on the worker.
+    description: The directory of tpufleet on the worker, with environments and releases.
     type: path
     default: /opt/tpufleet
 extends_documentation_fragment:
@@ -81,25 +89,25 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: C(running) or C(done) as this launch, C(other) if the run is active as another
-    launch, else C(absent).
+  description: C(running) or C(done) if that is the state of this launch, C(other) if another launch
+    of the run is active, else C(absent).
   returned: state is checked or launched
   type: str
 blockers:
-  description: What keeps the run from starting here.
+  description: What blocks the start on this worker, one line each, with the fix.
   returned: state is checked or launched
   type: list
   elements: str
 release_is_missing:
-  description: Whether the release is missing or damaged here.
+  description: Whether the release is missing or damaged on this worker.
   returned: state is checked or launched
   type: bool
 started:
-  description: Whether this has started the run.
+  description: Whether this task has started the run's process.
   returned: state is checked or launched
   type: bool
 info:
-  description: The run's observed state afterwards.
+  description: The observed state of the run on this worker at the end of the task.
   returned: always
   type: dict
 """
@@ -120,6 +128,7 @@ from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
 from ..module_utils.worker.run_start import (
     blockers,
     free_device,
+    image_problem,
     release_problem,
     start,
     status,
@@ -168,14 +177,18 @@ def minor_of(python: Path) -> int:
 
 
 def mask_lines(module: AnsibleModule) -> None:
-    """Mask long lines of secrets in the output, since AnsibleModule only masks whole values."""
+    """Make Ansible mask each long line of a secret, since AnsibleModule only masks whole values."""
     for value in module.params["secrets"].values():
         lines = map(str.strip, str(value).splitlines())
         module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
 
 
-def checked(params: dict, paths: WorkerPaths) -> dict:
-    """Return the status of the launch on this worker, and its blockers."""
+def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
+    """Return the status of the launch on this worker, and its blockers.
+
+    ``params`` has the module's options. With ``check`` (check mode) no image is installed, so a
+    missing image is not a blocker.
+    """
     answer = {"changed": False, "started": False, "blockers": [], "info": {}}
     answer["release_is_missing"] = False
     try:
@@ -198,13 +211,16 @@ def checked(params: dict, paths: WorkerPaths) -> dict:
     if found not in ("running", "done"):
         device_glob, is_preemptible = params["device_glob"], params["preemptible"]
         answer["blockers"] = blockers(process, paths, device_glob, units, is_preemptible)
+        if not check or params["image_error"]:
+            image = image_problem(process, paths, params["image_error"])
+            answer["blockers"] += [image] if image else []
         answer["release_is_missing"] = bool(release_problem(process, paths))
     return {**answer, "status": found, "info": seen}
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the process unless something blocks it; return its status and blockers."""
-    answer = checked(params, paths)
+    answer = checked(params, paths, check)
     if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
         return answer
     process = process_of(params, paths)
@@ -226,14 +242,18 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         )
     is_preemptible = params["preemptible"]
     found = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
-    missing = "" if check else release_problem(process, paths)  # a dry run copies no release
-    if found or missing:
-        raise RunError("; ".join(found + ([missing] if missing else [])))
+    if not check:  # a dry run copies no release and no image
+        found += filter(None, (release_problem(process, paths), image_problem(process, paths)))
+    if found:
+        raise RunError("; ".join(found))
     return begin(process, paths, params["device_glob"], check, seen)
 
 
 def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, seen: dict) -> dict:
-    """Start the process; ``seen`` is the observed state of the run before."""
+    """Start the process, unless ``check``; return the module's result.
+
+    ``seen`` is the observed state of the run before the start.
+    """
     unit = None
     if not check:
         start(process, paths, device_glob)
@@ -255,18 +275,19 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
         if left:
             raise RunError(
-                f"run {run} is not running here, but {left[0]}. Stop that process, then run this "
-                "again"
+                f"run {run} is not running here, but {left[0]}. End it: "
+                "ansible-playbook playbooks/kill.yml -e strays=true"
             )
         return {"changed": taken, "info": seen}
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
         raise RunError(
-            f"run {run} is stopped, but {left[0]}. Stop that process, then run this again"
+            f"run {run} is stopped, but {left[0]}. End it: "
+            "ansible-playbook playbooks/kill.yml -e strays=true"
         )
     after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, paths)  # no record of the end exists, so ask systemd
+        after = observe(run, paths)  # the run's files do not say how it ended, so ask systemd
     return {
         "changed": True,
         "info": after,
@@ -293,6 +314,7 @@ def main() -> None:
             "env": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "token": {"type": "str", "no_log": True},
+            "image_error": {"type": "str", "default": ""},
             "preemptible": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": ROOT},
@@ -308,7 +330,7 @@ def main() -> None:
         check_secrets(params["secrets"])
         with one_at_a_time(RUNS):
             if params["state"] == "checked":
-                result = checked(params, paths)
+                result = checked(params, paths, module.check_mode)
             elif params["state"] == "launched":
                 result = launched(params, paths, module.check_mode)
             elif params["state"] == "started":

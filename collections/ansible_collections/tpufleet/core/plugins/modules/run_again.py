@@ -4,13 +4,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_again
-short_description: Stop a run and launch it again as its record says
+short_description: Stop a run and launch it again with the settings in its record
 description:
-  - Same code, config, command and TPU as at its last launch; it goes on from its checkpoint.
-  - Acts by kill.yml and train.yml, each with a line in O(log).
+  - Uses the same code, config, command and TPU as the last launch. The run resumes from its newest
+    checkpoint.
+  - Calls the playbooks kill.yml and train.yml, and writes a line to O(log) for each call.
 options:
   project:
-    description: The project's root, whose playbooks are used.
+    description: The directory of tpufleet on the controller, whose playbooks are called.
     type: path
     required: true
   kept:
@@ -22,13 +23,13 @@ options:
     type: str
     default: default
   log:
-    description: The file in which every action stands.
+    description: The log file, which gets a line for each action.
     type: path
     required: true
   even_if_stopped:
     description:
-      - Launch a run that somebody stopped. Without it such a run is refused, so that a timer does
-        not bring it back. A run that is done is always refused.
+      - Whether to launch a run that somebody stopped. By default such a run is refused, so that a
+        scheduled restart does not resume it. A run that is done is always refused.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -54,7 +55,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: What was done.
+  description: What the task did, in one line.
   returned: always
   type: str
 """

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_fetch
-short_description: Bring a run's checkpoints from a bucket to this controller
+short_description: Download a run's checkpoints from a bucket to the controller
 description:
-  - Works when no TPU is left, for the run's record says where the checkpoints are. Does nothing for
-    a run whose checkpoints are in a directory. Works on the controller alone.
-  - Downloads exactly the objects that the bucket listed, by generation, and verifies their
-    checksums. A file that is here already with the same checksum is not downloaded again.
+  - Runs on the controller only. The run's record has the location of the checkpoints, so no TPU is
+    needed. Does nothing for a run whose checkpoints are not in a bucket.
+  - Downloads each object in the generation that the bucket listed, and verifies its checksum. A
+    local file with the same checksum is not downloaded again.
 options:
   to:
-    description: The directory that gets C(checkpoints/STEP/...).
+    description: The local directory. The checkpoints are stored below it as
+      C(checkpoints/STEP/...).
     type: path
     required: true
   which:
-    description: All checkpoints, or the newest that is finished and can be read.
+    description: Whether to download all checkpoints, or only the newest one that is finished and
+      readable.
     type: str
     choices: [newest, all]
     default: all
   pattern:
     description:
-      - What the checkpoints of the run's trainer are called, relative to their place, such as
-        V(*/step-*); a part for each directory. The newest is the one with the highest number in
-        the last part.
-      - Without a pattern, those of this project's trainer are known by their manifests, those of
-        other trainers by Orbax's layout, C(STEP) or C(NAME_STEP) with a C(commit_success.txt).
+      - A pattern of the checkpoints' paths, relative to the run's checkpoint location, such as
+        V(*/step-*). The newest checkpoint is the one with the highest number in the last part of
+        its path.
+      - Without a pattern, checkpoints are recognized by the manifest that this project's trainer
+        writes, or by Orbax's layout, C(STEP) or C(NAME_STEP) with a C(commit_success.txt).
     type: str
     default: ""
 extends_documentation_fragment:
@@ -41,7 +43,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Bring the newest sound checkpoint
+- name: Download the newest finished checkpoint
   tpufleet.core.run_fetch:
     run: shakespeare
     fleet_state: gs://bucket/fleet
@@ -51,26 +53,28 @@ EXAMPLES = r"""
 
 RETURN = r"""
 place:
-  description: Where the checkpoints were; empty for a run whose checkpoints are in no bucket.
+  description: The bucket location of the checkpoints. Empty if they are not in a bucket.
   returned: success
   type: str
 files:
-  description: What was downloaded, relative to the run's place.
+  description: The downloaded files, relative to the checkpoint location.
   returned: success
   type: list
   elements: str
 passed_over:
-  description: Which newer checkpoints are not finished or can't be read, and why.
+  description: The checkpoints newer than the downloaded one, which are not finished or not
+    readable, each with the reason.
   returned: success
   type: list
   elements: str
 unreadable:
-  description: Which objects could not be downloaded, and why; the others are here.
+  description: The objects that could not be downloaded, each with the error. All others were
+    downloaded.
   returned: when there is a bucket
   type: list
   elements: str
 missing:
-  description: That there is no such checkpoint, and why; empty if there is.
+  description: Why there is no checkpoint to download. Empty if there is one.
   returned: when there is a bucket
   type: str
 """

@@ -6,16 +6,17 @@ DOCUMENTATION = r"""
 module: run_follow
 short_description: Follow the logs of a run on all its workers until it ends
 description:
-  - Reads new lines from each worker, and shows lines that several workers have in common once, with
-    the names of the workers. It only reads, so ending it (CTRL+C) never reaches a trainer.
-  - Follows all workers of the play at once. Each needs a fork.
+  - Shows new lines of each worker's log. A line that several workers print is shown once, with the
+    names of these workers. Ending the task with CTRL+C does not affect the run.
+  - Follows all workers of the play at the same time, so Ansible needs a fork for each.
   - Retries a broken connection for two minutes.
 options:
   run:
-    description: The run's name. By default the one that is active on the worker, or ended last.
+    description: The run's name. By default the active run on the worker, or else the run that ended
+      last.
     type: str
   lines:
-    description: With how many of the last lines to start.
+    description: How many of the existing log lines to show first.
     type: int
     default: 50
 attributes:
@@ -39,7 +40,7 @@ state:
   returned: success
   type: str
 run:
-  description: The run that was followed; empty if there is none here.
+  description: The name of the run. Empty if there is no run on this worker.
   returned: success
   type: str
 """

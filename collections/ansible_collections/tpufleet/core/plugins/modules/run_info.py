@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_info
-short_description: Report the status of the runs of a worker, and wait for them on request
+short_description: Return the status of a worker's runs, and optionally wait until they start or end
 description:
   - Reads the state of the systemd unit, the heartbeat, how the last attempt ended, and the end of
     the log.
@@ -25,21 +25,24 @@ options:
     choices: [now, first_step, done]
     default: now
   wait:
-    description: How long to wait at most, in seconds.
+    description: The maximum time in seconds to wait for O(until) or, with O(since), for new log
+      lines.
     type: int
     default: 8
   since:
     description:
-      - Return the whole lines of the log from this byte on instead, and wait until there is one or
-        the run has ended. A negative number starts at the last O(lines). C(log_end) in the answer
-        is the byte at which to continue. Needs O(run).
+      - Wait for new log lines or the end of the run, then return the complete lines from this byte
+        offset instead of the last lines. A negative number starts at the last O(lines). The result
+        C(log_end) is the offset for the next call. Needs O(run).
     type: int
   progress:
-    description: Whether to return how much of the time of each run went into steps that counted.
+    description: Whether to return how much of each run's time was spent in steps that counted
+      (goodput).
     type: bool
     default: false
   device_glob:
-    description: Device files; the processes that have one of them open are returned.
+    description: A glob pattern of device files. RV(holders) lists the processes that have one of
+      them open.
     type: str
     default: ""
 extends_documentation_fragment: tpufleet.core.run_places
@@ -63,8 +66,9 @@ RETURN = r"""
 runs:
   description:
     - One dictionary for each run.
-    - C(state) and C(reason_code) are codes, C(exit_code), C(signal), C(ended_at) and C(error) say
-      how the last attempt ended, C(peer) and C(peer_exit_code) whose end ended it.
+    - C(state) and C(reason_code) are codes. C(exit_code), C(signal), C(ended_at) and C(error)
+      describe how the last attempt ended. C(peer) and C(peer_exit_code) name another worker if its
+      end stopped the trainer here.
     - Other keys are C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
       C(heartbeat), C(heartbeat_age), C(output_age), C(log), and with O(progress) C(progress).
   returned: success
@@ -76,7 +80,7 @@ holders:
   type: list
   elements: str
 settled:
-  description: Whether the state to wait for was reached.
+  description: Whether all runs have reached O(until) or ended.
   returned: success
   type: bool
 """
@@ -97,7 +101,10 @@ POLL_SECONDS = 0.5
 
 
 def settled(seen: dict, until: str) -> bool:
-    """Return whether a run has reached the state ``until``, or is not active."""
+    """Return whether a run has reached the option ``until``, or has no process here.
+
+    ``seen`` is the observed state of the run.
+    """
     if until == "now" or not seen["active"]:
         return True
     step = (seen["heartbeat"] or {}).get("step")
@@ -105,7 +112,10 @@ def settled(seen: dict, until: str) -> bool:
 
 
 def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
-    """Return the observed state of a run, with the requested lines of its log."""
+    """Return the observed state of a run, with the log lines that the options request.
+
+    ``params`` has the module's options, and ``unit`` systemd's properties of the run's unit.
+    """
     if params["since"] is None:
         return observe(run, paths, params["lines"], unit)
     # Read the state before the log: if the run was inactive, the log is complete. Lines of an

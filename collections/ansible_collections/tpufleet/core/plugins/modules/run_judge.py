@@ -4,13 +4,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_judge
-short_description: Decide what comes next in a launch, from the answers of all workers
+short_description: Decide how a launch continues, from the results of all workers
 description:
-  - Each run of the play is judged by itself. If one of its workers fails, none of them starts.
-    What is decided is recorded. Works on the controller alone.
+  - Runs on the controller only. Decides for each run of the play separately, and writes the
+    decision to the run's record. If one worker of a run fails, the run starts on none of its
+    workers.
 options:
   plan:
-    description: The answer of tpufleet.core.run_plan.
+    description: The result of M(tpufleet.core.run_plan).
     type: dict
     required: true
   stage:
@@ -23,32 +24,34 @@ options:
     choices: [answers, start, outcome]
     required: true
   started:
-    description: By host the answer of tpufleet.core.run.
+    description: The results of the first M(tpufleet.core.run) of the launch, by host.
     type: dict
     default: {}
   pushed:
-    description: By host the answer of tpufleet.core.release.
+    description: The results of M(tpufleet.core.release), by host.
     type: dict
     default: {}
   restarted:
-    description: By host the answer of the second tpufleet.core.run.
+    description: The results of the second M(tpufleet.core.run), after the release was installed, by
+      host.
     type: dict
     default: {}
   waited:
-    description: By host the answer of tpufleet.core.run_wait.
+    description: The results of M(tpufleet.core.run_wait), by host.
     type: dict
     default: {}
   verdict:
-    description: The answer of the stage before.
+    description: The result of this module in the stage before.
     type: dict
     default: {}
   relaunch:
-    description: Whether only a run that is still wanted may be recorded.
+    description: Whether this is a relaunch. A run that is no longer wanted is then not recorded as
+      running.
     type: bool
     default: false
   fence:
-    description: The number of the lease under which the watch relaunches. A record that a later
-      lease has changed is left alone.
+    description: The number of the lease that the watch holds during a relaunch. A record that the
+      holder of a later lease has changed is not overwritten.
     type: int
     default: 0
 extends_documentation_fragment: tpufleet.core.fleet_state
@@ -61,7 +64,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Judge the answers
+- name: Decide which runs can start
   tpufleet.core.run_judge:
     plan: "{{ plan }}"
     stage: answers
@@ -72,30 +75,30 @@ EXAMPLES = r"""
 
 RETURN = r"""
 launches:
-  description: The launch of each run that starts.
+  description: The launch of each run that starts, by the run's name.
   returned: stage is answers
   type: dict
 notes:
-  description: A line for each run that needs no launch.
+  description: One line of text for each run that needs no launch.
   returned: stage is answers
   type: list
   elements: str
 failures:
-  description: Why nothing of a run was started, by the host of its process 0.
+  description: The error for each run that was not started, by the host of its process 0.
   returned: stage is answers
   type: dict
 push:
-  description: The hosts that need the release.
+  description: The hosts on which the release must be installed before the start.
   returned: stage is answers
   type: list
   elements: str
 start:
-  description: The hosts that are started after that.
+  description: The hosts on which the run must then be started.
   returned: stage is answers
   type: list
   elements: str
 stop:
-  description: The hosts on which the run is stopped.
+  description: The hosts on which the run must be stopped.
   returned: stage is answers or outcome
   type: list
   elements: str
@@ -105,11 +108,12 @@ wait:
   type: list
   elements: str
 failed_runs:
-  description: Each run that failed, by the host of its process 0.
+  description: The name of each run that failed, by the host of its process 0.
   returned: stage is outcome
   type: dict
 outcomes:
-  description: Each run's C(problems), and whether its attempt has to be stopped.
+  description: A dictionary for each run, by name, with its C(problems) and whether its attempt must
+    be stopped.
   returned: stage is outcome
   type: dict
 logs:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_output: returns the output of a worker's runs that is new."""
+"""The module tpufleet.core.run_output: returns output of runs that is not stored yet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ description:
   - Returns the log, the metrics and the end of each attempt as files to store, for a controller
     that collects the output of runs. Output that the workers store in a bucket themselves is left
     out.
-  - Changes nothing on the worker. The controller keeps C(state) from one call to the next.
+  - Changes nothing on the worker. The controller stores C(state) between calls.
 options:
   state:
-    description: What the last call on this worker returned as C(state). Everything is returned that
-      is not stored according to it.
+    description: The RV(state) that the last call on this worker returned. It says what is stored
+      already, and everything else is returned.
     type: dict
     default: {}
   runs:
@@ -24,12 +24,13 @@ options:
     elements: str
     default: []
   max_bytes:
-    description: How much content to return before the call ends with C(more). One file is returned
-      in any case.
+    description: The maximum size of the returned content in bytes. At least one file is returned,
+      even if it is larger.
     type: int
     default: 2097152
   state_dir:
-    description: The directory of what runs write.
+    description: The directory on the worker for the files that runs write, such as logs and
+      heartbeats.
     type: path
     default: /var/lib/tpufleet
 attributes:
@@ -58,11 +59,11 @@ files:
   type: list
   elements: dict
 state:
-  description: The O(state) for the next call, to keep once the files are written.
+  description: The value of O(state) for the next call. Store it after the files are written.
   returned: success
   type: dict
 more:
-  description: Whether there was more than O(max_bytes), so that another call returns more.
+  description: Whether there is more output than O(max_bytes). Call the module again for the rest.
   returned: success
   type: bool
 """
@@ -84,7 +85,10 @@ from ..module_utils.worker.run import RunError, check_name
 
 
 class Collection:
-    """The files to return, at most ``max_bytes`` of content, and the state after them."""
+    """The files that the module returns, of at most ``max_bytes``, and what is stored before them.
+
+    ``state`` is the module's option of this name.
+    """
 
     def __init__(self, state: dict, max_bytes: int) -> None:
         self.before, self.left = state, max_bytes
@@ -92,7 +96,7 @@ class Collection:
         self.more = False
 
     def add_run(self, folder: Path) -> dict[str, dict]:
-        """Add what is new of a run; return the states of its attempts."""
+        """Add the new output in a run's directory; return the states of the run's attempts."""
         states, attempts = {}, read_attempts(folder)
         known = self.before.get(folder.name)
         for attempt, following in zip(attempts, [*attempts[1:], None]):  # noqa: B905 - Python 3.9

@@ -7,22 +7,23 @@ DOCUMENTATION = r"""
 module: run_pack
 short_description: Pack what a run has written on a worker into one archive
 description:
-  - Metrics, log, config, heartbeat and how it ended; nothing of its environment, in which secrets
-    are.
+  - The archive has the run's metrics, log, config, heartbeat and exit status. It does not have the
+    environment variables, which may contain secrets.
 options:
   bundle:
-    description: Also what a bug report needs, that is the unit's state, its journal, the system's
-      release and the devices.
+    description: Whether to add what a bug report needs. These are the state and the journal of the
+      run's unit, the operating system's version, and the devices.
     type: bool
     default: false
   checkpoints:
-    description: Also the run's checkpoints, or the newest finished one alone, if they are in a
-      directory. Those in a bucket are brought by M(tpufleet.core.run_fetch).
+    description: Which checkpoints to add, if they are in a directory on the worker. V(newest) means
+      the newest finished one. For checkpoints in a bucket, use M(tpufleet.core.run_fetch).
     type: str
     choices: [none, newest, all]
     default: none
   checkpoint_pattern:
-    description: As in M(tpufleet.core.run_fetch).
+    description: A pattern of the checkpoints' paths, with the meaning of
+      O(tpufleet.core.run_fetch#module:pattern).
     type: str
     default: ""
 extends_documentation_fragment:
@@ -45,26 +46,28 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: The archive, which only root may read; for the caller to take away.
+  description: The path of the archive on the worker. Only root can read it, and the caller must
+    remove it.
   returned: success
   type: str
 files:
-  description: What is in it.
+  description: The names of the files in the archive.
   returned: success
   type: list
   elements: str
 passed_over:
-  description: Which newer checkpoints are not finished or not whole, and why.
+  description: The checkpoints newer than the added one, which are not finished or not intact, each
+    with the reason.
   returned: success
   type: list
   elements: str
 unreadable:
-  description: Which files of checkpoints could not be read, and why.
+  description: The checkpoint files that could not be read, each with the error.
   returned: success
   type: list
   elements: str
 missing:
-  description: That there is no such checkpoint, and why; empty if there is, or none was asked for.
+  description: Why there is no checkpoint to add. Empty if there is one, or if O(checkpoints=none).
   returned: success
   type: str
 """
@@ -89,7 +92,7 @@ from ..module_utils.worker.run_unit import UNIT, launched_here
 from ..module_utils.worker.safe_files import open_file
 
 WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "rendezvous.json", "metrics.jsonl")
-LOOKS = {
+DIAGNOSTICS = {
     "unit.txt": ["systemctl", "status", "--no-pager", "--lines=0", "{unit}"],
     "journal.txt": ["journalctl", "--no-pager", "--lines=500", "--unit={unit}"],
     "kernel.txt": ["uname", "-a"],
@@ -99,11 +102,14 @@ LOOKS = {
 }
 
 
-def look(words: list[str], unit: str) -> bytes:
-    """Return the output of a program, or the error if it cannot be run or takes too long."""
+def output_of(command: list[str], unit: str) -> bytes:
+    """Return the standard output of a command, or the error if it cannot be run or takes too long.
+
+    ``{unit}`` in the command stands for the run's systemd unit.
+    """
     try:
-        asked = [word.format(unit=unit) for word in words]
-        return subprocess.run(asked, capture_output=True, check=False, timeout=30).stdout
+        words = [word.format(unit=unit) for word in command]
+        return subprocess.run(words, capture_output=True, check=False, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{error}\n".encode()
 
@@ -127,11 +133,11 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
             continue
         add_file(archive, stream, f"{run}/{path.name}")
     if params["bundle"]:
-        for name, words in LOOKS.items():
-            said = look(words, UNIT.format(run))
+        for name, command in DIAGNOSTICS.items():
+            output = output_of(command, UNIT.format(run))
             entry = tarfile.TarInfo(f"{run}/{name}")
-            entry.size = len(said)
-            archive.addfile(entry, io.BytesIO(said))
+            entry.size = len(output)
+            archive.addfile(entry, io.BytesIO(output))
     if launched:
         content = json.dumps(launched, indent=1).encode()
         entry = tarfile.TarInfo(f"{run}/launch.json")
@@ -178,7 +184,11 @@ def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
 def pack_checkpoints(
     run: str, place: Path, layout: Layout, newest: bool, archive: tarfile.TarFile
 ) -> dict[str, Any]:
-    """Add all checkpoints, or only the newest finished one; return what was left out and why."""
+    """Add all checkpoints, or only the newest finished one; return what was left out and why.
+
+    ``place`` is the directory of the run's checkpoints, and ``layout`` says which files in it are
+    checkpoints.
+    """
     told: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not place.is_dir():
         return told | {"missing": f"{place}: there are no checkpoints of {run}"}

@@ -6,43 +6,54 @@ DOCUMENTATION = r"""
 module: run_plan
 short_description: Plan the runs of a play and record them as wanted
 description:
-  - Finds and checks the config, names the run, and gives each of the play's hosts its process by
-    the inventory's variables. One run a TPU; a run uses all workers of its TPU. Keeps a copy of the
-    code and of the lock file on the controller, for relaunches. Works on the controller alone.
-  - With O(relaunch) everything but the run's name is read from its record.
-  - Writes each run's record with its next attempt, so that it may start at once. A run that is
-    recorded as running, or that is done exactly as planned, is left alone; its workers are asked
-    first.
+  - Runs on the controller only. Finds and checks the config, names the run, and assigns a process
+    to each host of the play. There is one run per TPU, which uses all workers of the TPU. Stores a
+    copy of the code and of the lock file on the controller for relaunches.
+  - With O(relaunch), all settings of the run are read from its record.
+  - Writes the next attempt to each run's record, so that the run can start at once. It does not
+    write the record of a run that is wanted already, or for which the same launch may have
+    finished. Such a run is first checked on its workers.
 options:
   run:
-    description: The run's name. By default the config's stem; with several TPUs, the TPU's name is
-      added.
+    description: The run's name. By default the name of the config file without its extension. With
+      several TPUs, the TPU's name is appended.
     type: str
   config:
     description: The config file, looked for in the current directory, then in O(project).
     type: str
   command:
-    description: What to run. By default the project's trainer.
+    description: The command that trains. By default that of this project's trainer.
     type: str
+  image:
+    description: The container image in whose files O(command) runs, C(REGISTRY/NAME@sha256:DIGEST).
+      By default the command uses the worker's own files.
+    type: str
+    default: ""
+  starts_in_image:
+    description: With O(image), whether the command starts in the image's working directory instead
+      of the release.
+    type: bool
+    default: false
   set:
     description:
-      - Overrides C(key=value), a list or one line, which replace C({set}) in O(command). The
-        project's trainer takes them last. A command without C({set}) refuses them.
+      - Settings C(key=value) that override those of the config, as a list or in one line. They
+        replace C({set}) in O(command), and are an error if it has no C({set}).
     type: raw
     default: []
   project:
-    description: The project's root.
+    description: The directory of tpufleet on the controller.
     type: path
     required: true
   sweep:
     description: A file with one run per TPU, each with its own overrides; see docs/fleets.md.
     type: str
   code:
-    description: The code directory, of which a release is made.
+    description: The directory of the code, from which the release is created.
     type: path
     required: true
   code_paths:
-    description: The parts of it that the release holds; all by default.
+    description: The only files and directories of O(code) to include in the release. By default
+      all.
     type: list
     elements: str
     default: []
@@ -51,15 +62,15 @@ options:
     type: path
     required: true
   jax_requirements:
-    description: The name of the lock file's set.
+    description: The name of the lock file for these workers, such as V(worker-tpu).
     type: str
     required: true
   checkpoints:
-    description: The directory or C(gs://) address in which each run has its checkpoints.
+    description: The directory or C(gs://) URI below which each run has its checkpoints.
     type: str
     required: true
   compile_cache:
-    description: Where JAX keeps compiled programs; empty for a directory on each worker.
+    description: Where JAX stores compiled programs. Empty for a directory on each worker.
     type: str
     default: ""
   outputs:
@@ -68,32 +79,34 @@ options:
     type: str
     default: ""
   volatile_checkpoints:
-    description: Whether checkpoints that are lost with the TPU are accepted.
+    description: Whether checkpoints may be on disks that are lost with the TPU.
     type: bool
     default: false
   env:
-    description: The trainer's environment, a mapping or one line of NAME=value. Nothing secret.
+    description: Environment variables of the trainer, as a mapping or in one line of NAME=value.
+      Variables that look like secrets are refused.
     type: raw
     default: {}
   rendezvous_seconds:
-    description: Seconds that the processes of an attempt wait for each other.
+    description: How many seconds the processes of an attempt wait for each other.
     type: int
     default: 120
   kept:
-    description: Where the controller keeps releases and lock files.
+    description: The controller's state directory, for copies of releases and lock files.
     type: path
     required: true
   relaunch:
-    description: Plan the launch that the record of O(run) holds.
+    description: Whether to plan the launch in the record of O(run) again.
     type: bool
     default: false
   same_place:
-    description: Whether a run whose checkpoints are in another location is refused, because nobody
-      named a location for this launch.
+    description: Whether to refuse a run whose earlier checkpoints are in another location. Set it
+      if the user gave no location for this launch.
     type: bool
     default: false
   wait:
-    description: What the launch waits for. It is checked here, before anything is recorded.
+    description: What the caller will wait for after the start. The module refuses an impossible
+      wait before it records anything.
     type: str
     choices: [started, first_step, done]
     default: first_step
@@ -126,7 +139,7 @@ release:
   returned: success
   type: str
 wait:
-  description: What the launch waits for.
+  description: The value of O(wait).
   returned: success
   type: str
 launches:
@@ -134,13 +147,19 @@ launches:
   returned: success
   type: dict
 recorded:
-  description: By the run's name C(is_recorded), whether it was recorded and may start at once,
-    C(was_wanted), whether it was wanted before, and C(finished_attempt), the attempt that may
-    have left a marker that this launch is done, or 0.
+  description: A dictionary for each run, by name. C(is_recorded) says whether the attempt was
+    recorded, so that the run may start at once. C(was_wanted) says whether the run was wanted
+    before. C(finished_attempt) is the attempt that may have marked this launch as done, or 0.
   returned: success
   type: dict
 processes:
-  description: Each host's process, with C(run), C(process_id), C(tpu) and C(worker).
+  description: The process of each host, by host, with C(run), C(process_id), C(tpu) and C(worker).
   returned: success
   type: dict
+compile:
+  description: For each different training step of the launches, the arguments of C(python -m train)
+    that compile it for its TPU. Empty for other trainers and without a TPU.
+  returned: success
+  type: list
+  elements: list
 """

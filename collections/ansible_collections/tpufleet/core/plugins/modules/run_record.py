@@ -6,20 +6,21 @@ DOCUMENTATION = r"""
 module: run_record
 short_description: Read run records, or change the desired state of a run
 description:
-  - There is one record for each run. It is changed by compare-and-swap, so two controllers that
-    share O(fleet_state) cannot overwrite each other's changes. Works on the controller alone.
+  - Runs on the controller only. There is one record for each run. It is changed by
+    compare-and-swap, so two controllers that share O(fleet_state) cannot overwrite each other's
+    changes.
 options:
   run:
     description: The run's name. Without one, all records are read.
     type: str
   wanted:
-    description: The desired state to record. A run without a record gets none, and a run that is
-      done stays done. Without this option the record is only read.
+    description: The desired state to record. No record is created for a run that has none, and a
+      run that is done stays done. Without this option the record is only read.
     type: str
     choices: [stopped, done]
   attempt:
-    description: Change the record only if the run is wanted to be running, in this attempt; V(0)
-      for any.
+    description: Change the record only if the run is wanted and this is its current attempt. V(0)
+      for any attempt.
     type: int
     default: 0
   passes:

@@ -9,9 +9,11 @@ short_description: Schedule a playbook on the controller, at a time or at an int
 description:
   - Writes a systemd timer (the system's for root, else the user's own), or a line of the user's
     crontab where there is no systemd.
-  - A timer never overlaps itself and never waits for another one.
-  - A time that passed while the controller was off or asleep is skipped, not made up for.
-  - C(delete) is bound to the TPU that exists now, by O(zone) and O(node_id).
+  - While a scheduled playbook still runs, its timer does not start it again. Timers do not wait for
+    each other.
+  - If the controller is off or asleep at a scheduled time, that execution is skipped.
+  - A timer that deletes a TPU (O(verb=delete)) deletes only the TPU with this O(zone) and
+    O(node_id), never a later one of the same name.
 options:
   state:
     description: V(present) creates or changes a timer, V(absent) removes one, V(list) changes
@@ -20,11 +22,12 @@ options:
     choices: [present, absent, list]
     default: list
   verb:
-    description: C(watch), C(report), C(kill), C(restart) or C(delete).
+    description: The playbook to schedule. C(watch), C(report), C(kill), C(restart) or C(delete).
     type: str
     default: watch
   target:
-    description: The run, or the TPU for C(delete). Empty for C(watch) and C(report).
+    description: The name of the run to kill or restart, or of the TPU to delete. Empty for C(watch)
+      and C(report).
     type: str
     default: ""
   zone:
@@ -36,26 +39,27 @@ options:
     type: str
     default: ""
   publish:
-    description: The object C(gs://bucket/name.html) that C(report) publishes the page in. Empty for
-      none.
+    description: The bucket object, such as C(gs://bucket/name.html), to which C(report) publishes
+      the page. Empty for none.
     type: str
     default: ""
   name:
-    description: The name of the timer to remove, as in RV(timers).
+    description: The name of the timer to remove, one of RV(timers).
     type: str
     default: ""
   at:
-    description: A time as in systemd.time(7). Needs systemd.
+    description: A time in the format of systemd.time(7), such as V(2026-12-31 18:00). Needs
+      systemd.
     type: str
     default: ""
   every:
     description: An interval such as V(1m) or V(6h), from one start to the next, for C(watch),
-      C(report) and C(restart). One that takes longer delays the next. cron accepts minutes that
-      divide an hour, hours that divide a day, and V(1d).
+      C(report) and C(restart). A playbook that takes longer delays the next start. cron accepts
+      minutes that divide an hour, hours that divide a day, and V(1d).
     type: str
     default: ""
   project:
-    description: The project's root.
+    description: The directory of tpufleet on the controller, whose playbook is called.
     type: path
     required: true
   tool:
@@ -97,7 +101,7 @@ timers:
   type: list
   elements: str
 lines:
-  description: When each timer is due, as systemd or the crontab says it.
+  description: When each timer is due, as lines of systemctl's table or of the crontab.
   returned: success
   type: list
   elements: str

@@ -6,9 +6,9 @@ DOCUMENTATION = r"""
 module: run_wait
 short_description: Wait until a run has taken its first step, or has ended
 description:
-  - Asks each worker every few seconds, shows the progress, and stops waiting on all workers as soon
+  - Polls each worker every few seconds and shows the progress. Stops waiting on all workers as soon
     as one of them has failed.
-  - Retries a broken connection for two minutes. The run does not depend on the connection.
+  - Retries a broken connection for two minutes. The run continues without the connection.
 options:
   until:
     description: What to wait for.
@@ -52,8 +52,9 @@ EXAMPLES = r"""
 RETURN = r"""
 outcome:
   description:
-    - C(settled), C(left) because another worker failed, C(timed_out) before the first step, or
-      C(continues) if the run did not end in time.
+    - C(settled) if the run reached O(until) or ended. C(left) if another worker failed.
+      C(timed_out) if the first step did not come in time. C(continues) if the run did not end in
+      time.
   returned: success
   type: str
 info:

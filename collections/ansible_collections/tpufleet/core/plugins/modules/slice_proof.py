@@ -5,18 +5,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: slice_proof
-short_description: Check that the workers of a slice compute together
+short_description: Check that the workers of a slice can compute together
 description:
-  - Run it on all workers of a slice at once. Each starts JAX, and after the rendezvous at the
-    leader every device of the slice adds 1 to a sum.
-  - It fails without touching a device that another process holds, and names the process.
+  - Run this module on all workers of a slice at the same time. Each worker starts JAX and connects
+    to the leader. Then every device of the slice adds 1 to a sum.
+  - If another process holds a device, the module fails with the name of that process and does not
+    use the devices.
 options:
   lock:
     description: The text of the lock file of the environment.
     type: str
     required: true
   coordinator:
-    description: The address of the rendezvous, host:port.
+    description: The address (host:port) of the JAX coordinator on the leader.
     type: str
     required: true
   processes:
@@ -28,16 +29,22 @@ options:
     type: int
     required: true
   devices:
-    description: The number of devices that the slice must have at least.
+    description: The minimum number of devices that the slice must have.
     type: int
     default: 1
+  command:
+    description: The command that computes the sum, as a list of words. The variable
+      C(TPUFLEET_PROOF) gives it the coordinator and this worker's index.
+    type: list
+    elements: str
+    required: true
   platform:
     description: The platform that JAX must find.
     type: str
     choices: [cpu, tpu, cuda]
     default: cpu
   device_glob:
-    description: The pattern of the accelerators' device files.
+    description: The glob pattern of the accelerators' device files.
     type: str
     default: ""
   seconds:
@@ -67,6 +74,10 @@ EXAMPLES = r"""
     coordinator: "{{ tpu_leader_ip }}:8476"
     processes: "{{ tpu_worker_count }}"
     process: "{{ tpu_worker_id }}"
+    command:
+      - python
+      - -c
+      - "{{ lookup('ansible.builtin.file', 'roles/jax/files/prove_slice.py') }}"
   become: true
 """
 
@@ -82,13 +93,8 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.devices import holders
-from ..module_utils.worker.python_env import (
-    EnvError,
-    env_id,
-    lock_digest,
-    prove_slice,
-    python_minor,
-)
+from ..module_utils.worker.env_proof import Worker, prove_slice
+from ..module_utils.worker.python_env import EnvError, env_id, lock_digest, python_minor
 
 
 def main() -> None:
@@ -100,6 +106,7 @@ def main() -> None:
             "processes": {"type": "int", "required": True},
             "process": {"type": "int", "required": True},
             "devices": {"type": "int", "default": 1},
+            "command": {"type": "list", "elements": "str", "required": True},
             "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
             "device_glob": {"type": "str", "default": ""},
             "seconds": {"type": "int", "default": 120},
@@ -120,9 +127,9 @@ def main() -> None:
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(root / "bin/python"))
         place = (options["coordinator"], options["processes"], options["process"])
-        answer = prove_slice(
-            root / "envs" / name, options["platform"], place, options["seconds"], options["user"]
-        )
+        worker = Worker(options["platform"], 0, options["device_glob"], options["user"])
+        env = root / "envs" / name
+        answer = prove_slice(env, options["command"], worker, place, options["seconds"])
     except (EnvError, OSError, KeyError) as error:
         module.fail_json(
             msg=f"the check of the slice failed: {error}. See also the errors of its other workers"

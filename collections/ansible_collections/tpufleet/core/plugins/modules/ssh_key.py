@@ -8,7 +8,7 @@ short_description: Create an ssh key pair
 description:
   - Creates an ed25519 key pair without a passphrase if there is none. An existing private key stays
     as it is; a missing public key is derived from it.
-  - The private key is moved into place last, so that an interrupted run leaves a complete pair or
+  - The private key is moved into place last, so that an interrupted task leaves a complete pair or
     none.
 author: tpufleet maintainers
 attributes:
@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: One line on what happened.
+  description: What the task did, in one line.
   type: str
   returned: always
 """

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: status_follow
-short_description: Show the status again and again until all runs have ended
+short_description: Show the status repeatedly until all runs have ended
 description:
-  - Repeats the command that runs this task, without C(follow), with pauses of five seconds, and
-    shows the C(lines) that it writes to its O(status_json). Connections to workers stay open.
-  - A terminal shows them in place. Without a terminal, each status is printed below the last one.
-  - It only reads, so ending it (CTRL+C) does not affect a run.
+  - Repeats the C(ansible-playbook) command that runs this task, without C(-e follow), every five
+    seconds. Each repetition writes its status to O(status_json), and this module shows the C(lines)
+    in that file. Connections to workers stay open.
+  - On a terminal, each status replaces the last one. Without a terminal, it is printed below the
+    last one.
+  - Ending the task with CTRL+C does not affect a run.
 options:
   status_json:
-    description: The file for the status. By default a temporary file.
+    description: The JSON file to which each repetition writes its status. By default a temporary
+      file.
     type: path
 attributes:
   check_mode:
@@ -29,7 +32,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 lines:
-  description: The last status, as lines for people.
+  description: The last status, as lines of text.
   returned: success
   type: list
   elements: str

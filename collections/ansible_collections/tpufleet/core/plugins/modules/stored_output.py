@@ -4,17 +4,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: stored_output
-short_description: Read what a run has written, even if its TPU is gone
+short_description: Read a run's stored output, even if its TPU no longer exists
 description:
   - Reads the stored output of a run from the bucket that its record names, if any, and from
     O(directory). Needs no worker.
 options:
   directory:
-    description: Where this controller stores the output of runs that do not store it in a bucket.
+    description: The directory with the output that this controller has collected from runs that do
+      not store it in a bucket.
     type: str
     required: true
   cache:
-    description: A directory for what has been read from a bucket. It may be deleted at any time.
+    description: A cache directory for output that was read from a bucket. It can be deleted at any
+      time.
     type: path
     required: true
   lines:
@@ -23,11 +25,11 @@ options:
     default: 0
   to:
     description:
-      - A directory that gets C(log), C(metrics.jsonl), C(start.json) and C(exit.json) of each
-        process of each attempt, in C(ATTEMPT/PROCESS).
+      - A directory to copy the output to. Each process of each attempt gets a directory
+        C(ATTEMPT/PROCESS) with C(log), C(metrics.jsonl), C(start.json) and C(exit.json).
     type: path
   bundle:
-    description: Whether O(to) also gets C(record.json), the run's record without environment
+    description: Whether to also write C(record.json) to O(to), the run's record without environment
       variables.
     type: bool
     default: false
@@ -72,7 +74,7 @@ workers:
   type: list
   elements: str
 files:
-  description: What was copied, relative to O(to).
+  description: The copied files, relative to O(to).
   returned: success
   type: list
   elements: str

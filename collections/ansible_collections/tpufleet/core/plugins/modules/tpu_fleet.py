@@ -7,8 +7,8 @@ module: tpu_fleet
 short_description: Create the TPUs of a fleet file, or delete some, in parallel
 description:
   - Lists the inventory's zones (a partial list is an error), compares them with the fleet, and
-    creates what is missing, all TPUs in parallel. What is as desired stays as it is.
-  - A TPU with several zones is tried in the next zone if one has no capacity.
+    creates the missing TPUs in parallel. TPUs that match the fleet are not changed.
+  - If a TPU may be in several zones and one has no capacity, the next zone is tried.
   - Shows every ten seconds what each TPU is waiting for.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
@@ -40,12 +40,12 @@ options:
     required: true
   only:
     description:
-      - Only the TPU of this name, or C(name_zone) if several zones have one. For deletion, it need
-        not be in the fleet. An empty name is an error, so that an unset variable of a script never
-        means all.
+      - Act only on the TPU of this name, or C(name_zone) if several zones have one. A TPU to delete
+        need not be in the fleet. An empty name is an error, so that a script with an unset variable
+        does not act on all TPUs.
     type: str
   zone:
-    description: Only a TPU in this zone, if several zones have one of the name; for deletion.
+    description: For deletion, the zone of the TPU if several zones have one of this name.
     type: str
     default: ""
   node_id:
@@ -63,30 +63,32 @@ options:
     default: default
   adopt:
     description:
-      - Add the label to existing TPUs of O(fleet) that have none, so that they belong to this
-        fleet. Without it they are an error.
+      - Whether to add this fleet's label to existing TPUs of O(fleet) that have no such label. By
+        default such a TPU is an error.
     type: bool
     default: false
   state:
-    description: Whether the TPUs should exist (and be READY).
+    description: Whether the TPUs should exist and be READY, or not exist.
     type: str
     choices: [present, absent]
     default: present
   ssh_user:
-    description: The user that O(ssh_public_key_file) allows in.
+    description: The user who can log in with O(ssh_public_key_file).
     type: str
     default: ""
   ssh_public_key_file:
-    description: This key is added to the TPUs' metadata, C(ssh-keys).
+    description: The file of the ssh public key to add to the TPUs' metadata (C(ssh-keys)).
     type: path
     default: ""
   os_login:
     description:
-      Allow users by OS Login; the TPUs' metadata say so, and O(ssh_public_key_file) is not added.
+      Whether users log in by OS Login. The TPUs' metadata then enable OS Login, and
+      O(ssh_public_key_file) is not added.
     type: bool
     default: false
   known_hosts_file:
-    description: Store the workers' ssh host keys there, and remove those of deleted TPUs.
+    description: The known_hosts file to which the workers' ssh host keys are added, and from which
+      those of deleted TPUs are removed.
     type: path
     default: ""
   external_ip:
@@ -101,30 +103,32 @@ options:
     default: ""
   disks:
     description:
-      - Also delete the data disks of these TPUs with all their data; for deletion.
-      - Only those that this collection created (C(size_gb)), and that no TPU uses any more.
+      - For deletion, whether to also delete the data disks of these TPUs with all their data.
+      - Deletes only disks that this collection created (because of C(size_gb)) and that no other
+        TPU uses.
     type: bool
     default: false
   agreed:
     description:
-      - The ids of what may be deleted, from RV(doomed) of an earlier run in check mode. Others stay
-        and are an error. Without it anything may be deleted.
+      - The ids of the TPUs that may be deleted, from RV(doomed) of an earlier task in check mode.
+        Any other TPU is not deleted and is an error. By default every TPU may be deleted.
     type: list
     elements: str
   recreate:
-    description: Delete and create again a TPU that differs in what can't be changed.
+    description: Whether to delete and recreate a TPU that differs in a setting that can't be
+      changed.
     type: bool
     default: false
   replace_dead:
-    description: Delete and create again a TPU that was preempted or terminated.
+    description: Whether to delete and recreate a TPU that was preempted or terminated.
     type: bool
     default: false
   timeout:
-    description: For each TPU, in seconds.
+    description: The time limit for each TPU, in seconds.
     type: int
     default: 1800
   wait_for_capacity:
-    description: How long to keep trying where no zone has capacity, in seconds.
+    description: How long to keep trying while no zone has capacity, in seconds.
     type: int
     default: 0
 """
@@ -154,18 +158,19 @@ tpus:
   elements: dict
   returned: success and failure
 unwanted:
-  description: TPUs of this fleet, by their label, that O(fleet) does not name.
+  description: TPUs with this fleet's label that are not in O(fleet).
   type: list
   elements: dict
   returned: O(state=present)
 doomed:
   description:
-    The living TPUs that are deleted, or recreated (O(recreate)); in check mode, that would be.
+    The existing TPUs that this task deletes or recreates. In check mode, those that it would delete
+    or recreate.
   type: list
   elements: dict
   returned: success and failure
 reason:
-  description: A word for what went wrong with the first TPU that failed.
+  description: A code for why the first failed TPU failed.
   type: str
   returned: failure
 """

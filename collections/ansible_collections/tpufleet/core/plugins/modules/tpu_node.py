@@ -21,19 +21,19 @@ attributes:
     support: full
 options:
   name:
-    description: The TPU's name.
+    description: The name of the TPU.
     type: str
     required: true
   zone:
-    description: Its zone.
+    description: The zone of the TPU.
     type: str
     required: true
   state:
     description:
       - V(present) creates the TPU or changes it, and waits until it is READY. V(absent) deletes it.
       - V(started) and V(stopped) start and stop an existing TPU, and ignore all other options. A
-        stopped TPU keeps its disks and costs no chips. Google stops only TPUs of one worker, and
-        never starts a spot TPU again.
+        stopped TPU keeps its disks, and its chips cost nothing. Google stops only TPUs of one
+        worker, and never starts a spot TPU again.
     type: str
     choices: [present, absent, started, stopped]
     default: present
@@ -50,31 +50,35 @@ options:
     type: str
     default: ""
   spot:
-    description: Cheaper, and may be preempted at any time. It can't be changed later.
+    description: Whether to create a spot TPU, which is cheaper and may be preempted at any time. It
+      can't be changed later.
     type: bool
     default: false
   preemptible:
-    description: The older kind of spot, which ends after 24 hours. It can't be changed later.
+    description: Whether to create the TPU as preemptible, the older kind of spot, which is
+      preempted after at most 24 hours. It can't be changed later.
     type: bool
     default: false
   reserved:
-    description: Taken from the project's reservation. It can't be changed later.
+    description: Whether to use the project's reservation. It can't be changed later.
     type: bool
     default: false
   recreate:
-    description: Delete and create again a TPU that differs in what can't be changed.
+    description: Whether to delete and recreate the TPU if it differs in a setting that can't be
+      changed.
     type: bool
     default: false
   replace_dead:
-    description: Delete and create again a TPU that was preempted or terminated.
+    description: Whether to delete and recreate the TPU if it was preempted or terminated.
     type: bool
     default: false
   known_hosts_file:
     description:
-      Store the ssh host keys of the workers there, and remove those of a deleted TPU.
+      The known_hosts file to which the workers' ssh host keys are added, and from which those of a
+      deleted TPU are removed.
     type: str
   timeout:
-    description: For everything, in seconds.
+    description: The time limit for all steps together, in seconds.
     type: int
     default: 1800
 """
@@ -114,14 +118,14 @@ node:
   returned: if it exists
   sample: {name: demo, zone: us-central2-b, state: READY, workers: [{internal_ip: 10.0.0.2}]}
 msg:
-  description: One line on what happened.
+  description: What the task did, in one line.
   type: str
   returned: always
   sample: TPU demo (us-central2-b) is created
 reason:
   description:
-    A word for what went wrong, such as C(capacity), C(quota), C(different), C(unauthorized),
-    C(deadline).
+    A code for the cause of the failure, such as C(capacity), C(quota), C(different),
+    C(unauthorized), C(deadline).
   type: str
   returned: failure
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tpu_plan
-short_description: Show what create.yml would do, unwanted TPUs, and requests that only hold quota
+short_description: Show what create.yml would do, unwanted TPUs, and queued resources that only hold
+  quota
 description:
   - Lists the TPUs and queued resources of the inventory's zones (a partial list is an error),
     compares them with the fleet, counts chips by quota, and changes nothing.
@@ -23,9 +24,9 @@ options:
     elements: raw
     required: true
   grant_ends:
-    description:
-      The last day of the grant, such as V(2026-12-31). There is a warning in its last 7 days, and
-      an error line, which stops nothing, after it.
+    description: The last day on which you may use the project's TPUs, such as V(2026-12-31), if
+      they were granted to you for a limited time. In the last 7 days RV(lines) has a warning, and
+      after that day RV(errors) has a line. Neither fails the task.
     type: str
     default: ""
   bucket:
@@ -51,27 +52,29 @@ lines:
   elements: str
   returned: success
 missing:
-  description: The TPUs that would be created, with zones, chips and workers.
+  description: The TPUs that C(create.yml) would create, with zones, chips and workers.
   type: list
   elements: dict
   returned: success
 disks:
-  description: The data disks that would be created, with zone, size and type.
+  description: The data disks that C(create.yml) would create, with zone, size and type.
   type: list
   elements: dict
   returned: success
 different:
-  description: TPUs that exist, but differ in what can't be changed; C(why) says how.
+  description: Existing TPUs that differ from the fleet in a setting that can't be changed. C(why)
+    describes the difference.
   type: list
   elements: dict
   returned: success
 unwanted:
-  description: TPUs that exist, but that the fleet does not name.
+  description: Existing TPUs that are not in the fleet.
   type: list
   elements: dict
   returned: success
 dead_requests:
-  description: Queued resources that hold quota for nothing; C(fix) is the command to delete each.
+  description: Queued resources that failed or were preempted, and still hold quota. C(fix) is the
+    command that deletes each.
   type: list
   elements: dict
   returned: success
@@ -81,17 +84,19 @@ waiting_requests:
   elements: dict
   returned: success
 chips:
-  description: Chips by quota, each with C(held), C(wanted) (missing) and C(dead).
+  description: The chips of each quota. C(held) by TPUs, C(wanted) for missing TPUs, and C(dead),
+    held by the queued resources in RV(dead_requests).
   type: list
   elements: dict
   returned: success
 errors:
-  description: What is too late for a warning, one line each.
+  description: Problems that are more severe than a warning, such as a grant that has ended, one
+    line each.
   type: list
   elements: str
   returned: success
 days_left:
-  description: The days until the grant ends.
+  description: The days until O(grant_ends).
   type: int
   returned: success
 """

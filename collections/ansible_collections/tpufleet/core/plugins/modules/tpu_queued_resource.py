@@ -9,13 +9,13 @@ DOCUMENTATION = r"""
 module: tpu_queued_resource
 short_description: Request Cloud TPUs through Google's queue, one or several slices of one run
 description:
-  - Puts a request for TPUs into the queue and waits until they exist. The inventory lists them like
-    any other TPU.
-  - This is the way to create TPUs that are slices of one run (multislice), by O(node_count). For
-    single TPUs, C(queued) in the fleet file does the same.
-  - Google never tries a request again that failed, or whose TPUs were preempted, and it holds quota
-    until it is deleted. This module deletes its own dead request, which has no living TPU, before
-    it creates a new one.
+  - Requests TPUs through Google's queue and waits until they exist. The inventory lists them like
+    other TPUs.
+  - Use this module to create several TPUs that train one run together (multislice), with
+    O(node_count). For single TPUs, set C(queued) in the fleet file instead.
+  - A queued resource that failed (FAILED), or whose TPUs were preempted (SUSPENDED), is never tried
+    again by Google and holds quota until it is deleted. This module deletes such a queued resource
+    of the same name before it creates a new one.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
 extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
@@ -24,7 +24,7 @@ attributes:
     description: Changes nothing, and returns what would change.
     support: full
   diff_mode:
-    description: Shows the request before and after.
+    description: Shows the queued resource before and after.
     support: full
 options:
   name:
@@ -32,18 +32,18 @@ options:
     type: str
     required: true
   zone:
-    description: Its zone.
+    description: The zone of the queued resource and its TPUs.
     type: str
     required: true
   state:
-    description: Whether the request should exist.
+    description: Whether the queued resource should exist.
     type: str
     choices: [present, absent]
     default: present
   node_name:
     description:
-      The TPU's name; with O(node_count) above 1, the part before V(-0), V(-1) and so on. By default
-      O(name).
+      The TPU's name; with O(node_count) above 1, the part before V(-0), V(-1) and so on. By
+      default, it is O(name).
     type: str
     default: ""
   node_count:
@@ -58,13 +58,15 @@ options:
     choices: [on-demand, spot, guaranteed]
     default: on-demand
   min_duration:
-    description: How long the TPUs must stay, such as V(6h); for O(tier=guaranteed).
+    description: For O(tier=guaranteed), how long the TPUs must be guaranteed, such as V(6h).
     type: str
   valid_for:
-    description: How long to wait in the queue, such as V(90m), V(6h) or V(2d); then it fails.
+    description: How long the queued resource may wait in the queue before it fails, such as V(90m),
+      V(6h) or V(2d).
     type: str
   valid_until:
-    description: Until when to wait in the queue, in RFC 3339, such as V(2026-12-01T06:00:00Z).
+    description: The time at which the queued resource fails if it is still in the queue, in the
+      format of RFC 3339, such as V(2026-12-01T06:00:00Z).
     type: str
     default: ""
   reservation:
@@ -72,23 +74,27 @@ options:
     type: str
     default: ""
   wait:
-    description: Wait until the TPUs exist, not only until the request is in the queue.
+    description: Whether to wait until the TPUs exist, and not only until the queued resource is in
+      the queue.
     type: bool
     default: true
   replace_dead:
-    description: Delete a dead request of this name, and create it again.
+    description: Whether to delete a queued resource of this name that is FAILED or SUSPENDED, and
+      create it again.
     type: bool
     default: true
   force:
-    description: Delete a request with its living TPUs, which is an error otherwise.
+    description: Whether to delete a queued resource that has existing TPUs, together with the TPUs.
+      By default this is an error.
     type: bool
     default: false
   timeout:
-    description: For everything, in seconds. The request stays in the queue after it.
+    description: The time limit for all steps together, in seconds. The queued resource stays in the
+      queue after it.
     type: int
     default: 1800
   accelerator_type:
-    description: The type of each TPU, such as V(v4-16); or O(accelerator_config).
+    description: The type of each TPU, such as V(v4-16). Alternatively set O(accelerator_config).
     type: str
     default: ""
   runtime_version:
@@ -121,17 +127,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 request:
-  description: The request with its state, error, tier and the names of its TPUs.
+  description: The queued resource with its state, error, tier and the names of its TPUs.
   type: dict
   returned: if it exists
   sample: {name: big, zone: us-central2-b, state: ACTIVE, tier: spot, nodes: [big-0, big-1]}
 msg:
-  description: One line on what happened.
+  description: What the task did, in one line.
   type: str
   returned: always
 reason:
   description:
-    A word for what went wrong, such as C(capacity), C(quota), C(different), C(deadline).
+    A code for the cause of the failure, such as C(capacity), C(quota), C(different), C(deadline).
   type: str
   returned: failure
 """

@@ -9,10 +9,11 @@ description:
   - Manages firewall rules of a VPC network for all machines with the network tag O(tag). They allow
     ssh from O(ssh_from) only, allow everything from machines with the same tag, and deny all other
     inbound access.
-  - Never changes a rule that it did not create. The names of its own are O(name) with V(-ssh),
-    V(-inside) or V(-rest) appended, and their descriptions say so. A warning names each rule of
-    others that allows everyone with a higher priority.
-  - TPUs get the tag by C(tags) in C(tpu_fleet); C(create.yml) adds it if C(fleet_firewall) is set.
+  - Never changes a rule that it did not create. Its own rules are named O(name) with V(-ssh),
+    V(-inside) or V(-rest) appended, and are marked in their descriptions. There is a warning for
+    each other rule that has a higher priority and allows access from every address.
+  - Set the tag of a TPU with C(tags) in C(tpu_fleet). C(create.yml) adds it if C(fleet_firewall) is
+    set.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
 extends_documentation_fragment: [tpufleet.core.tpu_api]
@@ -25,7 +26,7 @@ attributes:
     support: full
 options:
   name:
-    description: The start of the rules' names.
+    description: The prefix of the rules' names.
     type: str
     default: tpufleet
   state:
@@ -42,22 +43,27 @@ options:
     type: str
   ssh_from:
     description:
-      - The ranges that may use ssh, such as V(203.0.113.7/32). Without any, only the fleet itself
-        may.
+      - The address ranges from which ssh is allowed, such as V(203.0.113.7/32). Without any, ssh is
+        allowed only within the fleet.
       - The range of Google's Identity-Aware Proxy is V(35.235.240.0/20).
     type: list
     elements: str
     default: []
+  mosh:
+    description: Whether O(ssh_from) may also use mosh (UDP ports 60000 to 61000).
+    type: bool
+    default: false
   anyone:
-    description: Confirms an O(ssh_from) that allows everyone. There is a warning each time.
+    description: Whether O(ssh_from) may allow every address. There is a warning each time.
     type: bool
     default: false
   recreate:
-    description: Delete and create again a rule that differs in what can't be changed.
+    description: Whether to delete and recreate a rule that differs in a setting that can't be
+      changed.
     type: bool
     default: false
   timeout:
-    description: For everything, in seconds.
+    description: The time limit for all steps together, in seconds.
     type: int
     default: 300
 """
@@ -81,11 +87,12 @@ rules:
   returned: success
   sample: {tpufleet-ssh: {allowed: ["tcp:22"], source_ranges: [203.0.113.0/28]}}
 msg:
-  description: One line on what happened.
+  description: What the task did, in one line.
   type: str
   returned: always
 reason:
-  description: A word for what went wrong, such as C(different), C(configuration), C(forbidden).
+  description: A code for the cause of the failure, such as C(different), C(configuration),
+    C(forbidden).
   type: str
   returned: failure
 """
@@ -106,6 +113,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
         given["network"],
         given["tag"] or given["name"],
         given["ssh_from"],
+        mosh=given["mosh"],
         anyone=given["anyone"],
     )
     outcome = ensure_rules(
@@ -131,6 +139,7 @@ def main() -> None:
             "network": {"type": "str", "default": "default"},
             "tag": {"type": "str"},
             "ssh_from": {"type": "list", "elements": "str", "default": []},
+            "mosh": {"type": "bool", "default": False},
             "anyone": {"type": "bool", "default": False},
             "recreate": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 300},

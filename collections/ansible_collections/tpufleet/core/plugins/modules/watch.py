@@ -7,28 +7,27 @@ module: watch
 short_description: Compare the desired with the observed state of each run once, and act
 description:
   - Reads the records in O(fleet_state), the inventory and the workers' O(answers), and decides for
-    each run whether to do nothing, to recreate its lost TPU, to replace one with a worker that
+    each run whether to do nothing, to recreate its lost TPU, to replace a TPU with a worker that
     cannot be reached or fails repeatedly, to launch or restart the run, to stop it, or to give up.
-  - A run's TPU is the one with the zone and the id that its record names, or one that has taken its
-    name since and has this fleet's label. No other TPU is touched.
+  - The TPU of a run is the one with the zone and the id in the run's record, or a later TPU of the
+    same name that has this fleet's label. No other TPU is changed.
   - A TPU counts as lost only if the API confirms it.
-  - Acts by C(ansible-playbook), with the playbooks that a person would type. A lease in
-    O(fleet_state) keeps a second controller from acting on the same TPU; it runs out if this one
-    dies.
-  - A record that is not valid is reported as failed and skipped. As long as there is one, no idle
-    TPU and no cached release is deleted.
-  - In check mode it only shows what it would do.
+  - Acts by calling the same playbooks as a user would. A lease in O(fleet_state) keeps a second
+    controller from acting on the same TPU. It expires if this controller fails.
+  - An invalid record is reported as failed and skipped. While a record is invalid, no idle TPU and
+    no cached release is deleted.
+  - In check mode the module only shows what it would do.
 options:
   answers:
-    description: What M(tpufleet.core.run_info) said, by host.
+    description: The results of M(tpufleet.core.run_info), by host.
     type: dict
     required: true
   asked_at:
-    description: When the first worker was asked, in unix seconds.
+    description: When the first worker was queried, in unix seconds.
     type: float
     required: true
   project:
-    description: The project's root, whose playbooks are used.
+    description: The directory of tpufleet on the controller, whose playbooks are called.
     type: path
     required: true
   kept:
@@ -40,21 +39,21 @@ options:
     type: str
     default: default
   log:
-    description: The file with a line for every action. The playbooks' output is beside it, in a
-      directory of its name with C(.d).
+    description: The log file, which gets a line for each action. The playbooks' output is in the
+      directory of the same name with C(.d) appended.
     type: path
     required: true
   run:
-    description: Only this run.
+    description: The only run to act on. By default all runs.
     type: str
     default: ""
   limits:
     description:
-      - When to act and when to give up. Seconds are C(heartbeat), C(first_heartbeat),
-        C(unreachable), C(settle), C(output) (how old the last line of a log may be where a trainer
-        writes no heartbeat; 0, the default, is any age), C(first_backoff), C(longest_backoff);
-        counts are C(crashes), C(preemptions) (0 is no limit), C(replacements), C(nans),
-        C(same_worker).
+      - How long the watch waits and how often it repeats an action; docs/runs.md describes each
+        limit. Seconds are C(heartbeat), C(first_heartbeat), C(unreachable), C(settle), C(output)
+        (how old the last line of a log may be where a trainer writes no heartbeat; 0, the default,
+        is any age), C(first_backoff), C(longest_backoff); counts are C(crashes), C(preemptions) (0
+        is no limit), C(replacements), C(nans), C(same_worker).
     type: dict
     default: {}
 extends_documentation_fragment: tpufleet.core.fleet_state
@@ -81,7 +80,7 @@ RETURN = r"""
 runs:
   description:
     - A dictionary for each run, with C(run), C(state), C(causes), C(action), C(failed), C(error),
-      and C(text) for people.
+      and C(text), a description in one line.
   returned: always
   type: list
   elements: dict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def plain(value):
-    """Return a value as plain JSON types, without Ansible's tags."""
+    """Return a value as plain JSON types, without the tags that Ansible adds to values."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -79,6 +79,14 @@ class ComputeApi:
         what = f"create the disk {body['name']} ({zone})"
         return self._change("POST", f"{self._project}/zones/{zone}/disks", what, body)
 
+    def set_access_mode(self, zone: str, name: str, mode: str) -> Mapping[str, Any]:
+        """Request another access mode of a Hyperdisk; return the operation."""
+        what = f"change the access mode of the disk {name} ({zone})"
+        params = {"paths": "accessMode"}
+        return self._change(
+            "PATCH", self._disk_path(zone, name), what, {"accessMode": mode}, params
+        )
+
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a disk; return the operation, None if it does not exist.
 
@@ -96,10 +104,11 @@ class ComputeApi:
         deadline: float,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until an operation is DONE. ``deadline`` is a time of ``polling.clock``.
+        """Wait until an operation is DONE.
 
-        Raises the operation's own error (CapacityError, QuotaError, OperationFailed) or
-        DeadlineExceeded.
+        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
+        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
+        QuotaError, OperationFailed) or DeadlineExceeded.
         """
         tried = 0
         path = self._operation_path(operation, what)
@@ -118,10 +127,15 @@ class ComputeApi:
     # --- requests --------------------------------------------------------------------------------
 
     def _change(
-        self, method: str, path: str, what: str, body: Mapping[str, Any]
+        self,
+        method: str,
+        path: str,
+        what: str,
+        body: Mapping[str, Any],
+        more: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
         # All tries share one request id, so that the API applies the change only once.
-        params = {"requestId": str(uuid.uuid4())}
+        params = {"requestId": str(uuid.uuid4()), **(more or {})}
         return self._http.ask(method, path, what, params=params, body=body)
 
     def _delete(self, path: str, what: str) -> Mapping[str, Any] | None:

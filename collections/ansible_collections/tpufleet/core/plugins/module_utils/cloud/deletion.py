@@ -15,7 +15,7 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class Found:
-    """The resource that has the name now. No later resource of that name has the same ``id``."""
+    """The resource that has a name now. ``id`` differs for a later resource of the same name."""
 
     id: str
     state: str = ""

@@ -5,9 +5,9 @@ Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
 #: Prefix of the description of disks that the collection created. No other disk is ever deleted.
 MARK = "Made by tpufleet"
 _PERSISTENT = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
+#: Access mode of a Hyperdisk that several machines can have read-only.
+READ_ONLY_MANY = "READ_ONLY_MANY"
 Progress = Callable[[str], None]
 
 
-def disk_type_for(accelerator_type: str) -> str:
-    """Return the disk type that a TPU supports: Hyperdisk for v6e and later generations."""
-    older = generation_of(accelerator_type) in _PERSISTENT
-    return "pd-balanced" if older else "hyperdisk-balanced"
+def disk_type_for(accelerator_type: str, *, writable: bool) -> str:
+    """Return the type of a new disk for TPUs of a type: Hyperdisk for v6e and later generations.
+
+    Of the Hyperdisks that TPUs accept, only Hyperdisk ML can be shared read-only. A ``writable``
+    disk is not shared.
+    """
+    if generation_of(accelerator_type) in _PERSISTENT:
+        return "pd-balanced"
+    return "hyperdisk-balanced" if writable else "hyperdisk-ml"
 
 
 @dataclass(frozen=True)
 class StoredDisk:
-    """An existing disk as Compute Engine reports it."""
+    """An existing disk as Compute Engine reports it; only a Hyperdisk has an ``access_mode``."""
 
     zone: str
     name: str
@@ -43,6 +50,7 @@ class StoredDisk:
     size_gb: int
     status: str
     description: str
+    access_mode: str = ""
 
     @property
     def key(self) -> str:
@@ -73,6 +81,7 @@ def read_disk(compute: ComputeApi, zone: str, name: str) -> StoredDisk | None:
         read.number("sizeGb"),
         read.word("status") or "UNKNOWN",
         read.text("description"),
+        read.word("accessMode"),
     )
 
 
@@ -85,8 +94,8 @@ def ensure_disks(
 ) -> None:
     """Create the TPU's missing disks that have a ``size_gb``, and wait until they are READY.
 
-    ``deadline`` as for ComputeApi.wait. Raises CloudError; Different for a disk that is smaller
-    than its ``size_gb``.
+    ``deadline`` is a time of ``polling.clock``. Raises CloudError; Different for a disk that is
+    smaller than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
         _ensure_disk(compute, spec, disk, deadline, progress)
@@ -97,7 +106,7 @@ def _ensure_disk(
 ) -> None:
     what = f"create the disk {disk.name} ({spec.zone})"
     if read_disk(compute, spec.zone, disk.name) is None:
-        kind = disk.type or disk_type_for(spec.kind)
+        kind = disk.type or disk_type_for(spec.kind, writable=disk.writable)
         zone_path = f"projects/{compute.settings.project}/zones/{spec.zone}"
         body = {
             "name": disk.name,
@@ -133,8 +142,29 @@ def _wait_ready(
         tried += 1
 
 
+def attachable(compute: ComputeApi, spec: NodeSpec, attached: Collection[str] = ()) -> NodeSpec:
+    """Return the spec without the Hyperdisks that cannot be attached read-only yet.
+
+    A new Hyperdisk must first be filled and shared by ``playbooks/fill_disk.yml``, which then
+    attaches it to the TPUs. ``attached`` has the names of disks that the TPU has already. Raises
+    CloudError.
+    """
+    if not spec.data_disks:
+        return spec
+    waiting = {
+        disk
+        for disk in spec.data_disks
+        if not disk.writable
+        and "/" not in disk.source
+        and disk.name not in attached
+        and (found := read_disk(compute, spec.zone, disk.name))
+        and found.access_mode not in ("", READ_ONLY_MANY)
+    }
+    return replace(spec, data_disks=tuple(disk for disk in spec.data_disks if disk not in waiting))
+
+
 def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[str, Any]]:
-    """List the missing disks that ``create`` would create for these TPUs, without duplicates."""
+    """List the missing disks that playbooks/create.yml would create for these TPUs, each once."""
     disks = {
         (spec.zone, disk.name): (disk, spec.kind) for spec in specs for disk in spec.disks_to_create
     }
@@ -143,10 +173,10 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
             "name": name,
             "zone": zone,
             "size_gb": disk.size_gb,
-            "type": (kind := disk.type or disk_type_for(accelerator_type)),
+            "type": (kind := disk.type or disk_type_for(kind_of_tpu, writable=disk.writable)),
             "words": f"the disk {name} ({zone}, {disk.size_gb} GB, {kind})",
         }
-        for (zone, name), (disk, accelerator_type) in sorted(disks.items(), key=lambda it: it[0])
+        for (zone, name), (disk, kind_of_tpu) in sorted(disks.items(), key=lambda it: it[0])
         if read_disk(compute, zone, name) is None
     ]
 
@@ -154,7 +184,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 def owned_disks(
     compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
 ) -> list[StoredDisk]:
-    """List the disks of existing (``nodes``) and desired TPUs that the collection created."""
+    """List the disks of existing TPUs (``nodes``) and desired ones that the collection created."""
     names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]

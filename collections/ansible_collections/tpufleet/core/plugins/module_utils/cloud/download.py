@@ -40,7 +40,7 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def is_same(path: Path, stored: StoredObject) -> bool:
-    """Return whether a file has the content of an object, by length and checksum."""
+    """Return whether the file at ``path`` has the content of an object, by length and checksum."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
         return False
     checksum = _hash_for(stored)
@@ -85,7 +85,8 @@ def download_all(
 ) -> dict[Path, DownloadError | None]:
     """Download objects in parallel; return the error of each path, None for a success.
 
-    Raises CloudError and OSError for failures that concern all objects.
+    ``wanted`` has each object by the local path to write. Raises CloudError and OSError for
+    failures that concern all objects.
     """
 
     def one(path: Path, stored: StoredObject) -> DownloadError | None:
@@ -102,9 +103,10 @@ def download_all(
 def missing(
     folder: Path, objects: Iterable[StoredObject]
 ) -> tuple[dict[Path, StoredObject], dict[str, DownloadError]]:
-    """Return ``{path: object}`` to download, and ``{name: error}`` of objects that can't be.
+    """Return the objects to download, by local path, and the errors of unsafe objects, by name.
 
-    An object needs a download if its file is missing or has other content.
+    An object needs a download if its file is missing or has other content. An object is unsafe if
+    its name is no valid path, or if its content cannot be verified.
     """
     wanted: dict[Path, StoredObject] = {}
     unsafe: dict[str, DownloadError] = {}
@@ -123,7 +125,7 @@ def _piece(bucket: Bucket, stored: StoredObject, start: int) -> bytes:
     try:
         return bucket.content(stored.name, start, length, generation=stored.generation)
     except errors.NotFound:
-        raise DownloadError("it was replaced or deleted meanwhile") from None
+        raise DownloadError("it was replaced or deleted during the download") from None
     except (
         errors.BadAnswer,
         errors.Forbidden,

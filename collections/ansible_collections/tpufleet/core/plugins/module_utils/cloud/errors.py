@@ -122,7 +122,7 @@ class BadAnswer(CloudError):
 
 
 class OperationFailed(CloudError):
-    """A long-running operation failed, or its resource disappeared meanwhile."""
+    """A long-running operation failed, or its resource disappeared before it ended."""
 
     reason = "operation"
 
@@ -149,7 +149,10 @@ TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def error_body(answer: object) -> Mapping[str, Any]:
-    """Return the ``{code, message, status, details}`` of an error response; empty for others."""
+    """Return the ``{code, message, status, details}`` of an error response; empty for others.
+
+    ``answer`` is the parsed JSON of the response.
+    """
     error = answer.get("error") if isinstance(answer, Mapping) else None
     return error if isinstance(error, Mapping) else {}
 
@@ -180,7 +183,8 @@ def _older_reasons(error: Mapping[str, Any]) -> set[str]:
 def is_transient(status: int, answer: object) -> bool:
     """Return whether a retry may help: a rate limit or 5xx, but not a used-up quota.
 
-    Compute Engine also reports rate limits as HTTP 403.
+    ``status`` and ``answer`` are the HTTP status and the parsed JSON of a response. Compute Engine
+    also reports rate limits as HTTP 403.
     """
     error = error_body(answer)
     if status == 403:
@@ -191,7 +195,8 @@ def is_transient(status: int, answer: object) -> bool:
 def from_http(status: int, answer: object, what: str) -> CloudError:
     """Return the typed error for an unsuccessful HTTP response.
 
-    ``what`` describes the request: ``list the TPUs of zone us-central2-b``.
+    ``status`` and ``answer`` are the response's HTTP status and parsed JSON. ``what`` describes the
+    request: ``list the TPUs of zone us-central2-b``.
     """
     error = error_body(answer)
     message = one_line(error.get("message") or f"HTTP {status}")
@@ -218,7 +223,10 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
 
 
 def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error for the ``error`` of a failed operation (google.rpc.Status)."""
+    """Return the typed error for the ``error`` of a failed operation (google.rpc.Status).
+
+    ``what`` describes the operation.
+    """
     message = one_line(error.get("message") or f"error code {error.get('code')}")
     if error.get("code") == 8:
         if _names_a_quota(error):
@@ -228,7 +236,10 @@ def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
 
 
 def from_compute_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error of a failed Compute operation, ``{errors: [{code, message}]}``."""
+    """Return the typed error of a failed Compute operation, ``{errors: [{code, message}]}``.
+
+    ``what`` describes the operation.
+    """
     entries = error.get("errors")
     found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
     codes = {str(entry.get("code")) for entry in found}

@@ -19,7 +19,8 @@ def check_name(name: str) -> None:
     """Check the name of a new TPU or queued resource. Raises NotConfigured."""
     if not re.fullmatch(NODE_NAME, name) or not name[0].isalpha():
         raise NotConfigured(
-            f"invalid TPU name ({name!r:.80}). Use up to 63 of a-z, 0-9 and -, a letter first"
+            f"invalid TPU name ({name!r:.80}). Use up to 63 characters of a-z, 0-9 and -, "
+            "beginning with a letter"
         )
 
 
@@ -33,7 +34,11 @@ def check_zone(zone: str) -> None:
 
 
 class Fields:
-    """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type."""
+    """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type.
+
+    ``who`` names the resource in errors: ``TPU demo (us-central2-b)``. The methods' argument
+    ``name`` is that of the field.
+    """
 
     def __init__(self, data: object, who: str) -> None:
         self.who = who
@@ -49,7 +54,7 @@ class Fields:
         return default if value is None else self._checked(value, kind, name)
 
     def text(self, name: str) -> str:
-        """Return a string; empty if the field is absent."""
+        """Return a string; empty if it is absent."""
         return str(self._get(name, str, ""))
 
     def word(self, name: str) -> str:
@@ -74,16 +79,16 @@ class Fields:
         return bool(self._get(name, bool, False))
 
     def part(self, name: str) -> Fields:
-        """Return a nested object; empty if absent."""
+        """Return a nested object; an empty one if it is absent."""
         return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
 
     def parts(self, name: str) -> list[Fields]:
-        """Return a list of objects; empty if absent."""
+        """Return the objects in a list; empty if the list is absent."""
         items = self._get(name, list, [])
         return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
 
     def texts(self, name: str) -> dict[str, str]:
-        """Return an object whose values are strings; empty if absent."""
+        """Return a nested object whose values are strings; empty if it is absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -91,7 +96,7 @@ class Fields:
         }
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings; empty if absent."""
+        """Return the strings in a list; empty if the list is absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def resource_name(self, name: str) -> str:

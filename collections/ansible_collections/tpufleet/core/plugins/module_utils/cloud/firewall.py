@@ -24,6 +24,8 @@ from .outcome import Outcome
 #: Prefix of the description of rules that the collection created. No other rule is ever changed.
 MARK = "Made by tpufleet.core.vpc_firewall"
 ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
+MOSH_PORTS = "60000-61000"
+"""UDP ports of mosh (mosh-server(1))."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
 _LISTS = ("sourceRanges", "sourceTags", "targetTags")
 _IMMUTABLE = ("name", "network", "direction")
@@ -33,7 +35,8 @@ _IMMUTABLE = ("name", "network", "direction")
 class Rule:
     """One firewall rule for inbound access. An empty tuple means that the field is not set.
 
-    ``id`` is empty for a desired rule; no later rule of the same name has it.
+    ``id`` is empty for a desired rule. An existing rule's id differs from that of a later rule of
+    the same name.
     """
 
     name: str
@@ -104,12 +107,19 @@ class FirewallOutcome(Outcome):
 
 
 def desired_rules(
-    name: str, network: str, tag: str, ssh_from: Sequence[str], *, anyone: bool
+    name: str,
+    network: str,
+    tag: str,
+    ssh_from: Sequence[str],
+    *,
+    anyone: bool,
+    mosh: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the firewall rules that a fleet should have. Raises NotConfigured.
 
+    ``name`` begins the names of the rules, and ``tag`` is the network tag of the fleet's machines.
     If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone`` confirms that
-    ``ssh_from`` may cover every address.
+    ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows mosh.
     """
     for option, text in (("name", name), ("tag", tag)):
         if not _NAME.fullmatch(text):
@@ -141,11 +151,12 @@ def desired_rules(
         )
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
+    allowed = ("tcp:22", *([f"udp:{MOSH_PORTS}"] if mosh else []))
     # A rule accepts either IPv4 or IPv6 ranges.
     for kind, family in (("ssh", IPv4Network), ("ssh6", IPv6Network)):
         mine = tuple(sorted({str(each) for each in ranges if isinstance(each, family)}))
         if mine:
-            rules.append(rule(kind, "ssh", allowed=("tcp:22",), source_ranges=mine))
+            rules.append(rule(kind, "ssh", allowed=allowed, source_ranges=mine))
     for kind, everywhere in (("rest", "0.0.0.0/0"), ("rest6", "::/0")):
         last = {"priority": DENY_PRIORITY, "denied": ("all",), "source_ranges": (everywhere,)}
         rules.append(rule(kind, "nothing else", **last))
@@ -153,7 +164,7 @@ def desired_rules(
 
 
 def rule_names(name: str) -> tuple[str, ...]:
-    """Return the names of all rules that a fleet of this name may have."""
+    """Return the names of all rules that a fleet may have whose rules begin with ``name``."""
     return tuple(f"{name}-{kind}" for kind in ("inside", "ssh", "ssh6", "rest", "rest6"))
 
 
@@ -226,7 +237,8 @@ def ensure_rules(
     before = {rule.name: rule.facts() for rule in observed.values()}
     after = {rule.name: rule.facts() for rule in wanted.values()}
     if not check:
-        # Create deny rules first and delete them last, so that no moment allows extra access.
+        # Create deny rules first and delete them last, so that the rules never allow more access
+        # than desired.
         for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
             if rule.name in recreated:
                 _delete(api, observed[rule.name], deadline)

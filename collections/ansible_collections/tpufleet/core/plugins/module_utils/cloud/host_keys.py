@@ -56,14 +56,16 @@ class KnownHost:
 
 
 def alias_of(node_key: str, worker: int) -> str:
-    """Return the alias of a worker in the known_hosts file."""
+    """Return the alias of a worker in the known_hosts file. ``node_key`` is the TPU's Node.key."""
     return f"{node_key}-w{worker}"
 
 
 def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
     """Return a worker's keys from its guest attributes; None if no key is valid.
 
-    Invalid keys and host names are dropped, because programs on the guest can write anything there.
+    ``published`` has the guest attributes by name, and ``alias`` is the worker's name in the
+    known_hosts file. Invalid keys and host names are dropped, because programs on the guest can
+    write anything there.
     """
     keys = {
         kind: key
@@ -111,7 +113,7 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers. Entries that exist keep their keys; only a missing host name is added."""
+        """Add workers. Workers in the file keep their keys; only a missing host name is added."""
         added = {host.alias: host for host in new}
         if not added:
             return
@@ -129,7 +131,7 @@ class KnownHostsFile:
             )
 
     def forget(self, node_key: str) -> None:
-        """Remove the keys of all workers of a deleted TPU."""
+        """Remove the keys of all workers of a deleted TPU. ``node_key`` is the TPU's Node.key."""
         ours = re.compile(re.escape(node_key) + r"-w[0-9]+\s")
         if not self.path.exists():
             return
@@ -236,7 +238,10 @@ def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
 
 
 def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:
-    """Return ssh options that check a worker's host key against the fleet's known_hosts file."""
+    """Return ssh options that check a worker's host key against the fleet's known_hosts file.
+
+    With ``accept_new``, ssh stores the key of a worker that the file does not have yet.
+    """
     path = str(Path(known_hosts).expanduser())
     if re.search(r"[^A-Za-z0-9_./+,:@\-]", path):
         # Quote twice: Ansible splits the line like a shell; ssh splits the value and expands %.

@@ -45,7 +45,11 @@ class Polling:
         return self.clock() + seconds
 
     def pause(self, what: str, tried: int, deadline: float) -> None:
-        """Sleep 0.5 s after the first poll, later up to 10 s. Raises DeadlineExceeded."""
+        """Sleep 0.5 s after the first poll, later up to 10 s. Raises DeadlineExceeded.
+
+        ``what`` describes the wait in the error, ``tried`` is the number of earlier pauses, and
+        ``deadline`` is a time of ``clock``.
+        """
         left = deadline - self.clock()
         if left <= 0:
             raise errors.DeadlineExceeded(
@@ -90,7 +94,8 @@ class GoogleHttp:
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the pages of a list, each a JSON object, following ``nextPageToken``.
 
-        ``size`` is the name of this API's query parameter for the page size.
+        ``what`` describes the request in errors. ``size`` is the name of this API's query parameter
+        for the page size.
         """
         token, seen = "", set()
         first = {**(params or {}), size: str(PAGE_SIZE)}
@@ -118,7 +123,11 @@ class GoogleHttp:
         repeatable: bool = True,
         once: bool = False,
     ) -> Mapping[str, Any]:
-        """Send a request as ``send`` does, and return the JSON object in the response."""
+        """Send a request, and return the JSON object in the response.
+
+        ``what``, ``params``, ``repeatable`` and ``once`` are those of ``send``, ``body`` is its
+        ``json``.
+        """
         reply = self.send(
             method, path, what, params=params, json=body, repeatable=repeatable, once=once
         )
@@ -129,7 +138,9 @@ class GoogleHttp:
     ) -> Mapping[str, Any]:
         """Return the JSON object in a response. Raises BadAnswer.
 
-        Responses to reads must have content, because Google returns even an empty list as ``{}``.
+        ``what`` describes the request in the error. With ``may_be_empty``, a response without
+        content counts as ``{}``. Responses to reads must have content, because Google returns even
+        an empty list as ``{}``.
         """
         answer = {} if may_be_empty and not reply.content else _json(reply)
         if not isinstance(answer, Mapping):
@@ -208,15 +219,18 @@ class GoogleHttp:
             if last or not errors.is_transient(reply.status_code, answer):
                 raise errors.from_http(reply.status_code, answer, what)
             if not repeatable and reply.status_code in (500, 502, 504):
-                # A proxy may return these although the server carried out the request.
+                # A proxy may return these status codes although the server carried out the request.
                 raise errors.NoAnswer(f"can't {what}: the API answered {reply.status_code}")
             retry_after = _retry_after(reply.headers.get("Retry-After"))
             self._sleep(max(self._retry.wait_after(tried), retry_after))
-        raise AssertionError("the last try always returns or raises")
+        raise AssertionError("unreachable: the last try returns or raises")
 
 
 def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
-    """Return the list under ``key``, empty if absent. Raises BadAnswer for items of other types."""
+    """Return the list under ``key``, empty if absent. Raises BadAnswer for items of another type.
+
+    ``kind`` is the type of the items, and ``what`` describes the request in the error.
+    """
     items = answer.get(key) if isinstance(answer, Mapping) else None
     if items is None:
         return []

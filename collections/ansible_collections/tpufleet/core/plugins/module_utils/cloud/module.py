@@ -27,7 +27,11 @@ def run_cloud_module(
     *,
     required_if: Sequence[tuple[str, object, Sequence[str]]] = (),
 ) -> None:
-    """Parse the options, call ``work``, and exit with its result, or with its error and reason."""
+    """Run a module: parse its options and exit with the result of ``work``, or with its error.
+
+    ``options`` and ``required_if`` are arguments of AnsibleModule. A CloudError becomes the task's
+    ``msg``, and its kind becomes ``reason``.
+    """
     module = AnsibleModule(
         argument_spec={
             "api": {"type": "dict", "required": True},

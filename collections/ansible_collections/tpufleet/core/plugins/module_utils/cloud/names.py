@@ -50,7 +50,7 @@ class Disk:
         return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
 
     def path(self, project: str, zone: str) -> str:
-        """Return the full API path; a name without a path is in the TPU's project and zone."""
+        """Return the disk's full API path; a mere name is completed with the project and zone."""
         if "/" in self.source:
             return self.source
         return f"projects/{project}/zones/{zone}/disks/{self.source}"

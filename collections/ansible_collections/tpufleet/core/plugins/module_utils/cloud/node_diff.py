@@ -31,7 +31,8 @@ _PLAIN_FACTS = (
 class NodeOutcome(Outcome):
     """Outcome of a change to a TPU.
 
-    ``replaced`` is the TPU that was deleted to recreate it; None if that TPU was already lost.
+    ``node`` is the TPU after the change, or in check mode before it. ``replaced`` is the TPU that
+    was deleted to recreate it; None if that TPU was already lost.
     """
 
     node: Node | None = None
@@ -144,7 +145,11 @@ def outcome_of(
     *,
     created: bool = False,
 ) -> NodeOutcome:
-    """Return the result of a change to a TPU, with an Ansible diff of ``before`` and the spec."""
+    """Return the result of a change to a TPU, with an Ansible diff of ``before`` and the spec.
+
+    ``changed`` tells whether anything changes, and ``after`` is the TPU after the change, None in
+    check mode. ``created`` tells whether the change creates or recreates the TPU.
+    """
     observed = facts_of(before) if before else {}
     planned = dict(observed)
     if changed:
@@ -168,7 +173,10 @@ def outcome_of(
 
 
 def _merged_metadata(existing: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str]:
-    """Merge metadata entries. Add lines to ``ssh-keys``, so that other controllers keep access."""
+    """Merge metadata entries; keep the existing lines of ``ssh-keys``.
+
+    Otherwise other controllers would lose access.
+    """
     merged = {**existing, **desired}
     if KEYS_ENTRY in existing and KEYS_ENTRY in desired:
         lines = existing[KEYS_ENTRY].splitlines()

@@ -12,7 +12,8 @@ from .fields import check_name, check_zone
 from .names import SCHEDULING_FLAGS, Disk
 from .shapes import CONFIG_TYPES, shape_of, type_of_config
 
-#: Metadata entry that enables OS Login instead (https://cloud.google.com/compute/docs/oslogin).
+#: Metadata entry that enables OS Login in place of ssh keys in the metadata
+#: (https://cloud.google.com/compute/docs/oslogin).
 OS_LOGIN_ENTRY = "enable-oslogin"
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -55,7 +56,9 @@ _AS_GIVEN = (
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """Desired state of a TPU. None: API default for a new TPU, any value for an existing TPU.
+    """Desired state of a TPU.
+
+    A field that is None means the API's default for a new TPU, and any value for an existing TPU.
 
     Args:
         config_type: replaces ``accelerator_type``, together with ``topology``: ``V4``, ``2x2x4``.
@@ -200,7 +203,10 @@ class NodeSpec:
 
 
 def parse_duration(text: object, who: str) -> int:
-    """Parse ``90``, ``90s``, ``15m``, ``6h`` or ``2d`` into seconds. Raises NotConfigured."""
+    """Parse ``90``, ``90s``, ``15m``, ``6h`` or ``2d`` into seconds. Raises NotConfigured.
+
+    ``who`` names the setting in the error.
+    """
     found = _DURATION.fullmatch(str(text))
     if not found or isinstance(text, bool):
         raise NotConfigured(f"{who}: expected a duration such as 6h, 90m or 2d ({text!r:.40})")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import errors
 from .deletion import Found, delete_exactly
-from .disks import ensure_disks
+from .disks import attachable, ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
 from .nodes import Node, parse_node
 from .refusals import explain_refusal
@@ -69,7 +69,8 @@ def ensure_present(
                 "or set replace_dead: true"
             )
         return create()
-    differences = compare(spec, node)
+    attached = [disk.name for disk in node.data_disks]
+    differences = compare(attachable(api.compute, spec, attached), node)
     if differences.immutable:
         if not recreate:
             raise _different(node, differences)
@@ -78,8 +79,8 @@ def ensure_present(
         return create()
     if node.state in ("STOPPED", "STOPPING"):
         raise errors.Different(
-            f"TPU {node.where} is {node.state}. Start it with tpufleet.core.tpu_node and "
-            f"state: started, or: gcloud compute tpus tpu-vm start {node.name} --zone={node.zone}"
+            f"TPU {node.where} is {node.state}. Start it: "
+            f"ansible-playbook playbooks/start_tpu.yml -e tpu={node.name} -e zone={node.zone}"
         )
     if check:
         return outcome_of(spec, node, bool(differences.mask))
@@ -101,7 +102,7 @@ def ensure_absent(
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Delete the TPU that has this name now, never a later TPU of the same name.
+    """Delete the TPU that has this name now, but no TPU that later gets the same name.
 
     ``agreed``: keys (Node.key) of the TPUs that may be deleted; None allows any. Raises Different
     for other TPUs.
@@ -127,7 +128,11 @@ def ensure_power(
     check: bool = False,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED."""
+    """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED.
+
+    ``started`` is the desired state, ``timeout`` is in seconds, and ``progress`` receives the TPU's
+    state during the wait. With ``check``, nothing is changed. Raises CloudError.
+    """
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
     what = f"{verb} TPU {name} ({zone})"
     deadline = api.polling.deadline_in(timeout)
@@ -189,6 +194,7 @@ def _create(
     what = f"create TPU {spec.where}"
     if spec.disks_to_create:
         ensure_disks(api.compute, spec, deadline=deadline, progress=progress)
+    spec = attachable(api.compute, spec)
     try:
         operation = api.create_node(spec.zone, spec.name, spec.body(api.settings.project))
     except (errors.AlreadyExists, errors.NoAnswer):
@@ -220,7 +226,9 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
         if node.state == "READY" and node.endpoints:
             return node
         if node.is_lost:
-            raise errors.CapacityError(f"can't {what}: it is {node.state} already; run this again")
+            raise errors.CapacityError(
+                f"can't {what}: the new TPU is {node.state} already. Run this again"
+            )
         progress(node.state)
         try:
             api.polling.pause(what, tried, deadline)

@@ -33,10 +33,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Node:
-    """One TPU: a slice of one or more workers. Absent strings are empty.
+    """One TPU: a slice of one or more workers.
 
-    ``queued_resource`` is the name of the queued resource, in the same zone, that created the TPU.
-    ``created`` is when its creation began, in unix seconds; 0 if absent.
+    A string is empty if the API does not report the field. ``queued_resource`` is the name of the
+    queued resource, in the same zone, that created the TPU. ``created`` is when its creation began,
+    in unix seconds; 0 if unknown.
     """
 
     project: str

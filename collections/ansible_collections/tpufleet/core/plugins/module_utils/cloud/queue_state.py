@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
 from .deletion import Found, delete_exactly
-from .disks import ensure_disks
+from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
 from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
@@ -25,7 +25,10 @@ OwnerCheck = Callable[[QueuedResource], None]
 
 @dataclass(frozen=True)
 class QueuedOutcome(Outcome):
-    """Outcome of a change to a queued resource."""
+    """Outcome of a change to a queued resource.
+
+    ``request`` is the queued resource; None if there was none and none was created.
+    """
 
     request: QueuedResource | None = None
 
@@ -81,6 +84,7 @@ def ensure_requested(
         _delete(api, request, deadline, False, progress)
     if spec.tpu.disks_to_create:
         ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
+    spec = replace(spec, tpu=attachable(api.compute, spec.tpu))
     operation = _create(api, spec)
     api.wait(operation, f"create queued resource {spec.where}", deadline)
     made = _read(api, zone, name)
@@ -127,10 +131,10 @@ def ensure_not_requested(
 def wait_for_suspension(
     api: TpuApi, lost: Node, *, timeout: float, progress: Progress = lambda _text: None
 ) -> None:
-    """Wait until the queued resource of a preempted TPU has noticed the preemption.
+    """Wait until the queued resource of a preempted TPU is SUSPENDED.
 
-    Return at once if the queued resource or the TPU no longer exists, or if the TPU was recreated.
-    ``timeout`` is in seconds. Raises CloudError.
+    Returns at once if the queued resource or the TPU no longer exists, or if the TPU was recreated.
+    ``lost`` is the preempted TPU, and ``timeout`` is in seconds. Raises CloudError.
     """
     deadline = api.polling.deadline_in(timeout)
     what = f"wait for queued resource {lost.queued_resource} ({lost.zone}) to be SUSPENDED"

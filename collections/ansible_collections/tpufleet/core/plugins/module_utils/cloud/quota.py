@@ -48,7 +48,10 @@ def deletion_command(request: QueuedResource) -> str:
 def without_nodes(
     requests: Iterable[QueuedResource], nodes: Iterable[Node]
 ) -> list[QueuedResource]:
-    """Return the requests that have none of these TPUs: they are waiting, or only hold quota."""
+    """Return the queued resources of which no TPU is in ``nodes``.
+
+    They wait for their TPUs, or only hold quota.
+    """
     existing = {(node.zone, node.name) for node in nodes}
     return [
         request
@@ -58,7 +61,7 @@ def without_nodes(
 
 
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
-    """Describe in one line what holds a quota: dead queued resources first, then TPUs."""
+    """Describe in one line what holds a quota: FAILED and SUSPENDED queued resources first."""
     nodes = [node for node in nodes if not node.is_lost]
     waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
     parts = [
@@ -98,11 +101,16 @@ class QuotaExplainer:
         self._explained: set[Quota] = set()
 
     def explain(self, refused: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
-        """Return the error of a failed creation, extended by what holds the quota."""
+        """Return the error ``refused`` of a failed creation, extended by what holds the quota.
+
+        ``spec`` is the TPU to create.
+        """
         quota = Quota.of(spec)
         with self._lock:
             if quota in self._explained:
-                return errors.QuotaError(f"{refused}; it is the quota {quota} again")
+                return errors.QuotaError(
+                    f"{refused}; the first error about {quota} says what holds it"
+                )
             self._explained.add(quota)
         return errors.QuotaError(f"{refused}; {self._holders(quota)}")
 

@@ -30,7 +30,10 @@ class Catalog(Protocol):
 
 
 def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the error of a refused creation, extended by what the zone offers instead."""
+    """Return the error ``refused`` of a creation, extended by what the zone offers instead.
+
+    ``spec`` is the TPU to create.
+    """
     text = str(refused)
     # Omit names that the API's own message already contains.
     more = [words for words, names in _offers(api, spec) if not all(name in text for name in names)]

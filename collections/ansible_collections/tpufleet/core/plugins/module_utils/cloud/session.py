@@ -61,7 +61,7 @@ class ApiSettings:
 
     @property
     def compute_address(self) -> str:
-        """Base URL of Compute Engine; with a custom ``endpoint`` never Google's."""
+        """Base URL of Compute Engine, which is never Google's if ``endpoint`` is set."""
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom
 
@@ -93,7 +93,8 @@ def is_loopback(url: str) -> bool:
 def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     """Open a session with the given credentials file, or with Application Default Credentials.
 
-    Raises Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
+    ``address`` is the base URL of the API. For one on this computer, proxies are not used. Raises
+    Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
     """
     try:
         from google.auth.transport.requests import AuthorizedSession, Request
@@ -114,7 +115,11 @@ def open_session(address: str, credentials_file: str) -> AuthorizedSession:
 
 
 def open_storage_session(address: str, credentials_file: str) -> AuthorizedSession:
-    """Open a Cloud Storage session: with credentials for Google, without for an emulator."""
+    """Open a Cloud Storage session: with credentials for Google, without for an emulator.
+
+    ``address`` is the base URL of the API, and an empty ``credentials_file`` means Application
+    Default Credentials.
+    """
     if address == GOOGLE_STORAGE:
         return open_session(address, credentials_file)
     from google.auth.credentials import AnonymousCredentials
@@ -126,10 +131,10 @@ def open_storage_session(address: str, credentials_file: str) -> AuthorizedSessi
 
 
 class _LoopbackOnly:
-    """Transport for google-auth's own requests that allows only requests to this computer.
+    """Transport for google-auth that refuses requests to other computers.
 
-    For every new token, google-auth also requests the token's regions from Google, which would send
-    a local cloud's token to the internet.
+    For each new token, google-auth asks Google for the regions that the token is allowed in. This
+    would send a local cloud's token to the internet.
     """
 
     def __init__(self, request: Any) -> None:

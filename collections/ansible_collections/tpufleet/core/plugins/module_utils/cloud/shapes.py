@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each."""
+    """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each.
+
+    ``device_glob`` is the pattern of the device files on each worker.
+    """
 
     generation: str
     chips: int

@@ -31,7 +31,7 @@ _JSON = "application/json; charset=UTF-8"
 
 @dataclass(frozen=True)
 class BucketUrl:
-    """Parsed URL in a bucket: ``gs://bucket/prefix``."""
+    """Parsed ``gs://bucket/prefix``, below which objects have relative names."""
 
     bucket: str
     prefix: str
@@ -66,7 +66,10 @@ class StoredObject:
 
     @classmethod
     def parse(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
-        """Parse an item of the API's object list. Raises BadAnswer."""
+        """Parse an item of the API's object list. Raises BadAnswer.
+
+        ``prefix`` is removed from the object's name. ``what`` describes the request in the error.
+        """
         name, size = item.get("name"), str(item.get("size", "0"))
         if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
             raise errors.BadAnswer(f"can't {what}: malformed name or size in the response")
@@ -108,15 +111,19 @@ class Bucket:
     def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
         """Create a client with the key file and storage endpoint of the inventory's ``tpu_api``.
 
-        Raises NotConfigured, also if this cloud has no buckets.
+        Raises NotConfigured for an invalid URL, and if ``api`` names a cloud without Cloud Storage.
         """
         return cls.of_settings(url, ApiSettings.of(api))
 
     @classmethod
     def of_settings(cls, url: str, settings: ApiSettings) -> Bucket:
-        """Create a client. Raises NotConfigured, also if this cloud has no buckets."""
+        """Create a client with the key file and storage endpoint of ``settings``.
+
+        Raises NotConfigured for an invalid URL, and if ``settings`` name a cloud without Cloud
+        Storage.
+        """
         if not settings.storage_address:
-            raise errors.NotConfigured(f"{url}: this cloud has no bucket")
+            raise errors.NotConfigured(f"{url}: this cloud has no buckets")
         return cls(
             url, address=settings.storage_address, credentials_file=settings.credentials_file
         )
@@ -136,7 +143,7 @@ class Bucket:
                 return {}, ABSENT
             generation = _generation(reply.headers.get(_GENERATION_HEADER), what)
             return dict(self._http.json_object(reply, what)), generation
-        raise errors.Unavailable(f"can't {what}: it changes faster than it can be read")
+        raise errors.Unavailable(f"can't {what}: it is listed, but can't be read. Try again")
 
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
@@ -157,7 +164,7 @@ class Bucket:
             stored, at = self.read(name)
             if at != generation and stored == json.loads(json.dumps(value)):
                 return at
-            raise errors.Conflict(f"can't {what}: somebody else has changed it meanwhile") from None
+            raise errors.Conflict(f"can't {what}: it has changed since it was read") from None
 
     def upload(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
         """Create or replace the object, whatever its generation.
@@ -167,7 +174,7 @@ class Bucket:
         self._insert(name, content, metadata, {})
 
     def browser_url(self, name: str) -> str:
-        """Return the address at which a browser shows an object to users who may read it.
+        """Return the URL with which users who may read an object open it in a browser.
 
         Google asks them to log in (an emulator does not):
         https://cloud.google.com/storage/docs/request-endpoints#cookieauth.
@@ -184,7 +191,10 @@ class Bucket:
         metadata: Mapping[str, str],
         precondition: Mapping[str, str],
     ) -> Mapping[str, Any]:
-        """Store an object in one request; return the metadata that the API has stored."""
+        """Store an object in one request; return the metadata that the API has stored.
+
+        ``precondition`` has query parameters such as ifGenerationMatch.
+        """
         what = f"write {self.url}/{name}"
         # Multipart, because the emulator ignores preconditions of simple uploads.
         boundary = secrets.token_hex(16)
@@ -205,7 +215,7 @@ class Bucket:
         self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
 
     def names(self, directly: bool = False) -> list[str]:
-        """Return the sorted names of the objects that ``list`` returns, relative to the URL."""
+        """Return the sorted names of the objects that ``list`` returns."""
         return sorted(stored.name for stored in self.list(directly))
 
     def list(
@@ -213,7 +223,8 @@ class Bucket:
     ) -> list[StoredObject]:
         """List the objects below the bucket URL, sorted by name, at most ``most``.
 
-        Only those whose names begin with ``start``; with ``directly``, without those further down.
+        With ``start``, lists only objects whose names begin with it. With ``directly``, leaves out
+        objects in subdirectories.
         """
         what = f"list {self.url}/{start}".rstrip("/")
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""

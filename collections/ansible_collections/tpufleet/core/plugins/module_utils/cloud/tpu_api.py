@@ -24,7 +24,7 @@ from .session import ApiSettings, open_session
 
 @dataclass(frozen=True)
 class Listing:
-    """Listed resources as JSON, and those zones that did not respond, if that is allowed."""
+    """Listed resources as JSON. ``unreachable`` has the zones that did not respond."""
 
     entries: list[Mapping[str, Any]]
     unreachable: tuple[str, ...] = ()
@@ -141,6 +141,22 @@ class TpuApi:
         params = {"updateMask": ",".join(mask)}
         return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
 
+    def get_data_disks(self, zone: str, name: str) -> Mapping[str, Any]:
+        """Return a node with the workers of its data disks, which only v2alpha1 has.
+
+        Raises NotFound.
+        """
+        what = f"read the disks of TPU {name} ({zone})"
+        return self._http.ask("GET", self._alpha_path(zone, name), what)
+
+    def set_data_disks(
+        self, zone: str, name: str, disks: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Attach exactly these data disks to a node; return the operation. Idempotent."""
+        what = f"change the disks of TPU {name} ({zone})"
+        params, body = {"updateMask": "data_disks"}, {"dataDisks": list(disks)}
+        return self._http.ask("PATCH", self._alpha_path(zone, name), what, params=params, body=body)
+
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a node; return the operation, None if it does not exist.
 
@@ -165,7 +181,10 @@ class TpuApi:
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
     ) -> list[dict[str, str]]:
-        """Return the guest attributes below a path, for each of the workers (all if empty)."""
+        """Return the guest attributes below ``query_path`` of each worker in ``workers``.
+
+        ``workers`` are numbers of the node's workers; empty for all.
+        """
         what = f"read the guest attributes of TPU {name} ({zone})"
         body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}
         answer = self._http.ask(
@@ -247,10 +266,11 @@ class TpuApi:
         deadline: float,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until an operation is done. ``deadline`` is a time of ``polling.clock``.
+        """Wait until an operation is done.
 
-        Raises the operation's own error (CapacityError, QuotaError, OperationFailed) or
-        DeadlineExceeded.
+        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
+        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
+        QuotaError, OperationFailed) or DeadlineExceeded.
         """
         name = operation.get("name")
         if operation.get("done") is not True and (not isinstance(name, str) or not name):
@@ -297,3 +317,6 @@ class TpuApi:
 
     def _node_path(self, zone: str, name: str) -> str:
         return f"{self._zone_path(zone)}/nodes/{quote(name, safe='')}"
+
+    def _alpha_path(self, zone: str, name: str) -> str:
+        return self._node_path(zone, name).replace("/v2/", "/v2alpha1/", 1)

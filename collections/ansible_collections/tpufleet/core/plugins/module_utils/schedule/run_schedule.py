@@ -1,7 +1,8 @@
 """The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
-Pure functions without I/O. A timer for a fixed time that passes while the controller is off or
-asleep is skipped: it does not fire later.
+A timer starts a verb (docs/verbs), the playbook of that name. Pure functions without I/O. A timer
+for a fixed time that passes while the controller is off or asleep is skipped: it does not fire
+later.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ def seconds(span: str) -> int:
 
 
 def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
-    """Validate a request; return its time (or an empty string) and its interval in seconds (or 0).
+    """Validate the options of a timer; return its time or an empty string, and its interval or 0.
 
-    Raises ScheduleError.
+    The options are those of the module run_schedule. The interval is in seconds. Raises
+    ScheduleError.
     """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} can't be scheduled. Use one of: {', '.join(VERBS)}")
@@ -115,9 +117,10 @@ def playbook_words(
 ) -> tuple[str, ...]:
     """Return the arguments of ansible-playbook for a verb.
 
-    ``publish`` is the object that a report is stored in, empty for none.
-    A delete identifies its TPU by ``zone`` and ``node_id`` (the API's id), so it never deletes a
-    later TPU of the same name. Raises ScheduleError if either is missing or invalid.
+    ``target`` is a run or a TPU, empty for verbs without one. ``publish`` is the ``gs://`` URL at
+    which a report is stored, empty for none. A delete identifies its TPU by ``zone`` and
+    ``node_id`` (the API's id), so it never deletes a later TPU of the same name. Raises
+    ScheduleError if either is missing or invalid.
     """
     where = [word for source in inventories for word in ("-i", source)]
     variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
@@ -192,8 +195,8 @@ def timer_unit(timer: Timer) -> str:
 def cron_line(timer: Timer) -> str:
     """Return the timer's crontab line, for a controller without systemd. Raises ScheduleError.
 
-    Only interval timers are possible: cron may start a missed job up to three hours late, which is
-    unsafe for destructive verbs.
+    A timer for a fixed time is refused: cron may start a missed job up to three hours late, which
+    is unsafe for kill and delete.
     """
     if not timer.every:
         raise ScheduleError(
@@ -247,7 +250,10 @@ def cron_listing(line: str) -> str:
 
 
 def with_line(crontab: str, name: str, line: str) -> str:
-    """Return the crontab with a timer's line added or replaced; an empty ``line`` removes it."""
+    """Return the crontab with the line of the timer ``name`` added or replaced.
+
+    An empty ``line`` removes it.
+    """
     kept = [old for old in crontab.splitlines() if not old.endswith(f" # {name}")]
     return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
 

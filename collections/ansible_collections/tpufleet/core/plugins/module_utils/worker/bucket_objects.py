@@ -24,7 +24,7 @@ HTTP_EMPTY = 416
 
 
 class StorageApi(NamedTuple):
-    """Base URL and request headers of the storage API; ``seconds`` limits each request."""
+    """Base URL and request headers of the storage API; ``seconds`` is the limit of a request."""
 
     address: str
     headers: Mapping[str, str]
@@ -37,14 +37,25 @@ def storage_api(
     """Return Google's storage API with a new access token of this worker's service account.
 
     If ``env``, the trainer's variables, names an emulator (STORAGE_EMULATOR_HOST), returns the
-    emulator, which needs no token. Raises OSError, ValueError.
+    emulator, which needs no token. ``token_address`` is the URL of the metadata server that issues
+    the token, ``seconds`` the time limit of each request. Raises OSError or ValueError if no token
+    is issued.
     """
     emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if emulator:
         return StorageApi(emulator if "://" in emulator else f"http://{emulator}", {}, seconds)
-    answer = json.loads(ask("GET", token_address, {"Metadata-Flavor": "Google"}, seconds=seconds))
+    token = access_token(token_address, seconds)
+    return StorageApi(GOOGLE, {"Authorization": f"Bearer {token}"}, seconds)
+
+
+def access_token(address: str = TOKEN, seconds: float = SECONDS) -> str:
+    """Return a new access token of this worker's service account, from the metadata server.
+
+    ``address`` is the URL of the token there. Raises OSError or ValueError if no token is issued.
+    """
+    answer = json.loads(ask("GET", address, {"Metadata-Flavor": "Google"}, seconds=seconds))
     try:
-        return StorageApi(GOOGLE, {"Authorization": f"Bearer {answer['access_token']}"}, seconds)
+        return str(answer["access_token"])
     except (KeyError, TypeError):
         raise ValueError("the metadata server returned no access token") from None
 
@@ -63,7 +74,7 @@ def delete_object(api: StorageApi, url: str) -> None:
 
 
 def bucket_content(url: str, env: Mapping[str, str], limit: int) -> bytes | None:
-    """Read at most ``limit`` bytes of the object at a ``gs://`` URL; None if missing or empty.
+    """Return the first ``limit`` bytes of the object at a ``gs://`` URL; None if missing or empty.
 
     ``env`` has the trainer's variables, as for ``storage_api``. Raises OSError, ValueError.
     """
@@ -86,9 +97,9 @@ def ask(
 ) -> bytes:
     """Send one HTTP request and return the content of the response. Raises OSError.
 
-    Only HTTPS requests use a proxy.
+    ``data`` is the content of the request. Only HTTPS requests use a proxy.
     """
-    import http.client  # slow to import, and only buckets need them
+    import http.client  # slow to import, and needed only for buckets
     import urllib.request
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
@@ -101,7 +112,10 @@ def ask(
 
 @lru_cache
 def _opener(is_proxied: bool) -> OpenerDirector:
-    """Return an opener of URLs; one for all requests, because each loads the CA certificates."""
+    """Return a cached urllib opener, because each new one loads the CA certificates.
+
+    If not ``is_proxied``, it ignores the proxies that the environment names.
+    """
     import urllib.request
 
     handlers = [] if is_proxied else [urllib.request.ProxyHandler({})]
@@ -109,13 +123,13 @@ def _opener(is_proxied: bool) -> OpenerDirector:
 
 
 def why(error: OSError) -> str:
-    """Return why a request failed, on one line."""
+    """Return the cause of a failed request, on one line."""
     if hasattr(error, "code"):  # an urllib.error.HTTPError
         try:
-            said = json.loads(error.read())["error"]["message"]
+            message = json.loads(error.read())["error"]["message"]
         except (OSError, ValueError, KeyError, TypeError):
-            said = error.reason
-        return f"HTTP {error.code}, {' '.join(str(said).split())}"
+            message = error.reason
+        return f"HTTP {error.code}, {' '.join(str(message).split())}"
     reason = getattr(error, "reason", error)
     return str(getattr(reason, "strerror", None) or reason)
 

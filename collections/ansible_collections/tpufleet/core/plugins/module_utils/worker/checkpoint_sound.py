@@ -1,11 +1,11 @@
-"""Search for the finished checkpoints of a run, by this project's trainer or another one.
+"""Search for a run's finished checkpoints, those whose save was completed, of any trainer.
 
 This project's trainer writes ``<step>/`` with ``manifest.json``, which lists the length of each
 file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use, writes
 ``<step>/`` or ``<name>_<step>/``. A finished Orbax save has no suffix ``.orbax-checkpoint-tmp``
 and, in a bucket, contains ``commit_success.txt``
-(https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). For any other trainer,
-a pattern describes the names of its checkpoints. Python 3.9.
+(https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). For other trainers, the
+user gives a pattern of the checkpoints' paths. Python 3.9.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a trainer's checkpoints below the run's location.
+    """How a trainer names its checkpoints in a run's checkpoint directory or bucket path.
 
     Args:
         is_own: whether this project's trainer wrote them.
         in_bucket: whether they are objects in a bucket, where saves do not end with a rename.
-        pattern: pattern of a checkpoint's path (a directory or a file) relative to the location,
-            such as ``*/step-*``. Empty for the names that the trainer or Orbax uses.
+        pattern: pattern of a checkpoint's path (a directory or a file) relative to the run's
+            checkpoint location, such as ``*/step-*``. Empty if the names are those of this
+            project's trainer or of Orbax.
     """
 
     is_own: bool
@@ -42,9 +43,10 @@ class Layout:
     pattern: str = ""
 
     def checkpoints(self, names: Iterable[str]) -> list[str]:
-        """Return the checkpoints that contain the files ``names``, newest first, finished or not.
+        """Return the paths of all checkpoints, finished or not, newest first.
 
-        The newest checkpoint has the highest numbers in the last part of its path.
+        ``names`` are the relative paths of all files in the location. The newest checkpoint is the
+        one with the highest numbers in the last part of its path.
         """
         depth = len(self._patterns) if self.pattern else 1
         found = set()
@@ -58,8 +60,8 @@ class Layout:
     def fault(self, path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
         """Return what is wrong with a checkpoint; empty if it is finished and intact.
 
-        ``sizes`` maps the names of all files to their lengths in bytes. ``read`` returns a file's
-        content and may raise OSError.
+        ``sizes`` maps the relative paths of all files in the location to their lengths in bytes.
+        ``read`` returns a file's content and may raise OSError.
         """
         if self.is_own and not self.pattern:
             return _manifest_fault(path, sizes, read)
@@ -83,9 +85,10 @@ class Layout:
 def newest_finished(
     layout: Layout, sizes: Mapping[str, int], read: Callable[[str], bytes]
 ) -> tuple[str, list[str]]:
-    """Return the newest finished checkpoint (or an empty string) and the faults of newer ones.
+    """Return the path of the newest finished checkpoint, and what is wrong with each newer one.
 
-    ``sizes`` and ``read`` are described at ``Layout.fault``.
+    The path is empty if no checkpoint is finished. ``sizes`` and ``read`` are described at
+    ``Layout.fault``.
     """
     wrong = []
     for path in layout.checkpoints(sizes):
@@ -99,7 +102,9 @@ def newest_finished(
 def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterable[str]) -> str:
     """Format the error that a location has no finished checkpoint.
 
-    For other trainers than this project's it explains how to set a pattern.
+    ``wrong`` says what is wrong with each checkpoint there, and ``names`` are the relative paths of
+    all files there. For other trainers than this project's, the error explains how to set a
+    pattern.
     """
     if wrong:
         return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
@@ -114,7 +119,10 @@ def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterab
 
 
 def files_of(path: str, names: Iterable[str]) -> list[str]:
-    """Return the files of a checkpoint; a checkpoint may be a single file."""
+    """Return those of the files ``names`` that belong to the checkpoint at ``path``.
+
+    A checkpoint may be a single file.
+    """
     return sorted(name for name in names if name == path or name.startswith(f"{path}/"))
 
 

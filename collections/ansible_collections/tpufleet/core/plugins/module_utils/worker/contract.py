@@ -1,6 +1,7 @@
-"""Constants shared by the controller, the modules on workers and the programs of a run's unit.
+"""Constants shared by the controller, modules on workers, and the programs of a run's unit.
 
-Paths, exit codes, ports and timeouts. Python 3.9, standard library only, because workers import it.
+Paths, exit codes, ports and timeouts. The programs of the unit are in roles/run/files. Python 3.9,
+standard library only, because workers import this file.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ ETC_DIR = "/etc/tpufleet"
 """Directory of the files that a run's unit needs, in ``runs/RUN``. Only root writes there."""
 USER = "tpufleet"
 """The user that trainers run as. In roles, its uid is ``tpufleet_uid``."""
-WORKER_FORMAT = 3
+WORKER_FORMAT = 4
 """Version of the programs that setup installs for runs, and of the files that they read.
 
-Increase it when programs of one version cannot start a launch that the next version wrote. A worker
-with another version needs setup.yml before it can start a run.
+Increase it when the installed programs of the old version cannot start a launch whose files the new
+version has written. A worker with another version needs setup.yml before it can start a run.
 """
 DONE_MARKER = "tpufleet-done.json"
 """Name of the file beside a run's checkpoints that marks the run as done."""
@@ -31,6 +32,15 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """Pattern of a run's name, which is also a systemd instance name and a file name."""
 OUTPUTS = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,221}(/[A-Za-z0-9._=@+:,~ -]+)+")
 """Pattern of the URL of a run's stored output in a bucket."""
+IMAGE = re.compile(
+    r"(?P<host>[a-z0-9][a-z0-9-]*(?:(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|:[0-9]{1,5}))"
+    r"(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+@sha256:(?P<digest>[0-9a-f]{64})"
+)
+"""Pattern of a container image, ``REGISTRY/NAME@sha256:DIGEST``.
+
+A tag is not accepted, because only a digest identifies the files of an image.
+https://distribution.github.io/distribution/spec/api/
+"""
 
 # Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other code is a crash.
 DONE = 0
@@ -46,9 +56,9 @@ RENDEZVOUS_SECONDS = 120
 
 COORDINATOR_PORT = 8476
 ATTEMPT_PORTS = 1000
-"""Number of consecutive attempts with different ports.
+"""Number of consecutive attempts of a run that have different coordinator ports.
 
-The rendezvous port is this far above the coordinator's port.
+It is also the distance from the coordinator's port of an attempt to its rendezvous port.
 """
 MEGASCALE_PORT = 8081
 METRICS_PORT = 8431
@@ -57,6 +67,7 @@ METRICS_PORT = 8431
 def coordinator_port(attempt: int, chip: int = -1) -> int:
     """Return the port of JAX's coordinator in an attempt.
 
+    ``chip`` is the index of the only chip that the run uses on its worker; -1 for all chips.
     Consecutive attempts have different ports, so a process left over from an earlier attempt does
     not block the next one. Runs on different chips of a worker never share a port.
     """
@@ -64,5 +75,8 @@ def coordinator_port(attempt: int, chip: int = -1) -> int:
 
 
 def rendezvous_port(attempt: int, chip: int = -1) -> int:
-    """Return the port at which process 0 of an attempt waits for the other processes."""
+    """Return the port at which process 0 of an attempt waits for the other processes.
+
+    ``chip`` is described at ``coordinator_port``.
+    """
     return coordinator_port(attempt, chip) + ATTEMPT_PORTS

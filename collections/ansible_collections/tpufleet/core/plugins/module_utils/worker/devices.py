@@ -5,11 +5,17 @@ A trainer cannot open a device that another process holds.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+from .contract import ROOT
+
+_IN_IMAGE = re.compile(re.escape(ROOT) + r"/images/[0-9a-f]{64}/root(?=/)")
+"""Prefix of the paths of files that a run in a container image has open (image.py)."""
 
 
 def device_files(pattern: str, chip: int = -1) -> list[Path]:
-    """List the device files that match a pattern, or only that of the chip with index ``chip``.
+    """List the device files that match a glob, or only that of the chip with index ``chip``.
 
     ``/dev/vfio/vfio`` controls all devices, so it does not count as one.
     """
@@ -27,7 +33,8 @@ def _number(path: Path) -> tuple[int, str]:
 def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
     """List the processes that hold a device open, as ``python3 (pid 812) holds /dev/accel0``.
 
-    With ``chip``, only that chip's device counts.
+    ``pattern`` is a glob of device files. If ``chip`` is not negative, only the device of the chip
+    with this index counts.
     """
     devices = {str(path) for path in device_files(pattern, chip)}
     found = []
@@ -38,7 +45,7 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
 
 
 def groups(pattern: str, root: Path = Path("/")) -> list[int]:
-    """Return the ids of the groups, except root's, that may open the devices of a pattern."""
+    """Return the ids of the groups, except root's, that may open the devices that match a glob."""
     named = list(root.glob(pattern.lstrip("/"))) if pattern else []
     # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
     found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
@@ -46,11 +53,15 @@ def groups(pattern: str, root: Path = Path("/")) -> list[int]:
 
 
 def open_files(process: Path) -> set[str]:
-    """Return the paths of the files that a process has open; empty if it has just ended."""
+    """Return the paths of the files that a process has open; empty if it has just ended.
+
+    The directory of a container image is removed from the start of a path, so that a device has the
+    same path for a process in an image as for any other.
+    """
     found = set()
     try:
         for link in (process / "fd").iterdir():
-            found.add(str(link.readlink()))
+            found.add(_IN_IMAGE.sub("", str(link.readlink()), count=1))
     except OSError:
         return found
     return found

@@ -1,4 +1,7 @@
-"""Results of the doctor's checks, one line each. Python 3.9, because workers import this file."""
+"""Results of the checks of playbooks/doctor.yml, one line each.
+
+Python 3.9, because workers import this file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _WORDS = {OK: "ok  ", PROBLEM: "FIX ", UNKNOWN: "?   "}
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: its state (OK, PROBLEM or UNKNOWN), a message, and the fix."""
+    """The result of one check: its state (OK, PROBLEM or UNKNOWN), a message, and how to fix it."""
 
     check: str
     state: str
@@ -28,17 +31,17 @@ class Finding:
 
 
 def ok(check: str, message: str) -> Finding:
-    """Return a passing check."""
+    """Return the finding of a passed check."""
     return Finding(check, OK, message)
 
 
 def problem(check: str, message: str, fix: str = "") -> Finding:
-    """Return a failed check. ``fix`` is a command; empty if the message contains it."""
+    """Return the finding of a failed check. ``fix`` is empty if the message contains it."""
     return Finding(check, PROBLEM, message, fix)
 
 
 def unknown(check: str, why: str) -> Finding:
-    """Return a check that could not be made; ``why`` names the problem that prevented it."""
+    """Return the finding of a check that could not be made; ``why`` says what prevented it."""
     return Finding(check, UNKNOWN, why)
 
 

@@ -1,6 +1,6 @@
-"""The doctor's checks on a worker: disk, memory, devices, setup, versions, recent errors.
+"""The checks of playbooks/doctor.yml on a worker: disk, memory, devices, setup, recent errors, ….
 
-Python 3.9 and the standard library only, because workers run it. The checks leave no changes.
+Python 3.9 and the standard library only, because workers run it. The checks change nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,22 @@ LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
 
 @dataclass(frozen=True)
 class Machine:
-    """A worker, by its name in the inventory, and the paths to check.
+    """A worker, and the paths to check on it.
 
-    ``checkpoints`` is the default location of runs' checkpoints, ``workers`` the number of workers
-    of the TPU.
+    Args:
+        name: the worker's name in the inventory.
+        device_glob: the pattern of the accelerators' device files; empty if the worker has none.
+        chips: the number of device files that the worker must have.
+        proc: the directory of procfs.
+        root: tpufleet's directory of environments and programs.
+        lockfile: libtpu's lockfile.
+        tpu_logs: the directory of libtpu's logs.
+        disks: paths on the file systems whose free space is checked.
+        fleet_state: where run records are; a ``gs://`` URI is checked for write access.
+        checkpoints: the default location of runs' checkpoints.
+        workers: the number of workers of the TPU.
+        worker_id: the number of this worker in the TPU, from 0.
+        root_disk: a path on the worker's own disk.
     """
 
     name: str
@@ -57,7 +69,10 @@ class Machine:
 
 
 def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
-    """Run all checks and return their findings. ``kernel`` has the kernel's recent log lines."""
+    """Run all checks and return their findings.
+
+    ``kernel`` has the kernel's recent log lines (``kernel_lines``).
+    """
     found = [
         *disk_findings(machine),
         memory_finding(machine),
@@ -122,7 +137,7 @@ def memory_finding(machine: Machine) -> Finding:
 
 
 def device_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the number of devices, and that no process except runs holds one."""
+    """Check the number of devices, and that only processes of runs hold one open."""
     if not machine.device_glob:
         yield ok("devices", "none on this type of worker")
         return
@@ -155,14 +170,14 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
             "checkpoints",
             f"{machine.checkpoints} is on this worker's own disk, so runs on the "
             f"{machine.workers} workers of its TPU are refused",
-            "set bucket in group_vars/all/bucket.yml, or nfs_server and ansible-playbook setup.yml",
+            "set bucket in group_vars/all/bucket.yml, or mounts and ansible-playbook setup.yml",
         )
     else:
         yield ok("checkpoints", f"{machine.checkpoints} is not on this worker's own disk")
 
 
 def lock_finding(machine: Machine) -> Finding:
-    """Check libtpu's lockfile: one that no process holds keeps programs from using the chips."""
+    """Check libtpu's lockfile, which blocks the chips even if no process holds it."""
     check = "lockfile"
     if not machine.lockfile.exists():
         return ok(check, "none")
@@ -188,7 +203,7 @@ def setup_finding(machine: Machine) -> Finding:
 
 
 def version_findings(machine: Machine) -> Iterator[Finding]:
-    """Report the versions in the environment that the setup stamp names."""
+    """Check that the environment of the setup stamp exists; list its packages' versions."""
     told = read_stamp(machine.root) or {}
     env = machine.root / "envs" / str(told.get("environment") or "none")
     if not env.is_dir():
@@ -209,7 +224,10 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
 def records_findings(
     machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_write
 ) -> Iterator[Finding]:
-    """Check that this worker cannot write run records, because controllers act on them."""
+    """Check that this worker cannot write run records, because controllers act on them.
+
+    ``write`` tries to write below a URI and raises OSError if that fails.
+    """
     check = "run records"
     if not machine.fleet_state.startswith("gs://"):
         return
@@ -234,7 +252,7 @@ def records_findings(
 
 
 def kernel_finding(lines: Sequence[str]) -> Finding:
-    """Report the most recent errors in the kernel's log lines."""
+    """Search the kernel's log lines for errors, such as out of memory or I/O errors."""
     trouble = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
     if not trouble:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
@@ -244,13 +262,13 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
     return problem(
         "kernel",
         message,
-        "recreate its TPU: ansible-playbook playbooks/delete.yml -e tpu=NAME && "
+        "recreate the worker's TPU: ansible-playbook playbooks/delete.yml -e tpu=NAME && "
         "ansible-playbook playbooks/create.yml -e tpu=NAME",
     )
 
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:
-    """Report the most recent errors in libtpu's logs of the last day."""
+    """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
     trouble = []
     try:
         files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}

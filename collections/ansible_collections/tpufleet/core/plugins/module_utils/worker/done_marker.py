@@ -20,7 +20,7 @@ MAX_BYTES = 4096
 
 
 class DoneMarker(NamedTuple):
-    """The attempt that exited with 0, which ends its run, and the time in unix seconds."""
+    """The attempt that ended its run with exit code 0, and when it ended, in seconds since 1970."""
 
     run: str
     attempt: int
@@ -51,9 +51,9 @@ def parse_text(text: bytes, run: str) -> DoneMarker | None:
 def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarker | None:
     """Return the marker beside a run's checkpoints; None if there is none.
 
-    ``env`` has the trainer's variables, for the bucket's emulator. If they name a key file of the
-    trainer's own, the bucket is not read and the result is None. Raises OSError or ValueError if a
-    bucket cannot be read.
+    ``env`` has the trainer's variables, which may name an emulator of Cloud Storage. If they name a
+    key file of the trainer's own, the bucket may refuse this worker's service account, so it is not
+    read and the result is None. Raises OSError or ValueError if a bucket cannot be read.
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)

@@ -1,8 +1,9 @@
 """Copy of the leader's Python environment, including its bytecode.
 
 Installing an environment takes half a minute of CPU time, mostly to compile bytecode. Copying it
-takes little more than writing its files. A copy works only with the same interpreter. It preserves
-the files' modification times, by which Python validates bytecode (PEP 3147).
+takes little more than writing its files. The copy works only if this worker has the same Python
+interpreter as the leader. It preserves the files' modification times, by which Python validates
+bytecode (PEP 3147).
 """
 
 from __future__ import annotations
@@ -37,9 +38,14 @@ def fits(record: dict, python: Path) -> bool:
 
 
 def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
-    """Copy the leader's environment of the same name; continue an interrupted copy.
+    """Copy the leader's environment of the same name to ``env``; continue an interrupted copy.
 
     The marker file, which says that the environment is complete, is written last.
+
+    Args:
+        env: the environment's directory on this worker.
+        python: this worker's interpreter.
+        folder: the directory of the worker's key and ssh configuration (from_leader.py).
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
@@ -74,9 +80,9 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
 
 
 def read_marker(name: str, new: Path, folder: Path) -> dict:
-    """Copy the marker file of the leader's environment to ``new``; return its content.
+    """Copy the marker file of the leader's environment ``name`` to ``new``; return its content.
 
-    Raises FromLeaderError.
+    ``folder`` is described at ``copy_env``. Raises FromLeaderError.
     """
     alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
     pull(SERVED, name, new, options=alone, folder=folder)

@@ -36,6 +36,7 @@ UV_CACHE = "uv"
 _REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
 _REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
+_SPLIT = re.compile(r" for split \(markers: .*\)$")
 _STEP = re.compile(r"^\s*(?P<kind>error|cause): (?P<said>.*\S)", flags=re.MULTILINE)
 
 
@@ -50,9 +51,18 @@ def install_from_index(
 ) -> None:
     """Install an environment from a package index. uv checks the lock file's hashes.
 
-    uv does not download packages again that are in ``cache``; with ``offline``, it downloads
-    nothing. The environment's files are hard links to files of the cache. A cache from before the
-    last boot is removed, because a power cut may have damaged its files and uv would not notice.
+    The environment's files are hard links to files of the cache. A cache from before the last boot
+    is removed, because a power cut may have damaged its files and uv would not notice.
+
+    Args:
+        env: the directory to create.
+        lock: the text of the lock file.
+        python: the interpreter of the environment.
+        uv: the program uv.
+        extra_env: environment variables for uv, such as the URL of an index.
+        cache: uv's cache; packages in it are not downloaded again.
+        offline: whether to install from the cache alone.
+
     Raises EnvError, OSError.
     """
     if not is_checked(cache):
@@ -75,9 +85,10 @@ def install_from_index(
 def install_from_wheels(
     env: Path, lock: str, python: Path, uv: Path, wheels: Path, extra_env: Mapping[str, str]
 ) -> None:
-    """Install an environment from a directory of wheels, without network access.
+    """Install an environment from the directory ``wheels``, without network access.
 
-    uv checks each wheel against the lock file's hashes. Raises EnvError, OSError.
+    The other arguments are those of ``install_from_index``. uv checks each wheel against the lock
+    file's hashes. Raises EnvError, OSError.
     """
     variables = index_environment(extra_env)
     # A temporary cache on the environment's file system, so that files are linked, not copied.
@@ -97,7 +108,7 @@ class InstallError(Exception):
 
 
 def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> None:
-    """Create an empty environment; remove an incomplete one first. Raises EnvError."""
+    """Create an empty environment at ``env``, after removing what is there. Raises EnvError."""
     if env.exists():
         shutil.rmtree(env)
     env.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +118,7 @@ def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> No
 def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *source: str) -> None:
     """Install the packages that a lock file pins, checking their hashes. Raises InstallError.
 
-    ``source`` has uv's options for where to find the packages.
+    ``lock`` is the lock file's text. ``source`` has uv's options for where to find the packages.
     """
     words = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
@@ -163,15 +174,19 @@ def download_error(output: str) -> EnvError:
     missing = _REQUIRED.search(" ".join(output.split()))
     if missing and not _NEEDED.search(output):
         return no_wheel(missing["what"])
-    steps = [found["said"] for found in _STEP.finditer(output)]
-    said = ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
-    return EnvError(f"{DOWNLOADING}: {said}. {FIX}")
+    return EnvError(f"{DOWNLOADING}: {failed_steps(output)}. {FIX}")
+
+
+def failed_steps(output: str) -> str:
+    """Return the step at which uv failed and the last cause, as one line without a full stop."""
+    steps = [_SPLIT.sub("", found["said"].rstrip(".")) for found in _STEP.finditer(output)]
+    return ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Mask the values in ``env`` that may contain a password.
+    """Replace the values in ``env`` that may contain a password by asterisks in uv's output.
 
-    uv shows such a value in its output if it is a URL that uv cannot parse.
+    uv shows such a value if it is a URL that uv cannot parse.
     """
     for value in env.values():
         if "@" in str(value):
@@ -180,7 +195,10 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
 
 
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for uv, with pip's index variables applied to uv too."""
+    """Return the environment variables for uv: this process's, with those of ``env`` added.
+
+    The variables that name pip's indexes are applied to uv too.
+    """
     variables = network_environment({**os.environ, **env})
     own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
     if variables.get("PIP_INDEX_URL") and not own:
@@ -196,7 +214,10 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
-    """Copy uv's cache from the leader; on failure, remove it. Raises FromLeaderError."""
+    """Copy uv's cache from the leader to ``cache``; on failure, remove it. Raises FromLeaderError.
+
+    ``folder`` is the directory of the worker's key and ssh configuration (from_leader.py).
+    """
     cache.mkdir(parents=True, exist_ok=True)
     try:
         pull("cache", UV_CACHE, cache, folder=folder)
@@ -207,7 +228,7 @@ def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove packages from uv's cache that no environment has a hard link to.
+    """Remove packages from uv's cache of which no environment has a hard link.
 
     uv stores packages in "archive-v0/…". If a package is missing there, uv downloads it again.
     """

@@ -45,7 +45,10 @@ def active_runs() -> list[str]:
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
-    """List environments to remove: not ``current``, none in use, not the newest ``keep`` others."""
+    """List environments to remove: not ``current``, none in use, not the newest ``keep`` others.
+
+    ``envs`` is the directory of the environments, and ``used`` has the names of those in use.
+    """
     known = [
         path
         for path in envs.glob("*")

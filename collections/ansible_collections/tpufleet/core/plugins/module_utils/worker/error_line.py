@@ -2,7 +2,7 @@
 
 Python prints an exception after its stack, whose frames are indented. Of chained exceptions, the
 last one ended the program. Notes (PEP 678), such as JAX's "For simplicity, JAX has removed its
-internal frames", follow the exception, so the last line of a log may be a note. Pure; Python 3.9.
+internal frames", follow the exception, so the last line of a log may be a note. Python 3.9.
 """
 
 from __future__ import annotations

@@ -14,7 +14,14 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from .contract import OUTPUTS, RENDEZVOUS_SECONDS, RUN_NAME, coordinator_port, rendezvous_port
+from .contract import (
+    IMAGE,
+    OUTPUTS,
+    RENDEZVOUS_SECONDS,
+    RUN_NAME,
+    coordinator_port,
+    rendezvous_port,
+)
 from .node_identity import NodeIdentity
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -80,6 +87,10 @@ def _outputs(value: Any) -> str:
     return value if value == "" else _text(OUTPUTS)(_path(value))
 
 
+def _image(value: Any) -> str:
+    return value if value == "" else _text(IMAGE)(value)
+
+
 def _number(least: int, most: int) -> Check:
     def check(value: Any) -> int:
         if not least <= checked(value, int) <= most:
@@ -135,8 +146,8 @@ def _nodes(value: Any) -> tuple[NodeIdentity, ...]:
     nodes = _items(_MAX_NODES, lambda node: isinstance(node, Mapping))(value)
     try:
         return tuple(NodeIdentity.parse(*map(node.get, ("name", "zone", "id"))) for node in nodes)
-    except ValueError:
-        raise ValueError("has an item that does not identify a TPU") from None
+    except ValueError as error:
+        raise ValueError(f"has an item that is not a TPU's name, zone and id: {error}") from None
 
 
 def _required(check: Check) -> Any:
@@ -158,6 +169,9 @@ class LaunchSpec:
         release: the id of the code's release on the workers and in the controller's cache.
         requirements: SHA-256 of the lock file of the Python environment.
         command: the words of the trainer's command, with ``{…}`` for values of the run contract.
+        image: the container image in whose files the command runs; empty for the worker's own.
+        starts_in_image: whether the command starts in the image's working directory instead of the
+            release.
         checkpoints: the run's own checkpoint directory or ``gs://`` URI.
         tpu: a value that ``-e tpu=`` accepts, or ``multislice_NAME``.
         attempt: the number of the attempt; 0 until the run record has it.
@@ -193,6 +207,8 @@ class LaunchSpec:
     config_name: str = _optional(_text(_FILE_NAME), "config.yml")
     env: Mapping[str, str] = field(default_factory=dict, metadata={"check": _env})
     jax_requirements: str = _optional(_text(_REQUIREMENTS), "")
+    image: str = _optional(_image, "")
+    starts_in_image: bool = _optional(_flag, False)
     compile_cache: str = _optional(_path, "")
     outputs: str = _optional(_outputs, "")
     volatile_checkpoints: bool = _optional(_flag, False)
@@ -242,8 +258,9 @@ class LaunchSpec:
     def definition(self) -> dict[str, Any]:
         """Return the fields that identify a launch across attempts.
 
-        They exclude the attempt's number, and where and how the attempt runs. Fields with default
-        values are left out, so that a field that a later version adds does not change the identity.
+        Left out are the attempt's number, where it runs, and options such as ``outputs`` that do
+        not change what is trained. Fields with default values are left out too, so that a field
+        that a later version adds does not change the identity.
         """
         defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
         return {

@@ -17,13 +17,14 @@ from .safe_files import make_directory, parent_of
 DIRECTORY = Path("/run/tpufleet/locks")
 RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
+IMAGES = DIRECTORY / "images"
 
 
 @contextmanager
 def one_at_a_time(lock: Path) -> Iterator[None]:
     """Wait for a lock, then hold it until the context ends.
 
-    Gives the directory of the lock file to this user alone (mode 0700). Raises OSError.
+    Makes the directory of the lock file accessible to this user alone (mode 0700). Raises OSError.
     """
     make_directory(lock.parent, os.geteuid(), 0o700)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

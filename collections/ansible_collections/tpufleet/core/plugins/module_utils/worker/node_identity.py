@@ -1,4 +1,7 @@
-"""The identity of a TPU, and patterns of its fields. Python 3.9, because workers import it."""
+"""The identity of a TPU, and patterns of its fields.
+
+Python 3.9, because workers import this file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ZONE = r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?"
 class NodeIdentity:
     """The identity of one TPU.
 
-    ``id`` is the API's ``Node.id``, which a later TPU of the same name does not have.
+    ``id`` is the API's ``Node.id``, which differs for a later TPU of the same name.
     """
 
     name: str

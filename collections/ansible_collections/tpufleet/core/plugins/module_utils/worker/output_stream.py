@@ -1,14 +1,15 @@
-"""What is new in the output of a run on this worker, as objects to store.
+"""New output of a run on this worker, as objects to store.
 
 The output of an attempt is what its processes append to ``log`` and ``metrics.jsonl`` in the run's
 directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/PROCESS``:
 
 - ``start.json``: what began where and when; stored first;
-- ``log/SEGMENT`` and ``metrics/SEGMENT``: parts of the two files, named by 12 digits. In order of
+- ``log/SEGMENT`` and ``metrics/SEGMENT``: pieces of the two files, named by 12 digits. In order of
   their names they contain everything that was appended. Only the newest one is replaced, as it
   grows. Each ends with a line, except within a line that is longer than a segment, at the end of
   the attempt, and where the log was rotated within a line;
-- ``exit.json``: how the attempt ended; stored last, so that the rest is complete if it is there.
+- ``exit.json``: how the attempt ended; stored last, so its existence shows that all other objects
+  are stored.
 
 The directory ``output`` in a run's directory has three files for each attempt: ``ATTEMPT.json``
 (written at its start), ``ATTEMPT.exit.json`` (how it ended) and ``ATTEMPT.state.json`` (how much of
@@ -35,9 +36,9 @@ from .safe_files import open_file, read_json, read_text, write_file
 OUTPUT = "output"
 START, EXIT = "start.json", "exit.json"
 FILES = {"log": "log", "metrics": "metrics.jsonl"}
-"""The files whose content is stored, by the name of the directory of their segments."""
+"""The files whose content is stored, by the directory of their pieces in the stored output."""
 SEGMENT_BYTES = 1 << 17
-"""Maximum size of a segment, and the least difference between the numbers of two segments."""
+"""Maximum size of a stored piece of a file, and the least difference of two pieces' numbers."""
 MAX_JSON_BYTES = 4096
 """Maximum size of ``start.json`` and ``exit.json``."""
 SEGMENT_NAME = re.compile(r"[0-9]{12}")
@@ -61,7 +62,7 @@ _LINE_BYTES = 4096
 
 
 class Mark(NamedTuple):
-    """A place in a file, recognized by a digest of the bytes before it."""
+    """A position in a file, with a digest of the bytes before it to detect changes."""
 
     position: int
     digest: str
@@ -72,7 +73,7 @@ class Stream(NamedTuple):
 
     ``position`` is the offset in the file of the first byte that is not stored. ``segment`` is the
     number of the newest segment, which has the ``length`` bytes before that position. ``marks`` are
-    places at growing distances before it, the nearest first, the last at the file's start.
+    at growing distances before the position, the nearest first, the last at the file's start.
     """
 
     position: int
@@ -95,8 +96,8 @@ class Attempt(NamedTuple):
     """The content of ``ATTEMPT.json``.
 
     ``location`` is the ``gs://`` URL of the run's stored output; empty if the controller collects
-    it. ``emulator`` is the address of the bucket's emulator; empty for Google's. The ``streams``
-    are at the sizes that the files had before the attempt.
+    it. ``emulator`` is the address of the bucket's emulator; empty for Google's. The positions of
+    the ``streams`` are the sizes that the files had before the attempt.
     """
 
     start: Start
@@ -106,7 +107,7 @@ class Attempt(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is stored of an attempt that began at ``began``."""
+    """How much of an attempt's output is stored. ``began`` is when the attempt began."""
 
     began: float
     streams: Mapping[str, Stream]
@@ -126,15 +127,15 @@ class Upload(NamedTuple):
 
 
 def streams_here(folder: Path) -> dict[str, Stream]:
-    """Return the streams that begin at the present ends of a run's files."""
+    """Return a stream for each file of a run, which begins at the file's present end."""
     return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
 
 
 def write_attempt(folder: Path, attempt: Attempt) -> None:
     """Write ``ATTEMPT.json`` in the run's directory. Raises OSError.
 
-    Removes the files of attempts of this number or a higher one: they are of another run of this
-    name, whose record was deleted or is another controller's.
+    Removes the files of attempts with this number or a higher one: they belong to another run of
+    this name, whose record was deleted or is on another controller.
     """
     (folder / OUTPUT).mkdir(exist_ok=True)
     for path in list((folder / OUTPUT).iterdir()):
@@ -165,7 +166,7 @@ def start_files(folder: Path) -> dict[int, int]:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """Return the attempts in a run's directory whose output is not known to be stored, in order."""
+    """Return the attempts in a run's directory that are not stored completely, oldest first."""
     numbers = sorted(start_files(folder))
     attempts = (_attempt(read_json(_path(folder, f"{number}.json"))) for number in numbers)
     return [
@@ -187,7 +188,7 @@ def parse_start(text: bytes) -> Start | None:
 def read_end(folder: Path, attempt: int) -> bytes | None:
     """Return the JSON text in which ``attempt_end`` recorded how an attempt ended; None if none.
 
-    It is in exit.json, too, until the run's next attempt.
+    The text of the last attempt is also in exit.json, until the next attempt starts.
     """
     for path in (_path(folder, f"{attempt}.exit.json"), folder / EXIT):
         text = read_text(path, MAX_JSON_BYTES) or ""
@@ -217,7 +218,7 @@ def forget(folder: Path, attempt: int) -> None:
 
 
 def parse_state(value: object, attempt: Attempt) -> State:
-    """Return the state of an attempt from JSON; nothing is stored if it is not of this attempt."""
+    """Validate a state; if it is invalid or of another attempt, return one with nothing stored."""
     start = attempt.start
     with suppress(KeyError, TypeError, ValueError):
         if isinstance(value, Mapping) and value["began"] == start.began:
@@ -252,6 +253,9 @@ def uploads_of(
     """
     if state.has_exit:
         return
+    # Stop at the files' current sizes, because a trainer may write faster than its output is
+    # uploaded.
+    ends = following.streams if following else streams_here(folder)
     if not state.has_start:
         state = state._replace(has_start=True)
         yield Upload(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)
@@ -259,8 +263,8 @@ def uploads_of(
     names = list(FILES)
     while names:
         for name in tuple(names):
-            until = following.streams[name] if following else None
-            grown = next_segment(folder / FILES[name], state.streams[name], until, is_final)
+            path = folder / FILES[name]
+            grown = next_segment(path, state.streams[name], ends[name], is_final)
             if grown is None:
                 names.remove(name)
                 continue
@@ -272,7 +276,7 @@ def uploads_of(
 
 
 def next_segment(
-    path: Path, stream: Stream, following: Stream | None = None, is_final: bool = False
+    path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
     """Return the stream after its newest segment has grown, with the content of that segment.
 
@@ -287,39 +291,35 @@ def next_segment(
     Args:
         path: the file.
         stream: what is stored of it.
-        following: where the next attempt began; None to read to the end of the file. If the file
-            was rotated since then, this is a place in the rotated copy.
+        end: where to end. If the file was rotated afterwards, this is a place in the rotated copy.
         is_final: whether the attempt has ended, so that its last line may have no newline.
     """
     try:
         with open_file(path) as opened:
-            # What follows a changed mark is of the next attempt, which stores it again.
-            until = None if following is None else _unchanged(opened, following)
-            place = _unchanged(opened, stream)
+            # If the bytes before a mark have changed, the file was rewritten after ``end`` was
+            # measured.
+            until, place = _unchanged(opened, end), _unchanged(opened, stream)
             if place == stream.position:
                 return _grown(opened, stream, until, is_final)
-            is_rotated = following is not None and until != following.position
-            rest = _rest_of_rotated(path, stream, following if is_rotated else None)
-            if rest or (until is not None and until <= place):
+            rest = _rest_of_rotated(path, stream, end if until != end.position else None)
+            if rest or until <= place:
                 return rest
             return _new_segment(opened, stream, place)
     except OSError:
         return None
 
 
-def _rest_of_rotated(
-    path: Path, stream: Stream, following: Stream | None
-) -> tuple[Stream, bytes] | None:
+def _rest_of_rotated(path: Path, stream: Stream, end: Stream | None) -> tuple[Stream, bytes] | None:
     with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as opened:
         if _unchanged(opened, stream) == stream.position:
-            until = None if following is None else _unchanged(opened, following)
+            until = None if end is None else _unchanged(opened, end)
             return _grown(opened, stream, until, is_final=True)
     return None
 
 
 def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
     segment = stream.segment + SEGMENT_BYTES
-    if segment >= _MAX_SEGMENT:  # its name would be too long
+    if segment >= _MAX_SEGMENT:  # more than 12 digits
         return None
     return Stream(position, _marks(opened, position), segment), b""
 
@@ -327,7 +327,7 @@ def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stre
 def _grown(
     opened: IO[bytes], stream: Stream, until: int | None, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return ``next_segment`` of a file in which everything that is stored is unchanged."""
+    """Return the result of ``next_segment`` for a file whose stored bytes have not changed."""
     begin = stream.position - stream.length
     most = SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, max(0, until - begin))
     if most < stream.length:
@@ -350,7 +350,7 @@ def _grown(
 
 
 def _unchanged(opened: IO[bytes], stream: Stream) -> int:
-    """Return the position of the nearest mark before which no mark shows a change of the file."""
+    """Return the highest marked position up to which no mark shows that the file has changed."""
     place = 0
     for mark in reversed(stream.marks):
         if _mark(opened, mark.position) != mark:
@@ -369,7 +369,7 @@ def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
 
 
 def _line_start(opened: IO[bytes], position: int) -> int:
-    """Return the last start of a line before a position; the position if its line is very long."""
+    """Return where the line before a position begins, or the position if that line is very long."""
     begin = max(0, position - _LINE_BYTES)
     opened.seek(begin)
     newline = opened.read(position - begin).rfind(b"\n")
@@ -415,7 +415,7 @@ def _start(value: Mapping) -> Start | None:
     found = Start(*(value.get(name) for name in Start._fields))
     texts = isinstance(found.run, str) and isinstance(found.worker, str)
     if not texts or not RUN_NAME.fullmatch(found.run):
-        raise ValueError("run or worker")
+        raise ValueError("invalid run or worker")
     if len(found.worker) > 253 or _CONTROL.search(found.worker):
         raise ValueError("worker")
     if isinstance(found.began, bool) or not isinstance(found.began, (int, float)):
@@ -424,7 +424,7 @@ def _start(value: Mapping) -> Start | None:
         raise ValueError("began")
     for number in (found.attempt, found.process_id):
         if _number(number) >= _MAX_NAMED:
-            raise ValueError("attempt or process_id")
+            raise ValueError("invalid attempt or process_id")
     return found
 
 

@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .contract import MEGASCALE_PORT, METRICS_PORT, WORKER_FORMAT
 from .launch_spec import VARIABLE, LaunchSpec
-from .run import RunError, WorkerPaths
+from .run import RunError, WorkerPaths, env_variables
 
 MAX_LAUNCH_BYTES = 1 << 24
 """Maximum size of ``launch.json``.
@@ -25,6 +26,14 @@ MIN_SECRET = 8
 """Minimum length of a secret in characters.
 
 Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
+"""
+_SECRET_NAME = re.compile(
+    r"(^|_)((API)?(KEY|TOKEN)|SECRET)$|SECRET_|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
+)
+VAULT = "ansible-vault create inventory/gcp/group_vars/all/secrets.yml"
+"""The command that creates the encrypted file of secrets.
+
+If the file exists, the command fails and says to use ``ansible-vault edit``.
 """
 
 
@@ -122,25 +131,28 @@ def contract_variables(process: Process, paths: WorkerPaths) -> dict[str, str]:
 
 
 def environment(
-    process: Process, paths: WorkerPaths, trust: Mapping[str, str], compile_cache: str = ""
+    process: Process,
+    paths: WorkerPaths,
+    trust: Mapping[str, str],
+    compile_cache: str = "",
+    image_path: str = "",
 ) -> dict[str, str]:
-    """Return all variables of the unit. Those of the run contract override all others.
+    """Return all environment variables of a run's unit; those of the run contract have precedence.
 
     ``trust`` has variables with the paths of the system's CA certificates. An empty
-    ``compile_cache`` means a directory of this worker.
+    ``compile_cache`` means a directory of this worker. ``image_path`` is the variable PATH of the
+    run's image; if it is set, programs and certificates are the image's own.
     """
-    home = paths.python_env(process.python_env)
     rendezvous = process.spec.workers > 1 and process.token
+    programs = {**env_variables(paths, process.python_env), **trust}
+    if image_path:
+        own = {*trust, "VIRTUAL_ENV"}
+        programs = {name: value for name, value in programs.items() if name not in own}
+        programs["PATH"] = image_path
     return {
         "HOME": str(paths.home),
-        "PATH": f"{home}/bin:{paths.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        "VIRTUAL_ENV": str(home),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        # Otherwise JAX turns SIGTERM into a preemption notice, which few trainers check.
-        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        **programs,
         "JAX_COMPILATION_CACHE_DIR": compile_cache or str(paths.state / "jax-cache"),
-        **trust,
         **process.variables(),
         **contract_variables(process, paths),
         **({"TPUFLEET_RENDEZVOUS_TOKEN": process.token} if rendezvous else {}),
@@ -192,9 +204,35 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
         )
 
 
-def launch_file(process: Process) -> str:
+def plain_secrets(variables: Mapping[str, object]) -> str:
+    """Return an error that names the variables that look like secrets; empty if none does.
+
+    ``variables`` are those that are not kept secret. One with a short value does not count, because
+    the option ``secrets`` would refuse it.
+    """
+    names = ", ".join(
+        sorted(
+            name
+            for name, value in variables.items()
+            if _SECRET_NAME.search(name) and len(str(value)) >= MIN_SECRET
+        )
+    )
+    return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""
+
+
+def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
+    """Raise RunError if a variable looks like a secret by its name, such as API_KEY.
+
+    ``where`` is the option that sets the variables, for the error.
+    """
+    if problem := plain_secrets(variables):
+        raise RunError(f"{where}: {problem}. Move them to secrets, in a vault: {VAULT}")
+
+
+def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str:
     """Format ``launch.json``: the launch, and the values that this worker adds to it.
 
+    ``image`` is what roles/run/files/attempt needs of the run's image (``Image.for_attempt``).
     Raises RunError for a launch that is longer than readers of the file accept.
     """
     content = {
@@ -203,6 +241,7 @@ def launch_file(process: Process) -> str:
         "python_env": process.python_env,
         "identity": process.identity(),
         "format": WORKER_FORMAT,
+        **({"image": image} if image else {}),
     }
     text = json.dumps(content, indent=1) + "\n"
     if len(text) > MAX_LAUNCH_BYTES:
@@ -224,4 +263,5 @@ def launch_summary(content: Mapping) -> dict:
         return dict(content)
     kept = ("attempt", "release", "command", "checkpoints", "chip", "workers")
     of_the_spec = {name: spec.get(name) for name in kept}
-    return {**of_the_spec, **{name: value for name, value in content.items() if name != "spec"}}
+    added = {name: value for name, value in content.items() if name not in ("spec", "image")}
+    return {**of_the_spec, **added}

@@ -1,4 +1,4 @@
-"""Python environments of a worker: interpreter, name, completeness, and a test of JAX.
+"""Python environments of a worker: interpreter, name, completeness and disk space.
 
 Python 3.9 and the standard library only, because it runs before anything is installed.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pwd
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,22 +17,16 @@ from pathlib import Path
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
-CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+NEEDED_MB = 1200
+"""Disk space in MB that an environment needs, without what is in NEEDED_MB_FOR."""
+NEEDED_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
+"""Disk space in MB that an environment needs in addition, by the start of a package's name."""
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 DOWNLOADING = "downloading what the lock file pins"
 FIX = (
     "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
     "ansible-playbook setup.yml"
 )
-PROOF = """
-import json, jax
-print(json.dumps({
-    "jax": jax.__version__,
-    "platform": jax.local_devices()[0].platform,
-    "devices": jax.local_device_count(),
-}))
-"""
 INTERPRETER = """
 import json, os, platform, sys, sysconfig
 print(json.dumps({
@@ -44,19 +36,6 @@ print(json.dumps({
     "libc": platform.libc_ver()[1],
 }))
 """
-SLICE_PROOF = """
-import json, os, jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-where, count, mine, seconds = json.loads(os.environ["TPUFLEET_PROOF"])
-jax.distributed.initialize(where, count, mine, initialization_timeout=seconds)
-mesh = Mesh(jax.devices(), ("all",))
-ones = jax.jit(
-    lambda: jnp.ones(jax.device_count()), out_shardings=NamedSharding(mesh, PartitionSpec("all"))
-)()
-total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(ones)
-print(json.dumps({"devices": jax.device_count(), "sum": float(total)}))
-"""
 
 
 class EnvError(Exception):
@@ -64,7 +43,7 @@ class EnvError(Exception):
 
 
 def no_wheel(what: str) -> EnvError:
-    """Return the error for a package that no index has a wheel for."""
+    """Return the error for a package (``what``) that no index has a wheel for."""
     return EnvError(
         f"no index has a wheel of {what} for this Python. "
         f"Lock with uv pip compile --only-binary :all:. {FIX}"
@@ -120,7 +99,8 @@ def interpreter(python: Path) -> dict:
 def measure(env: Path) -> dict[str, int]:
     """Return the number and bytes of an environment's files, and the bytes of its bytecode.
 
-    The marker is not counted, nor is bytecode of the packages' tests, which root may write later.
+    The marker file COMPLETE is not counted, nor is bytecode of the packages' tests, which is
+    written only when root imports them.
     """
     found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
@@ -161,12 +141,18 @@ def is_complete(env: Path) -> bool:
 
 
 def is_checked(what: Path) -> bool:
-    """Return whether an environment was checked, or a cache created, since the last boot."""
+    """Return whether an environment was checked, or a cache created, since the last boot.
+
+    ``what`` is the directory of the environment or of the cache.
+    """
     return (CHECKED / what.name).exists()
 
 
 def mark_checked(what: Path) -> None:
-    """Record that an environment or a cache needs no check until the next boot."""
+    """Record that an environment or a cache needs no check until the next boot.
+
+    ``what`` is its directory.
+    """
     try:
         CHECKED.mkdir(mode=0o755, parents=True, exist_ok=True)
         (CHECKED / what.name).touch()
@@ -177,6 +163,13 @@ def mark_checked(what: Path) -> None:
 def packages(lock: str) -> list[str]:
     """List the packages that a lock file pins, as ``name==version``."""
     return re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)", lock, flags=re.MULTILINE)
+
+
+def needed_mb(lock: str) -> int:
+    """Return the disk space in MB that the installation of a lock file needs."""
+    pinned = packages(lock)
+    found = (mb for name, mb in NEEDED_MB_FOR.items() if any(p.startswith(name) for p in pinned))
+    return NEEDED_MB + sum(found)
 
 
 def check_free_space(folder: Path, needed_mb: int) -> None:
@@ -195,7 +188,7 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
 
 
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
-    """Return variables with which pip and uv trust the system's CA certificates.
+    """Return ``base`` with the variables by which pip and uv trust the system's CA certificates.
 
     These certificates may include a company's own certificate authority.
     """
@@ -211,7 +204,10 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
 
 
 def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
-    """Run a command and return its output. Raises EnvError with ``what`` and the error output."""
+    """Run a command and return its output.
+
+    Raises EnvError with ``what``, which names the step for the user, and the error output.
+    """
     try:
         done = subprocess.run(
             list(words), env=dict(env), capture_output=True, text=True, check=False
@@ -229,75 +225,3 @@ def error_summary(output: str) -> str:
     if any("No space left on device" in line for line in lines):
         return "no space left on the disk: free space, then run: ansible-playbook setup.yml"
     return "; ".join(lines[-3:]) if lines else "no error output"
-
-
-def proof_environment(platform: str, chips: int) -> dict[str, str]:
-    """Return environment variables that limit JAX to this worker.
-
-    On a slice of several workers, libtpu would otherwise wait forever for the others.
-    """
-    variables = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/nonexistent",
-        "JAX_PLATFORMS": platform,
-    }
-    if platform == "tpu":
-        variables["TPU_PROCESS_BOUNDS"] = "1,1,1"
-        variables["TPU_CHIPS_PER_PROCESS_BOUNDS"] = CHIP_BOUNDS.get(chips, "2,2,1")
-        variables["TPU_VISIBLE_CHIPS"] = ",".join(str(chip) for chip in range(chips or 4))
-    return variables
-
-
-def prove_worker(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict:
-    """Run JAX on this worker's devices as ``user`` and return ``{jax, platform, devices}``.
-
-    Raises EnvError with the last lines of JAX's output.
-    """
-    late = f"JAX found no {platform} device within {seconds} s: another process may hold it"
-    return run_jax(env, PROOF, proof_environment(platform, chips), seconds, user, late)
-
-
-def prove_slice(
-    env: Path, platform: str, place: tuple[str, int, int], seconds: int, user: str
-) -> dict:
-    """Run JAX on all workers of a slice and return ``{devices, sum}``.
-
-    ``place`` is the coordinator (host:port), the number of processes and this process's id. The
-    devices compute ``sum`` together: each adds 1. Raises EnvError.
-    """
-    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
-    variables["JAX_PLATFORMS"] = platform
-    variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
-    late = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
-    return run_jax(env, SLICE_PROOF, variables, seconds + 15, user, late)
-
-
-def run_jax(
-    env: Path, script: str, variables: Mapping[str, str], seconds: int, user: str, late: str
-) -> dict:
-    """Run a script as a user and return its last output line, parsed as JSON.
-
-    Raises EnvError; its message is ``late`` if the script takes longer than ``seconds``.
-    """
-    account = pwd.getpwnam(user)
-    child = subprocess.Popen(
-        [str(env / "bin/python"), "-c", script],
-        env=dict(variables),
-        cwd="/",
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=os.getgrouplist(user, account.pw_gid),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, errors = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-        raise EnvError(late) from error
-    if child.returncode != 0:
-        raise EnvError(f"JAX does not run: {error_summary(errors)}")
-    return json.loads(out.strip().splitlines()[-1])

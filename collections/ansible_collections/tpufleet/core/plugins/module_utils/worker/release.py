@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -58,7 +59,7 @@ def check_link(path: str, target: str) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raise ReleaseError for a path that is not inside the tree."""
+    """Raise ReleaseError for a path in a manifest that could lead out of the release."""
     parts = path.split("/")
     if path.startswith("/") or not all(parts) or {".", ".."} & set(parts):
         raise ReleaseError(
@@ -74,7 +75,7 @@ def read_entry(root: Path, path: str) -> Entry:
     full = f"{root}/{path}"
     status = os.lstat(full)
     if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(full)  # noqa: PTH115 - as below, in loops over thousands
+        target = os.readlink(full)  # noqa: PTH115 - faster, for thousands of files
         check_link(path, target)
         return Entry(path, "link", target)
     if not stat.S_ISREG(status.st_mode):
@@ -86,7 +87,7 @@ def read_entry(root: Path, path: str) -> Entry:
 def file_digest(path: str) -> str:
     """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - paths are made for less often
+    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - faster, for thousands of files
         while block := stream.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()
@@ -98,7 +99,7 @@ def build(root: Path, paths: Iterable[str]) -> list[Entry]:
 
 
 def release_id(entries: Iterable[Entry]) -> str:
-    """Return the name of a release, a digest that depends only on its files."""
+    """Return the name of a release, a digest that depends only on its ``entries``."""
     digest = hashlib.sha256()
     for entry in sorted(entries):
         for part in (entry.path, entry.kind, entry.digest):
@@ -128,7 +129,7 @@ def load(text: bytes) -> list[Entry]:
             check_link(entry.path, entry.digest)
         if links and links & {parent.as_posix() for parent in PurePosixPath(entry.path).parents}:
             raise ReleaseError(
-                f"the manifest names {printable(entry.path)}, which lies behind a link"
+                f"the manifest names {printable(entry.path)}, which is inside a symbolic link"
             )
     return entries
 
@@ -144,7 +145,10 @@ def present(root: Path) -> set[str]:
 
 
 def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
-    """Compare a tree with its manifest; return one line for each path that differs."""
+    """Compare a tree with the entries of its manifest.
+
+    Returns one line for each path that differs.
+    """
     wanted = {entry.path: entry for entry in entries}
     there = present(root)
     problems = [f"{printable(path)} does not belong there" for path in sorted(there - set(wanted))]
@@ -185,8 +189,8 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
     ``fill`` is called again without that release. The name appears only when the release is
     complete; after a failure nothing is left.
 
-    Files are not synced to disk, so a power cut can damage a release. Therefore every user of a
-    release verifies it first, and a push replaces a damaged one.
+    Files are not synced to disk, so a power cut can damage a release. Therefore every program that
+    uses a release verifies it first, and a push replaces a damaged one.
 
     Raises ReleaseError if the content does not match the name, OSError if it cannot be written, and
     whatever ``fill`` raises.
@@ -212,12 +216,28 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
     raise ReleaseError(f"the pushed files are not release {name}: {summary(problems)}")
 
 
+def is_linked(link: Path, release: Path) -> bool:
+    """Return whether ``link`` is a symbolic link to a release."""
+    return link.is_symlink() and os.path.realpath(link) == os.path.realpath(release)
+
+
+def link_to(release: Path, link: Path) -> None:
+    """Make ``link`` a symbolic link to a release, in one step. Raises OSError."""
+    new = link.with_name(f".{link.name}.{secrets.token_hex(8)}")
+    new.symlink_to(os.path.relpath(release, link.parent))
+    try:
+        new.replace(link)
+    except OSError:
+        new.unlink()
+        raise
+
+
 def take(incoming: Path, target: Path, last: Path | None) -> None:
     """Fill ``target`` with the files that the manifest in ``incoming`` lists.
 
-    Links files that the release ``last`` also has, and copies the others. Another user owns
-    ``incoming`` and may change it at any time: missing paths and other kinds of files are skipped,
-    and only the later verification of ``target`` counts. Raises ReleaseError, OSError.
+    Files that the release ``last`` also has are hard-linked, the others are copied. Another user
+    owns ``incoming`` and may change it at any time: missing paths and other kinds of files are
+    skipped, and only the later verification of ``target`` counts. Raises ReleaseError, OSError.
     """
     copy_file(f"{incoming}/{MANIFEST}", f"{target}/{MANIFEST}", MODES["file"])
     try:
@@ -237,7 +257,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
 
 
 def link_all(last: Path, target: Path) -> None:
-    """Link all files of the release ``last`` into ``target``, under the same names."""
+    """Hard-link all files of the release ``last`` into ``target``, under the same names."""
     entries = files_of(last)
     make_folders(target, entries)
     for path, kind, _ in entries:
@@ -246,7 +266,7 @@ def link_all(last: Path, target: Path) -> None:
 
 def make_folders(target: Path, entries: Iterable[Entry]) -> None:
     """Create the directories that contain a release's paths."""
-    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a str
         (target / folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -260,7 +280,11 @@ def files_of(release: Path | None) -> list[Entry]:
 
 
 def linked(source: str, destination: str, mode: int) -> bool:
-    """Hard-link a file of another release; return whether that was safe and possible."""
+    """Make ``destination`` a hard link to a file of another release; return whether that was safe.
+
+    Returns False without a link if the source is missing, does not have this ``mode``, or belongs
+    to another user, and if the file system allows no link.
+    """
     try:
         status = os.lstat(source)
         # A file that others own or can write to may change after the verification.
@@ -273,7 +297,7 @@ def linked(source: str, destination: str, mode: int) -> bool:
 
 
 def copy_file(source: str, destination: str, mode: int) -> None:
-    """Copy a regular file; skip a missing path and any other kind of file."""
+    """Copy a regular file and set its mode; skip a missing path and any other kind of file."""
     try:
         # Another user owns the source: follow no link, and do not block on a pipe.
         found = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -314,7 +338,10 @@ def newest(releases: Path) -> Path | None:
 
 
 def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
-    """Remove all releases except the ``kept`` newest and the ``used``; return the removed names."""
+    """Remove all releases except the ``kept`` newest and those whose names are in ``used``.
+
+    Returns the names of the removed releases.
+    """
     found = sorted(
         (path for path in releases.glob("[0-9a-f]*") if path.is_dir()),
         key=lambda path: path.stat().st_mtime,
@@ -330,7 +357,10 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
 
 
 def sweep(releases: Path) -> None:
-    """Remove leftovers of an interrupted install or prune. The caller must hold the lock."""
+    """Remove what an interrupted install or prune has left.
+
+    The caller must hold the lock that installations hold, so that it removes none in progress.
+    """
     for path in releases.glob(".*"):
         if path.is_dir():
             remove(path)

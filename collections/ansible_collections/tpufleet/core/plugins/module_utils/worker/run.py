@@ -1,4 +1,4 @@
-"""Names, paths and chips of a run on one worker. Pure. Python 3.9, standard library only."""
+"""Names, paths and chips of a run on one worker. Python 3.9, standard library only."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ class WorkerPaths(NamedTuple):
     etc: Path = Path(ETC_DIR)
 
     @property
+    def current(self) -> Path:
+        """A link to the release that was pushed last, for users who are logged in.
+
+        Runs do not use it, because each launch names its release.
+        """
+        return self.root / "current"
+
+    @property
     def home(self) -> Path:
         """The home directory of the trainer's user, which contains its caches."""
         return self.state / "home"
@@ -44,6 +52,19 @@ class WorkerPaths(NamedTuple):
     def unit_dir(self, run: str) -> Path:
         """Return the directory with a run's launch.json, environment and secrets."""
         return self.etc / "runs" / run
+
+
+def env_variables(paths: WorkerPaths, name: str) -> dict[str, str]:
+    """Return the environment variables with which runs use a Python environment."""
+    home = paths.python_env(name)
+    return {
+        "PATH": f"{home}/bin:{paths.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "VIRTUAL_ENV": str(home),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Otherwise JAX turns SIGTERM into a preemption notice, which few trainers check.
+        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+    }
 
 
 def check_name(run: str) -> str:
@@ -73,7 +94,10 @@ def command_words(command: str | list[str]) -> tuple[str, ...]:
 
 
 def overlap(chip: int, other: int) -> bool:
-    """Return whether two runs on a worker share a chip; -1 means all chips."""
+    """Return whether two runs on a worker share a chip.
+
+    ``chip`` and ``other`` are the indexes of the chips that the runs use; -1 means all chips.
+    """
     return chip < 0 or other < 0 or chip == other
 
 

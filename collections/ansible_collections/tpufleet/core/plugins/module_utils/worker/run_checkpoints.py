@@ -21,7 +21,10 @@ _REFUSALS = (401, 403, 404)
 
 
 def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
-    """Try to write to the location as the trainer will. Return why it fails; None if it works."""
+    """Try to write to a checkpoint location as the trainer will.
+
+    ``env`` has the trainer's variables. Returns why it fails; None if it works.
+    """
     if path.startswith("gs://"):
         return bucket_trouble(path, env)
     if "://" in path:
@@ -66,8 +69,9 @@ def unwritable(path: str, user: str = USER) -> str | None:
 def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
     """Try to write an object beside the checkpoints in a bucket, then delete it.
 
-    Uses this worker's service account. Writes nothing if the trainer has its own key file
-    (GOOGLE_APPLICATION_CREDENTIALS). Returns why it fails; None if it works.
+    Uses this worker's service account, with a token from the URL ``token_address``. Writes nothing
+    if the trainer's variables ``env`` name a key file of its own (GOOGLE_APPLICATION_CREDENTIALS).
+    Returns why it fails; None if it works.
     """
     if has_own_key(env):
         return None
@@ -87,15 +91,16 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
 
 
 def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
-    """Try to write to the location of a run's stored output. Return why it is refused, or None.
+    """Try to write to the location ``outputs`` of a run's stored output.
 
-    Tries nothing in the bucket of the checkpoints, because ``trouble`` does. A bucket that does not
-    answer is no trouble, because the service that stores output tries again.
+    Returns why the bucket refuses it, else None. Does nothing if the bucket is that of the
+    checkpoints, which ``trouble`` checks. Returns None for a bucket that does not respond, because
+    the service that stores output tries again. ``env`` has the trainer's variables.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None
     try:
-        # The service has no other variable of the trainer.
+        # The service that stores output gets no other variable of the trainer.
         try_write(outputs, {"STORAGE_EMULATOR_HOST": env.get("STORAGE_EMULATOR_HOST", "")})
     except OSError as error:
         if getattr(error, "code", None) in _REFUSALS:
@@ -115,7 +120,7 @@ def has_own_key(env: Mapping[str, str]) -> bool:
 
 
 def bucket_of(url: str) -> str:
-    """Return ``gs://BUCKET`` of a URL in it."""
+    """Return the ``gs://BUCKET`` that a ``gs://`` URL begins with."""
     return "/".join(url.split("/")[:3])
 
 
@@ -130,8 +135,9 @@ def grant(url: str) -> str:
 def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:
     """Write an object below a ``gs://`` URI and delete it, with this worker's service account.
 
-    ``env`` has the trainer's variables. An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises
-    OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
+    ``env`` has the trainer's variables, and ``token_address`` is the URL that issues access tokens.
+    An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises OSError (urllib.error.HTTPError with a
+    ``code`` if the request is refused), ValueError.
     """
     api = storage_api(env, token_address)
     place = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
@@ -143,7 +149,8 @@ def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
     """Return why checkpoints in a directory are lost with this TPU; None if they are not.
 
     They are lost on a worker's own disk and on the leader's disk (NFS). They survive in a bucket,
-    on another machine's NFS share and on a data disk.
+    on another machine's NFS share and on a data disk. ``leader`` is the leader's address, ``root``
+    a path on the worker's own disk.
     """
     if "://" in path:
         return None

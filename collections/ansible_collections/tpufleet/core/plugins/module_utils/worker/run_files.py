@@ -61,7 +61,7 @@ class Rendezvous(NamedTuple):
 
 
 def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
-    """Validate the content of heartbeat.json; None if there is no such file."""
+    """Validate ``found``, the content of heartbeat.json; None if there is no such file."""
     if found is None:
         return None
     return Heartbeat(
@@ -78,7 +78,7 @@ def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
 
 
 def read_exit(found: Mapping | None) -> Exit | None:
-    """Validate the content of exit.json; None if there is no such file."""
+    """Validate ``found``, the content of exit.json; None if there is no such file."""
     if found is None:
         return None
     return Exit(
@@ -91,7 +91,7 @@ def read_exit(found: Mapping | None) -> Exit | None:
 
 
 def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
-    """Validate the content of rendezvous.json; None if there is no such file."""
+    """Validate ``found``, the content of rendezvous.json; None if there is no such file."""
     if found is None:
         return None
     names, attempt = found.get("waiting_for"), found.get("attempt")

@@ -1,4 +1,4 @@
-"""Reading a part of a run's log: its last lines, or its lines after an offset."""
+"""Functions that read the end of a run's log, or the lines after an offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
 
 
 def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], int]:
-    """Return the complete lines of a log after a byte offset, and the offset after these lines.
+    """Return the complete lines of a log after the byte offset ``since``, and the next offset.
 
     Reads at most ``most`` bytes. A log that is now shorter than the offset is read from its start.
     """
@@ -40,7 +40,10 @@ def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], i
 
 
 def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
-    """Return the byte offset at which the last ``lines`` complete lines of a log begin."""
+    """Return the byte offset at which the last ``lines`` complete lines of a log begin.
+
+    Only the last ``most`` bytes of the log are searched.
+    """
     try:
         with open_file(path) as stream:
             start = max(0, stream.seek(0, os.SEEK_END) - most)

@@ -1,7 +1,7 @@
-"""The time that a run spent in steps that counted, computed from its metrics.
+"""The time that a run spent in steps that no restart repeated, computed from its metrics.
 
-Steps that a restart repeated, compilation, waiting and the time between attempts do not count.
-Python 3.9, because workers import this file.
+Compilation, waiting and the time between attempts do not count either. Python 3.9, because workers
+import this file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Line(NamedTuple):
 def progress(folder: Path) -> dict[str, float] | None:
     """Return the ``first`` and ``last`` step of a run's metrics, and the seconds that ``counted``.
 
-    Returns None if the metrics have fewer than two steps, or if the log is too long. Each attempt
-    is found by binary search, because the times in the file rise and there are few attempts.
+    The seconds are those spent in steps that no restart repeated. Returns None if the metrics have
+    fewer than two steps, or if the log is too long. Each attempt is found by binary search, because
+    the times in the file rise and there are few attempts.
     """
     log = folder / "log"
     try:
@@ -68,7 +69,10 @@ def progress(folder: Path) -> dict[str, float] | None:
 
 
 def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
-    """Return the starts of attempts in a run's log, in order, each as ``{attempt, time}``."""
+    """Return the starts of attempts in a run's log, in order, each as ``{attempt, time}``.
+
+    Only the first ``most`` bytes of the log are searched.
+    """
     try:
         with open_file(log) as stream:
             text = stream.read(most)
@@ -91,7 +95,7 @@ def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | Non
 
 
 def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
-    """Return the offset of the first line that is not before a time (binary search)."""
+    """Return the offset of the first line whose time is not before ``moment`` (binary search)."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2

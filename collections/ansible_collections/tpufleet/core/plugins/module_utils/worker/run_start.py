@@ -10,6 +10,7 @@ from pathlib import Path
 from . import run_checkpoints
 from .contract import USER, WORKER_FORMAT
 from .devices import groups, holders
+from .image import Image, image_folder, unit_settings
 from .launch_spec import MAX_CONFIG
 from .process import (
     Process,
@@ -20,7 +21,7 @@ from .process import (
 )
 from .python_env import is_complete, network_environment
 from .release import proven, summary
-from .run import WorkerPaths, chip_of, overlap
+from .run import RunError, WorkerPaths, chip_of, overlap
 from .run_state import RunState
 from .run_unit import UNIT, active, active_runs, observe, systemctl
 from .safe_files import is_directory, make_directory, read_text, remove_file, write_file
@@ -51,6 +52,8 @@ def is_same_launch(process: Process, launched: Mapping, paths: WorkerPaths) -> b
     if launched.get("format") == WORKER_FORMAT:
         return launched["identity"] == process.identity()
     spec = process.spec
+    if spec.image:  # the fields compared below do not include the image
+        return False
     main = {
         "release": spec.release,
         "command": list(spec.command),
@@ -102,14 +105,15 @@ def blockers(
             "this worker is not set up for this version of tpufleet. Set it up: "
             "ansible-playbook setup.yml"
         )
-    if not is_complete(paths.python_env(process.python_env)):
+    if not spec.image and not is_complete(paths.python_env(process.python_env)):
         found.append(
             f"the Python environment {process.python_env} is missing. Create it: "
             "ansible-playbook setup.yml"
         )
     if device_glob and spec.run not in running:
         found += [
-            f"{held}, but belongs to no run. Stop that process, then start the run again"
+            f"{held}, but belongs to no run. End it: "
+            "ansible-playbook playbooks/kill.yml -e strays=true"
             for held in holders(device_glob, chip=spec.chip)
         ]
     if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
@@ -144,15 +148,30 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
     return f"release {name}: {summary(problems)}. Push it: ansible-playbook playbooks/push.yml"
 
 
+def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> str:
+    """Return why the launch's image is not on this worker; empty if it is, or needs none.
+
+    ``reported`` is the error with which the image's installation failed; empty if it did not fail.
+    """
+    image = process.spec.image
+    if not image or Image.read(image_folder(paths, image)):
+        return ""
+    again = f"ansible-playbook train.yml -e run={process.spec.run} -e image={image}"
+    return reported or f"image {image}: it is missing. Launch the run again: {again}"
+
+
 def other_launch(launched: Mapping, process: Process) -> str:
-    """Describe how the active launch differs from the requested one."""
+    """Describe how the active launch ``launched`` differs from the requested one."""
     if launched.get("release") != process.spec.release:
         return f"release {launched.get('release')} (requested: {process.spec.release})"
     return "another config, command or set of workers"
 
 
 def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
-    """Write the files that the unit needs, then start the unit. Raises RunError, OSError."""
+    """Write the files that the unit needs, then start the unit. Raises RunError, OSError.
+
+    ``device_glob`` is the pattern of the device files that the process may open.
+    """
     account, spec = pwd.getpwnam(USER), process.spec
     run_dir, unit_dir = paths.run_dir(spec.run), paths.unit_dir(spec.run)
     for owned in (paths.home, run_dir):
@@ -161,20 +180,26 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
-    remove_file(unit_dir / "command")  # written by an older version
+    remove_file(unit_dir / "command")  # older versions wrote this file
     # durable=False: a power cut ends the run, so its files on this worker need not survive one.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     cache = usable_cache(spec.compile_cache, account)
-    variables = environment(process, paths, network_environment({}), cache)
+    image = Image.read(image_folder(paths, spec.image)) if spec.image else None
+    if spec.image and not image:
+        raise RunError(image_problem(process, paths))
+    path = image.path(paths) if image else ""
+    variables = environment(process, paths, network_environment({}), cache, path)
     write_file(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
     write_file(unit_dir / "secrets", secrets_file(process), 0o600, durable=False)
     is_known = (unit_dir / "launch.json").exists()
-    content = launch_file(process)
+    content = launch_file(process, image.for_attempt(variables) if image else None)
     write_file(unit_dir / "launch.json", content, 0o640, durable=False, group=account.pw_gid)
     unit = UNIT.format(spec.run)
-    allow(groups(device_glob), unit)
-    # Otherwise, if the start fails, the end of the last attempt would count as this one's.
+    places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
+    mounts = unit_settings(image, paths, places) if image else ""
+    configure(unit, {"device-groups.conf": allowed(groups(device_glob)), "image.conf": mounts})
+    # Without a reset, if the start fails, the end of the last attempt would count as its end.
     if is_known:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
@@ -183,8 +208,9 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
     """Create the shared compilation cache for the trainer's user alone; return its path or URI.
 
-    Returns an empty string if it cannot be created, because a run works without a cache. A
-    directory of another owner is not changed, because whoever launches a run chooses the path.
+    ``wanted`` is the path or URI to use. Returns an empty string if it cannot be created, because a
+    run works without a cache. A directory of another owner is not changed, because whoever launches
+    a run chooses the path.
     """
     if not wanted or "://" in wanted:
         return wanted
@@ -199,25 +225,40 @@ def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
     return wanted
 
 
-def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
-    """Give the unit's user the groups that currently own this worker's devices."""
-    place = folder / f"{unit}.d" / "device-groups.conf"
-    text = f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
-    before = place.read_text(encoding="utf-8") if place.exists() else ""
-    if text == before:
-        return
-    if text:
-        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_file(place, text, 0o644)
-    else:
-        place.unlink()
-    systemctl("daemon-reload")
+def allowed(gids: list[int]) -> str:
+    """Return a systemd drop-in that adds a unit's user to groups, so that it can open the devices.
+
+    ``gids`` has the ids of the groups that own the devices.
+    """
+    return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
+
+
+def configure(unit: str, drop_ins: Mapping[str, str], folder: Path = DROP_INS) -> None:
+    """Write a unit's drop-ins, and make systemd read them if one has changed.
+
+    ``drop_ins`` maps file names to texts; a file with an empty text is removed.
+    """
+    is_changed = False
+    for name, text in drop_ins.items():
+        place = folder / f"{unit}.d" / name
+        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        if text == before:
+            continue
+        is_changed = True
+        if text:
+            place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_file(place, text, 0o644)
+        else:
+            place.unlink()
+    if is_changed:
+        systemctl("daemon-reload")
 
 
 def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
     """Stop a run as its unit defines it (TERM, time to save, KILL) and free the devices.
 
-    Returns the processes that still hold a device, or with ``chip``, only that chip's device.
+    Returns the processes that still hold a device. If ``chip`` is not negative, only the device of
+    the chip with this index counts.
     """
     systemctl("stop", UNIT.format(run))
     return free_device(device_glob, chip=chip)[0]
@@ -226,15 +267,16 @@ def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
 def free_device(
     device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False, chip: int = -1
 ) -> tuple[list[str], bool]:
-    """Remove libtpu's lock file if no process holds a device and no run is active.
+    """Remove libtpu's lock file if no process holds it or a device, and no run is active.
 
-    Returns the processes that still hold a device (with ``chip``, only that chip's device), and
-    whether the lock file was removed, or with ``check``, would be removed.
+    With ``check``, nothing is removed. Returns the processes that still hold a device (if ``chip``
+    is not negative, the device of the chip with this index), and whether the lock file was, or with
+    ``check`` would be, removed.
     """
     if not device_glob:
         return [], False
     others, left = active_runs(), holders(device_glob)
-    taken = not left and not others and lockfile.exists()
+    taken = not (left or others or holders(str(lockfile))) and lockfile.exists()
     if taken and not check:
         lockfile.unlink(missing_ok=True)
     if chip >= 0:

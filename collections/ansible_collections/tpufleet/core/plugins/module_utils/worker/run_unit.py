@@ -8,17 +8,8 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from .contract import (
-    BAD_CONFIG,
-    DONE,
-    NOT_A_NUMBER,
-    NOT_SHARED,
-    PEER_ENDED,
-    RENDEZVOUS_FAILED,
-    SAVED,
-)
+from .end_state import KILLED_REASONS, ProcessState, end_state
 from .error_line import error_line, last_attempt
 from .process import MAX_LAUNCH_BYTES, launch_summary
 from .python_env import is_complete
@@ -45,26 +36,8 @@ END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED, …: wa
 ERROR_LINES = 200
 ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 """Values of systemd's ActiveState for a unit that has processes."""
-EXIT_CODES = {
-    DONE: (RunState.DONE, ReasonCode.NONE),
-    BAD_CONFIG: (RunState.FAILED, ReasonCode.BAD_CONFIG),
-    NOT_A_NUMBER: (RunState.FAILED, ReasonCode.LOSS_NOT_A_NUMBER),
-    SAVED: (RunState.INTERRUPTED, ReasonCode.SAVED),
-    RENDEZVOUS_FAILED: (RunState.FAILED, ReasonCode.RENDEZVOUS_FAILED),
-    PEER_ENDED: (RunState.INTERRUPTED, ReasonCode.PEER_ENDED),
-    NOT_SHARED: (RunState.FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED),
-}
-"""The state and the reason for each exit code of the run contract."""
-OTHER_EXIT_CODES = {
-    70: ReasonCode.NO_STEP,
-    126: ReasonCode.COMMAND_NOT_EXECUTABLE,
-    127: ReasonCode.COMMAND_NOT_FOUND,
-}
-"""The reasons for exit codes of this project's trainer (70) and of a shell (126, 127)."""
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
 """Failures before the trainer started. Their error message is in rendezvous.json."""
-KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
-"""Failures after which the log has no error message, because the trainer was killed."""
 
 
 def unit_state(run: str) -> dict[str, str]:
@@ -109,7 +82,7 @@ def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
-    Needed without exit.json: if a whole unit is killed, no process is left to write that file.
+    Used if exit.json is missing: if a whole unit is killed, no process is left to write that file.
     systemd forgets the end at a reboot (systemd.exec(5), org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
@@ -191,7 +164,10 @@ def launched_here(run: str, paths: WorkerPaths) -> dict:
 
 
 def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
-    """Return the error message of a failed attempt; empty if there is none."""
+    """Return the error message of a failed attempt; empty if there is none.
+
+    ``found`` is how the attempt ended, and ``log`` the path of the run's log.
+    """
     if found.state is not RunState.FAILED:
         return ""
     if found.reason_code in RENDEZVOUS_REASONS:
@@ -204,7 +180,7 @@ def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> s
 def age(heartbeat: Heartbeat | None) -> float | None:
     """Return the seconds since the heartbeat; None if there is none.
 
-    This worker's clock also wrote the heartbeat, so other clocks do not matter.
+    The time in the heartbeat is from this worker's clock, too, so no other clock matters.
     """
     if heartbeat is None or heartbeat.time is None:
         return None
@@ -212,7 +188,7 @@ def age(heartbeat: Heartbeat | None) -> float | None:
 
 
 def output_age(log: Path) -> float | None:
-    """Return the seconds since the last output in a log; None if there is no log."""
+    """Return the seconds since something was written to a log; None if there is no log."""
     try:
         with open_file(log) as stream:
             return round(max(0.0, time.time() - os.fstat(stream.fileno()).st_mtime), 1)
@@ -223,15 +199,6 @@ def output_age(log: Path) -> float | None:
 def known_runs(paths: WorkerPaths) -> list[str]:
     """Return the names of the runs that were ever launched on this worker."""
     return sorted(path.parent.name for path in (paths.etc / "runs").glob("*/launch.json"))
-
-
-class ProcessState(NamedTuple):
-    """The state of a run on a worker. ``signal`` is a name such as ``KILL``; empty for none."""
-
-    state: RunState
-    reason_code: ReasonCode = ReasonCode.NONE
-    exit_code: int | None = None
-    signal: str = ""
 
 
 def process_state(
@@ -260,23 +227,3 @@ def process_state(
             return ProcessState(RunState.WAITING)
         return ProcessState(RunState.STARTING if has_heartbeat else RunState.RUNNING)
     return ProcessState(RunState.LOST) if ended is None else end_state(ended)
-
-
-def end_state(ended: Exit) -> ProcessState:
-    """Return the state of an attempt that has ended (systemd.exec(5), $EXIT_CODE)."""
-    if ended.code == "exited" and ended.status.isdecimal():
-        code = int(ended.status)
-        if code in EXIT_CODES:
-            return ProcessState(*EXIT_CODES[code], exit_code=code)
-        reason = OTHER_EXIT_CODES.get(code, ReasonCode.EXIT_CODE)
-        if ended.result == "oom-kill":
-            reason = ReasonCode.OUT_OF_MEMORY
-        return ProcessState(RunState.FAILED, reason, exit_code=code)
-    if ended.code not in ("killed", "dumped"):
-        return ProcessState(RunState.FAILED, ReasonCode.START_FAILED)
-    if ended.result == "oom-kill":
-        return ProcessState(RunState.FAILED, ReasonCode.OUT_OF_MEMORY, signal=ended.status)
-    if ended.status == "TERM":
-        return ProcessState(RunState.INTERRUPTED, ReasonCode.NOT_SAVED, signal="TERM")
-    reason = ReasonCode.KILLED if ended.status == "KILL" else ReasonCode.SIGNAL
-    return ProcessState(RunState.FAILED, reason, signal=ended.status)

@@ -51,7 +51,7 @@ def open_file(path: Path) -> IO[bytes]:
     # A file with several hard links may be another user's file.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(opened)
-        raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
+        raise OSError(errno.EINVAL, "not a regular file, or it has several hard links", str(path))
     return os.fdopen(opened, "rb")
 
 
@@ -181,7 +181,8 @@ def _walk(path: PurePath, make: bool) -> int:
 def _trusted_link(directory: int, name: str, count: int) -> PurePath:
     """Return the target of a link that only root or this process's user can have made.
 
-    Raises OSError for any other link.
+    ``directory`` is the descriptor of its directory, ``count`` the number of links followed so far.
+    Raises OSError for any other link, and if there are too many.
     """
     link = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISLNK(link.st_mode):

@@ -60,7 +60,7 @@ class WheelsMissingError(Exception):
 
 
 def wheels_folder(cache: Path, lock: str, minor: int) -> Path:
-    """Return the directory of a lock file's wheels for Python 3.``minor``."""
+    """Return the directory of a lock file's wheels for Python 3.``minor``, below ``cache``."""
     return cache / "wheels" / f"{lock_digest(lock)[:16]}-3.{minor}"
 
 
@@ -71,7 +71,7 @@ def download(
     env: Mapping[str, str],
     options: Sequence[str] = (),
 ) -> None:
-    """Download the wheels of a lock file to ``folder``, which exists only if all are complete.
+    """Download the wheels of a lock file to ``folder``, created only when all are complete.
 
     Reuses wheels in sibling directories, which belong to other lock files, if this lock file pins
     the same files. ``pip`` is the pip command: wheels are for its Python, unless ``options`` name
@@ -109,7 +109,10 @@ def download(
 
 
 def split(lock: str, most: int) -> list[str]:
-    """Split a lock file into at most ``most`` parts for parallel pips, each with all options."""
+    """Split a lock file into at most ``most`` parts for parallel pips.
+
+    Each part has some of the packages and all of the file's options, such as the index.
+    """
     entries = re.split(r"^(?=[^\s#])", lock, flags=re.MULTILINE)
     general = [entry for entry in entries if not _REQUIREMENT.match(entry)]
     pinned = [entry for entry in entries if _REQUIREMENT.match(entry)]
@@ -132,8 +135,14 @@ def copy_from_leader(folder: Path) -> None:
 def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:
     """Put wheels into ``folder`` without internet access, from the leader or the archive ``pack``.
 
-    Returns:
-        A warning, or an empty string.
+    Args:
+        folder: the directory to create (``wheels_folder``).
+        lock: the lock file's text.
+        pack: the archive that the controller has sent; None if it has not.
+        leader: whether this worker has a leader to copy from.
+        minor: the minor version of the worker's Python.
+
+    Returns a warning, or an empty string.
 
     Raises:
         WheelsMissingError: the controller must send an archive.
@@ -149,12 +158,16 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
             copy_from_leader(folder)
             return ""
         except FromLeaderError:
-            pass  # the next call, with the archive, returns a warning
+            pass  # the repeated call, with the controller's archive, warns about it
     raise WheelsMissingError(minor)
 
 
 def unpack(pack: Path, folder: Path, lock: str) -> None:
-    """Unpack a tar file of wheels that the lock file must pin. Raises EnvError, OSError."""
+    """Unpack the wheels in the tar file ``pack`` to ``folder``.
+
+    Raises EnvError if the tar file contains anything but wheels whose hashes are in the lock file,
+    and OSError if a file cannot be written.
+    """
     new = folder.with_name(f".{folder.name}.new")
     new.mkdir(parents=True, exist_ok=True)
     try:
@@ -207,7 +220,7 @@ def remove_unusable(folder: Path, lock: str) -> None:
 
 
 def remove_wheels(cache: Path, lock: str) -> None:
-    """Remove the wheels of a lock file for all Python versions."""
+    """Remove the wheels of a lock file from ``cache``, for all Python versions."""
     name = f"{lock_digest(lock)[:16]}-3.*"
     for folder in [*(cache / "wheels").glob(name), *(cache / "wheels").glob(f".{name}")]:
         shutil.rmtree(folder, ignore_errors=True)

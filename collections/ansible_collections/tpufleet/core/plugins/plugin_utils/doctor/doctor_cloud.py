@@ -14,7 +14,7 @@ from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from .doctor_probe import Probe, Reply
 
-#: Google rejects tokens if the clock is off by minutes.
+#: Largest accepted clock error. Google rejects tokens if the clock is off by minutes.
 MAX_SKEW_S = 60.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
 LOGIN = "gcloud auth application-default login"
@@ -28,7 +28,11 @@ def cloud_findings(
 ) -> list[Finding]:
     """Check credentials, clock, API, project and zones; a failed check does not end the others.
 
-    ``zones`` are the zones of the inventory (``-``: all), ``wanted_zones`` those of the fleet file.
+    Args:
+        settings: the API's address, the project and the credentials.
+        zones: the zones that the inventory lists (``-``: all).
+        wanted_zones: the zones in the fleet file.
+        opener: opens a session for an API address and a credentials file.
     """
     try:
         probe = opener(settings.address, settings.credentials_file)
@@ -56,7 +60,10 @@ def cloud_findings(
 
 
 def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Finding:
-    """Check the credentials, using the API's reply."""
+    """Check whether the API accepted the credentials, according to its reply.
+
+    ``who`` is the account and the source of the credentials, as whose() formats them.
+    """
     if reply.status == 401:
         return problem(
             "credentials", f"{who} is not accepted ({reply.message})", _renewal(settings)
@@ -65,7 +72,7 @@ def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Findin
 
 
 def clock_finding(reply: Reply) -> Finding:
-    """Compare the clock of this computer with the API's."""
+    """Compare the clock of this computer with the Date header of the API's reply."""
     skew = reply.skew_s or 0.0
     if abs(skew) <= MAX_SKEW_S:
         return ok("clock", f"within {MAX_SKEW_S:.0f} s of the API's")
@@ -74,7 +81,7 @@ def clock_finding(reply: Reply) -> Finding:
 
 
 def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
-    """Check that the project can use the Cloud TPU API."""
+    """Check that the project can use the Cloud TPU API, according to the API's reply."""
     check = "TPU API"
     if reply.status == 200 and isinstance(reply.body.get("locations", []), list):
         return ok(check, f"answers at {settings.address}")
@@ -93,7 +100,10 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
 
 
 def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
-    """Check the project: it exists, is accessible, and has Compute Engine enabled."""
+    """Check the project: it exists, is accessible, and has Compute Engine enabled.
+
+    ``settings`` has the project and the API's addresses, ``probe`` is a session with credentials.
+    """
     check, name = "project", settings.project
     url = f"{settings.compute_address}/projects/{quote(name, safe=':')}"
     try:
@@ -113,7 +123,13 @@ def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
 
 
 def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> list[Finding]:
-    """Compare the zones of the inventory and of the fleet file with those that have TPUs."""
+    """Check that the zones of the inventory and of the fleet file have TPUs.
+
+    Args:
+        reply: the API's list of the zones that have TPUs for the project.
+        zones: the zones that the inventory lists (``-``: all).
+        wanted: the zones in the fleet file.
+    """
     places = reply.body.get("locations") if reply.status == 200 else None
     if not isinstance(places, list):
         return [unknown("zones", "without the API")]
@@ -135,7 +151,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> 
 
 
 def whose(credentials: Any, settings: ApiSettings) -> str:
-    """Return the account and the source of the credentials, without any secret part."""
+    """Return a text with the account and the source of the credentials, without any secret."""
     email = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
     owner = errors.one_line(email) if email and email != "default" else "a user"
     if settings.credentials_file:

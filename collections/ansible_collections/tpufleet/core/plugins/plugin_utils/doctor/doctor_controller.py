@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from ...module_utils.worker.process import short_secrets
+from ...module_utils.worker.process import VAULT, plain_secrets, short_secrets
 
 OLDEST_PYTHON = (3, 12)
 OLDEST_CORE = (2, 19)
@@ -32,7 +32,10 @@ def version_findings(
     python: tuple[int, ...] = tuple(sys.version_info[:3]),
     version: Callable[[str], str] = installed,
 ) -> Iterator[Finding]:
-    """Check the versions of Python and of the packages that the collection needs."""
+    """Check the versions of Python and of the packages that the collection needs.
+
+    ``python`` is the version of Python; ``version`` returns that of a package, empty if missing.
+    """
     text = ".".join(map(str, python))
     if python < OLDEST_PYTHON:
         yield problem("python", f"{text} ({sys.executable}) is older than 3.12", MAKE_ENV)
@@ -55,9 +58,9 @@ def version_findings(
 def program_findings(
     address: str, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """Check that the programs exist which the playbooks call.
+    """Check that the programs that the playbooks call are installed.
 
-    ``address`` is the inventory option that says how workers are reached.
+    ``address`` is the inventory option ``address``: with ``iap``, ssh also needs gcloud.
     """
     for program, package in PROGRAMS.items():
         found = which(program)
@@ -96,8 +99,14 @@ def key_finding(private_key_file: str) -> Finding:
     return ok(check, str(path))
 
 
-def secrets_finding(secrets: Mapping[str, object]) -> Finding | None:
-    """Check the secrets for trainers; return None if a launch would accept them."""
-    if not (blocker := short_secrets(secrets)):
-        return None
-    return problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")
+def secret_findings(
+    secrets: Mapping[str, object], worker_environment: Mapping[str, object]
+) -> Iterator[Finding]:
+    """Check the variables ``secrets`` and ``worker_environment``, the environment of trainers.
+
+    Yields nothing if a launch would accept both.
+    """
+    if blocker := short_secrets(secrets):
+        yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")
+    if blocker := plain_secrets(worker_environment):
+        yield problem("worker_environment", blocker, VAULT)

@@ -18,13 +18,16 @@ from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from .doctor_probe import Probe, Reply, StorageProbe
 
-#: Permissions that a run needs for its bucket.
+#: IAM permissions that a run needs for the bucket of its checkpoints.
 RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
 def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
-    """Parse the fleet file as create.yml does; return its entries and the finding."""
+    """Check the fleet file; return its TPUs, none if it is invalid, and the finding.
+
+    ``entries`` is the value of its variable ``tpu_fleet``.
+    """
     check = "fleet file"
     try:
         fleet = parse_fleet(entries)
@@ -42,7 +45,7 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
 
 
 def grant_finding(grant_ends: object, today: date) -> Finding | None:
-    """Check how many days of the TPU grant are left; return None without ``grant_ends``."""
+    """Check how many days of the TPU grant are left; return None if ``grant_ends`` is empty."""
     try:
         ends = parse_date(grant_ends)
     except errors.CloudError as error:
@@ -67,7 +70,15 @@ def quota_findings(
     zones: Sequence[str],
     today: date,
 ) -> list[Finding]:
-    """Check the used quota by TPU type and zone, and find requests that hold quota needlessly."""
+    """Check the quota in use, and find queued resources that hold quota but create no TPU.
+
+    Args:
+        source: lists the TPUs and queued resources of the project.
+        settings: the project, for the link to its quota page.
+        fleet: the TPUs of the fleet file.
+        zones: the zones that the inventory lists (``-``: all).
+        today: the date from which the plan counts the days of the grant.
+    """
     try:
         observed = match(fleet, list_nodes(source, zones), zones)
         requests = source.list_queued(zones)
@@ -81,7 +92,10 @@ def quota_findings(
 
 
 def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
-    """Return a finding for each quota in a plan, and for each dead queued resource."""
+    """Yield a finding for each quota in a plan, and for each failed or suspended queued resource.
+
+    ``settings`` has the project, for the link to its quota page.
+    """
     limits = _limits_page(settings)
     for entry in found.chips:
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
@@ -98,7 +112,7 @@ def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Ite
         try:
             error = source.creation_error(zone, tpu.name)
         except errors.CloudError:
-            continue  # the checks of the API report its errors
+            continue  # not reported here: api_finding reports API errors
         if isinstance(error, errors.QuotaError):
             yield problem("quota", str(error), f"ask for more: {_limits_page(settings)}")
 
@@ -114,7 +128,14 @@ def bucket_findings(
     zones: Sequence[str],
     opener: Callable[[str, str], Probe] = StorageProbe,
 ) -> list[Finding]:
-    """Check that the bucket exists, is writable, and is in the region of the TPUs."""
+    """Check that the bucket exists, is writable, and is in the region of the TPUs.
+
+    Args:
+        settings: the address of the Cloud Storage API and the credentials.
+        bucket: ``gs://NAME`` or ``gs://NAME/PREFIX``; empty if none is set.
+        zones: the zones of the TPUs.
+        opener: opens a session for an API address and a credentials file.
+    """
     check = "bucket"
     if not bucket:
         message = (
@@ -144,9 +165,14 @@ def bucket_findings(
 def bucket_lines(
     name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
 ) -> Iterator[Finding]:
-    """Check the bucket, using the API's replies about it and about the permissions.
+    """Check the bucket, according to the API's replies.
 
-    An emulator of Cloud Storage has no permissions to check.
+    Args:
+        name: the bucket's name.
+        there: the reply with the bucket's metadata.
+        rights: the reply with the permissions that the credentials have for the bucket.
+        zones: the zones of the TPUs.
+        emulated: whether an emulator of Cloud Storage replied, which has no permissions.
     """
     check = "bucket"
     where = f"gs://{name}"
@@ -182,4 +208,4 @@ def bucket_lines(
         by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
         yield problem("bucket's region", warning, by)
     elif not emulated:
-        yield ok("bucket's region", str(there.body.get("location", "not message")).lower())
+        yield ok("bucket's region", str(there.body.get("location", "unknown")).lower())

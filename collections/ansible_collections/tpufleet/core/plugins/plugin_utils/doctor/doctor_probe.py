@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def disabled(self) -> str:
-        """The service that is not enabled in the project; empty for any other error.
+        """The service that is not enabled in the project, or ``unknown``; empty for other errors.
 
         Newer APIs report an ErrorInfo with reason SERVICE_DISABLED
         (https://cloud.google.com/apis/design/errors), older APIs accessNotConfigured.
@@ -54,9 +54,10 @@ class Reply:
 
 
 class Probe:
-    """A session for single requests, with a credentials file or application-default credentials.
+    """A session for single requests to the API at ``address``.
 
-    An empty path selects the latter. Raises Unauthorized if they are missing or invalid.
+    An empty ``credentials_file`` selects application-default credentials. Raises Unauthorized if
+    the credentials are missing or invalid.
     """
 
     def __init__(self, address: str, credentials_file: str) -> None:
@@ -69,7 +70,10 @@ class Probe:
         return self._session.credentials
 
     def get(self, url: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Send one GET request. Raises Unauthorized if there is no access token, NoAnswer."""
+        """Send one GET request and return the response, whatever its status.
+
+        Raises Unauthorized if the credentials get no access token, NoAnswer if no response arrives.
+        """
         from google.auth.exceptions import GoogleAuthError, RefreshError
         from requests import exceptions as lost
 
@@ -98,7 +102,7 @@ class Probe:
 
 
 class StorageProbe(Probe):
-    """A session for Cloud Storage; for an emulator it has no credentials."""
+    """A session for Cloud Storage; an emulator of it gets no credentials."""
 
     def __init__(self, address: str, credentials_file: str) -> None:
         self.address = address

@@ -18,7 +18,11 @@ _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 
 @dataclass(frozen=True)
 class Way:
-    """The ssh connection of a READY worker. ``alias`` is its name in known_hosts, or empty."""
+    """The ssh connection of a READY worker.
+
+    ``host`` is its name in the inventory. ``alias`` is its name in the known_hosts file; empty if
+    ssh has no HostKeyAlias for it.
+    """
 
     host: str
     address: str
@@ -38,7 +42,7 @@ def way_of(host: str, variables: Mapping[str, Any]) -> Way:
 
 
 def knock(way: Way) -> str:
-    """Connect to the ssh port and disconnect; return the error, empty on success."""
+    """Connect to the worker's ssh port and disconnect; return the error, empty on success."""
     try:
         socket.create_connection((way.address, way.port), TIMEOUT_S).close()
     except TimeoutError:
@@ -55,9 +59,16 @@ def way_findings(
     folded: Callable[[list[str]], str],
     knocking: Callable[[Way], str] = knock,
 ) -> Iterator[Finding]:
-    """Check the connection to each worker; ``folded`` formats a list of names.
+    """Check the connection to each worker.
 
     With IAP no port is checked, since each check would need its own tunnel.
+
+    Args:
+        ways: the ssh connections of the READY workers.
+        address: the inventory option ``address``: external, internal or iap.
+        known: whether the known_hosts file has a key for an alias.
+        folded: formats a list of worker names.
+        knocking: connects to a worker's ssh port; returns the error, empty on success.
     """
     if not ways:
         yield ok("ssh", f"no worker is READY (address: {address})")

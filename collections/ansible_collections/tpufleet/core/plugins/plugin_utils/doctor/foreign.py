@@ -16,7 +16,7 @@ def adopt_command(tpu: str) -> str:
 
 
 def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
-    """Return findings about TPUs that do not belong to this fleet.
+    """Yield findings about TPUs that do not belong to this fleet.
 
     ``tpus`` maps the names of these TPUs to zones; ``fleet`` has the names in the fleet file.
     """

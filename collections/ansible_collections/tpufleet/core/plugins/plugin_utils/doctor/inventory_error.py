@@ -1,4 +1,4 @@
-"""Variables for the doctor if the inventory could not be read."""
+"""Inventory variables for doctor.yml if the inventory plugin could not list the TPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def known_variables(
 
     Args:
         error: the reason, on one line.
-        text: the template options that could be evaluated, by name.
-        other: the options that are never templates, by name.
+        text: the inventory options that may be templates and could be evaluated, by name.
+        other: the inventory options that are never templates, by name.
         hints: the variables in the inventory option ``vars``.
     """
     ssh = {"user": "ssh_user", "private_key_file": "ssh_private_key_file"}

@@ -1,7 +1,7 @@
 """Check of how long a bucket keeps the stored output of runs.
 
-Source: https://cloud.google.com/storage/docs/lifecycle. The check never
-changes the bucket's lifecycle.
+Source: https://cloud.google.com/storage/docs/lifecycle. This code never changes a bucket's
+lifecycle.
 """
 
 from __future__ import annotations
@@ -29,9 +29,15 @@ def retention_findings(
     days: object,
     opener: Callable[[str, str], Probe] = StorageProbe,
 ) -> list[Finding]:
-    """Compare ``outputs_days`` with the bucket's lifecycle; nothing if the bucket can't be read.
+    """Check that the bucket's lifecycle deletes stored output after ``outputs_days``.
 
-    ``location`` is ``outputs_location``. An emulator has no lifecycle.
+    Returns no finding if the bucket can't be read, or is in an emulator, which has no lifecycle.
+
+    Args:
+        settings: the address of the Cloud Storage API and the credentials.
+        location: the variable ``outputs_location``, a bucket's URL or a directory.
+        days: the variable ``outputs_days``.
+        opener: opens a session for an API address and a credentials file.
     """
     if not location.startswith(SCHEME) or settings.storage_address != GOOGLE_STORAGE:
         return []
@@ -40,12 +46,18 @@ def retention_findings(
         probe = opener(settings.storage_address, settings.credentials_file)
         reply = probe.get(f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}")
     except errors.CloudError:
-        return []  # the check of the bucket reports it
+        return []  # not reported here: bucket_findings reports it
     return [retention_finding(place, reply.body, days)] if reply.status == 200 else []
 
 
 def retention_finding(place: BucketUrl, bucket: Mapping[str, Any], days: object) -> Finding:
-    """Compare ``days``, 0 for no limit, with the lifecycle rules of a bucket."""
+    """Check that a bucket's lifecycle deletes stored output after ``outputs_days``.
+
+    Args:
+        place: the location of the stored output.
+        bucket: the bucket's metadata, as the Cloud Storage API returns it.
+        days: the variable ``outputs_days``; 0 means that output is never deleted.
+    """
     text = str(days)
     if not text.isdecimal() or int(text) > MOST_DAYS:
         message = (
@@ -94,12 +106,12 @@ def _rules(bucket: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_replaced(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Return whether a rule deletes exactly what begins with ``prefix``, so it is replaced."""
+    """Return whether a rule only deletes objects below ``prefix``, so a new rule may replace it."""
     return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
 
 
 def _kept(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
-    """Return the days after which the rules delete what begins with ``prefix``; None for never."""
+    """Return the days after which the rules delete objects below ``prefix``; None for never."""
     found = []
     for rule in rules:
         age = _age(rule)
@@ -112,7 +124,10 @@ def _kept(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
 
 
 def _age(rule: Mapping[str, Any]) -> int | None:
-    """Return the age in days at which a rule deletes; None if it does not, or has conditions."""
+    """Return the age in days at which a rule deletes objects.
+
+    Returns None if it deletes none, or depends on more than their age and prefix.
+    """
     action, condition = rule.get("action"), rule.get("condition")
     if not isinstance(action, Mapping) or action.get("type") != "Delete":
         return None

@@ -49,7 +49,10 @@ def worker_findings(
     facts: Mapping[str, Mapping[str, Any]],
     foreign: Collection[str],
 ) -> list[Finding]:
-    """Return the findings of all workers, with equal findings merged and problems last."""
+    """Return the findings of all workers, with equal findings merged and problems last.
+
+    For the arguments see doctor_summary.
+    """
     alike: dict[Finding, list[str]] = {}
     lost: list[Finding] = []
     refused: dict[tuple[str, bool], list[str]] = {}

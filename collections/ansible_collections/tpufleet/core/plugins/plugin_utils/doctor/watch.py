@@ -1,4 +1,4 @@
-"""Check of the watch: whether its passes end regularly, and whether they succeed."""
+"""Check of the watch: whether its passes end at regular times, and whether they succeed."""
 
 from __future__ import annotations
 

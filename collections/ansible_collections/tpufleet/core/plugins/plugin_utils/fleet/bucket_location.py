@@ -27,7 +27,9 @@ _DUAL_REGIONS = {
 
 
 def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str:
-    """Return a warning if a bucket is far from the zones or can't be read; empty if all is well.
+    """Return a warning if a bucket is outside the region of the zones, or can't be read.
+
+    Returns an empty string if neither is so, or if the cloud has no Storage API.
 
     ``url`` is ``gs://bucket/prefix``. Raises NotConfigured for an invalid URL.
     """
@@ -42,7 +44,10 @@ def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str
 
 
 def location_warning(name: str, bucket: Mapping[str, Any], zones: Iterable[str]) -> str:
-    """Return a warning if zones of TPUs are outside the bucket's location; empty if none is."""
+    """Return a warning if zones of TPUs are outside the bucket's location; empty if none is.
+
+    ``name`` is the bucket's name, ``bucket`` its metadata, as the Cloud Storage API returns it.
+    """
     location = str(bucket.get("location") or "").upper()
     if not location:
         return ""

@@ -30,10 +30,15 @@ CARRIED = (
 def chip_hosts(
     facts: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
 ) -> list[dict[str, Any]]:
-    """Return one host (name and variables) per chip of the workers, or only for chip ``only``.
+    """Return one host (a mapping with its name and variables) for each chip of the workers.
 
     Raises AnsibleFilterError if a worker has no such chip, and for TPUs with several workers,
-    whose chips can't run separately.
+    because their chips can't run separate processes.
+
+    Args:
+        facts: the inventory variables of each host.
+        workers: the hosts of the workers.
+        only: the number of the only chip to return; None or empty for all chips.
     """
     found = []
     for worker in workers:

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 def open_source(api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Source:
     """Return the source that the inventory's variable ``tpu_api`` describes. Raises NotConfigured.
 
-    Credentials are not read before the first request.
+    Credentials are not read before the first request. ``retry`` replaces the default retries of
+    requests.
     """
     return CloudTpus(TpuApi(ApiSettings.of(api), retry=retry))
 
 
 class CloudTpus:
-    """Source of TPUs (see source.Source) that uses the Cloud TPU API."""
+    """Source of TPUs that uses the Cloud TPU API. For the methods' arguments see source.Source."""
 
     def __init__(self, api: TpuApi) -> None:
         self._api = api
@@ -55,16 +56,16 @@ class CloudTpus:
         return self._api.compute
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
-        """List the nodes without their metadata, which may hold startup scripts with secrets."""
+        """List the TPUs without their metadata, which may hold startup scripts with secrets."""
         listing = self._api.list_nodes(zones, allow_partial=allow_partial)
         return Listing([_without_metadata(node) for node in listing.entries], listing.unreachable)
 
     def parse(self, entry: object) -> Node:
-        """Parse a node from the API's JSON."""
+        """Parse a TPU from the API's JSON."""
         return parse_node(entry)
 
     def describe(self, zone: str, name: str) -> Node | None:
-        """Return one node; None if it does not exist."""
+        """Return one TPU; None if it does not exist."""
         return read_node(self._api, zone, name)
 
     def create(
@@ -75,7 +76,7 @@ class CloudTpus:
         options: ChangeOptions,
         progress: Progress,
     ) -> NodeOutcome:
-        """Create or change a node; create it through Google's queue if its fleet entry says so."""
+        """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
         replaces_lost = present is not None and present.is_lost and options.replaces_lost
         if tpu.queued and (present is None or replaces_lost):
             return self._create_queued(tpu, spec, present, options, progress)
@@ -103,7 +104,7 @@ class CloudTpus:
         options: ChangeOptions,
         progress: Progress,
     ) -> NodeOutcome:
-        """Request a missing or preempted TPU through the queue, and wait until it is READY."""
+        """Create a missing or preempted TPU by a queued resource, and wait until it is READY."""
         request = _request_for(tpu, spec)
         if present:
             options.check_owner(present)
@@ -135,7 +136,7 @@ class CloudTpus:
             )
             if done.changed or self.describe(spec.zone, spec.name) is not None:
                 break
-            # Somebody deleted the request's TPU, so the request will never create another TPU.
+            # Somebody deleted the queued resource's TPU, so it will never create another TPU.
             ensure_not_requested(
                 self._api,
                 spec.zone,
@@ -178,7 +179,7 @@ class CloudTpus:
         return replace(outcome, replaced=None if present.is_lost else present)
 
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
-        """Delete a node, and its queued resource if that created no other node."""
+        """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
         outcome = ensure_absent(
             self._api,
@@ -223,12 +224,15 @@ class CloudTpus:
         return published_keys(self._api.guest_attributes, node, with_names=with_names)
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the last failed creation in the API's list of operations."""
+        """Return the error of the TPU's last failed creation in the API's list of operations."""
         return self._api.creation_error(zone, name)
 
 
 def _agreed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys that may be deleted: those a user agreed to, by default only ``key``."""
+    """Return the keys of resources that may be deleted: those that the user agreed to delete.
+
+    If no confirmation is needed, this is only ``key``.
+    """
     return {key} if options.agreed is None else options.agreed
 
 

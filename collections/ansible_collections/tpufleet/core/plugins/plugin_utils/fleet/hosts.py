@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Address = Literal["external", "internal", "iap"]
 
-#: Names of inventory groups. A TPU of such a name that is not READY gets its zone appended.
+#: Names of inventory groups. The host of a TPU that is not READY has the TPU's name; if that is one
+#: of these, the zone is appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
 #: Variables that are built from validated fields. Other variables, such as labels, are free text,
@@ -61,7 +62,11 @@ BUILT_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class HostOptions:
-    """Options for ssh connections to workers. Empty strings: Ansible's defaults."""
+    """Options for ssh connections to workers. Empty strings select Ansible's defaults.
+
+    ``address`` is the inventory option of this name. With ``accept_new``, ssh trusts the first key
+    of a worker whose key is not in the known_hosts file.
+    """
 
     address: Address = "external"
     ssh_user: str = ""
@@ -72,7 +77,10 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """One inventory host. ``groups`` may have characters that Ansible replaces in group names."""
+    """One inventory host: a worker of ``node``, or the whole TPU if that is not READY.
+
+    The names in ``groups`` may have characters that Ansible replaces in group names.
+    """
 
     name: str
     node: Node
@@ -82,7 +90,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Hosts:
-    """All hosts, and warnings of one line each."""
+    """All hosts of the inventory, and warnings for the user of one line each."""
 
     hosts: tuple[Host, ...] = ()
     warnings: tuple[str, ...] = field(default=())
@@ -106,7 +114,8 @@ def build_hosts(
             include the zone.
         options: options for ssh connections.
         known: the entries of the known_hosts file, by alias.
-        slices: the slices of all existing TPUs (slices_of), if ``nodes`` are only some of them.
+        slices: the slices of all existing TPUs by Node.key (slices_of), needed if ``nodes`` has
+            only some of these TPUs.
     """
     nodes = list(nodes)
     slices = slices_of(nodes) if slices is None else slices
@@ -139,7 +148,11 @@ def build_hosts(
 
 
 def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
-    """Raise NotConfigured if two hosts have the same name; the error explains ``hostnames``."""
+    """Raise NotConfigured if two hosts have the same inventory name.
+
+    ``named`` has a pair of each host: its inventory name, which the option ``hostnames`` may have
+    changed, and the host.
+    """
     first: dict[str, Host] = {}
     for name, host in named:
         other = first.setdefault(name, host)
@@ -185,7 +198,7 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
     return warnings
 
 
-def node_variables(node: Node, place: Slice) -> dict[str, Any]:
+def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
     """Return the inventory variables that all hosts of a TPU share."""
     shape = shape_of(node.accelerator_type)
     return {
@@ -200,20 +213,21 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
         "tpu_spot": node.is_preemptible,
         "tpu_worker_count": len(node.endpoints) or (shape.workers if shape else 0),
         "tpu_device_glob": device_glob_of(node.accelerator_type),
+        "tpu_data_disks": [disk.name for disk in node.data_disks],
         "tpu_labels": dict(node.labels),
         "tpu_queued_resource": node.queued_resource,
-        "tpu_multislice": place.multislice,
-        "tpu_slice_id": place.id,
-        "tpu_slice_count": place.count,
+        "tpu_multislice": slice_.multislice,
+        "tpu_slice_id": slice_.id,
+        "tpu_slice_count": slice_.count,
     }
 
 
-def _node_host(node: Node, name: str, place: Slice) -> Host:
+def _node_host(node: Node, name: str, slice_: Slice) -> Host:
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
     # A TPU under repair or restart keeps its addresses. Other TPUs reuse those of a deleted TPU.
     is_gone = node.is_lost or node.is_being_deleted
     addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
-    variables = node_variables(node, place) | {
+    variables = node_variables(node, slice_) | {
         "tpu_chips": chips_of(node.accelerator_type),
         "tpu_internal_ips": addresses,
     }
@@ -225,19 +239,19 @@ def _worker_host(
     name: str,
     worker: int,
     group: str,
-    place: Slice,
+    slice_: Slice,
     options: HostOptions,
     known: Mapping[str, KnownHost],
 ) -> Host:
     shape = shape_of(node.accelerator_type)
     end = node.endpoints[worker]
-    variables = node_variables(node, place) | {
+    variables = node_variables(node, slice_) | {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
         "tpu_internal_ip": end.internal_ip,
         "tpu_external_ip": end.external_ip,
         "tpu_leader_ip": node.endpoints[0].internal_ip,
-        "tpu_slice_leader_ip": place.leader_ip,
+        "tpu_slice_leader_ip": slice_.leader_ip,
         "ansible_host": end.external_ip if options.address == "external" else end.internal_ip,
     }
     if options.ssh_user:
@@ -253,7 +267,7 @@ def _worker_host(
         f"zone_{node.zone}",
         f"type_{node.accelerator_type}",
         f"state_{node.state}",
-        *((place.group,) if place.group else ()),
+        *((slice_.group,) if slice_.group else ()),
     )
     return Host(name, node, groups, variables)
 

@@ -1,4 +1,4 @@
-"""Trust marking of text that can't be a template, for the inventory plugin's variables."""
+"""Marks variables of the inventory plugin as trusted if they can't be templates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _INERT = re.compile(r"[\w .,:;/@%+=~*?!'\"\\\[\]()-]*")
 def trust_inert(value: Any) -> Any:
     """Return the value with all strings that can't be templates marked as trusted, at any depth.
 
-    ansible-inventory writes trusted text unchanged, and untrusted text as
+    ansible-inventory writes a trusted string unchanged, and an untrusted one as
     ``{"__ansible_unsafe": …}``, which testinfra and other programs can't read. Call this only for
-    variables that the plugin builds from validated fields and its own options, never for free text
-    such as labels.
+    variables that the inventory plugin builds from validated fields and its own options, never for
+    free text such as labels.
     """
     if isinstance(value, str):
         return trust_as_template(value) if _INERT.fullmatch(value) else value

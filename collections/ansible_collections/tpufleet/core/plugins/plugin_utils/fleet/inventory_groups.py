@@ -12,14 +12,20 @@ from .spec import parse_fleet
 
 
 def workers_pattern(tpu: str = "", groups: Collection[str] = ()) -> str:
-    """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named."""
+    """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named.
+
+    ``groups`` has the names of the inventory's groups.
+    """
     if tpu:
         return f"tpu:&{group_of(tpu)}"
     return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
 
 
 def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
-    """Return the READY workers of a TPU, or of this fleet if no TPU is named."""
+    """Return the READY workers of a TPU, or of this fleet if no TPU is named.
+
+    ``groups`` has the hosts of each inventory group.
+    """
     meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
     return [
         host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
@@ -31,7 +37,7 @@ def foreign_tpus(
 ) -> dict[str, str]:
     """Return the TPUs that do not belong to this fleet, as ``{name: zone}``.
 
-    ``facts`` has the inventory variables of each host.
+    ``groups`` has the hosts of each inventory group, ``facts`` the variables of each host.
     """
     hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
     return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
@@ -45,7 +51,13 @@ def unmanaged_tpus(
 ) -> list[str]:
     """Return the names of these hosts' TPUs that create.yml can't recreate.
 
-    Such a TPU is not in the fleet file (``fleet``), or does not belong to this fleet.
+    Such a TPU is not in the fleet file, or does not belong to this fleet.
+
+    Args:
+        hosts: the inventory hosts of the TPUs.
+        groups: the hosts of each inventory group.
+        facts: the inventory variables of each host.
+        fleet: the value of ``tpu_fleet``.
     """
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])

@@ -20,7 +20,7 @@ LISTED_NAMES = 8
 
 @dataclass(frozen=True)
 class Observed:
-    """The fleet's existing TPUs by name, and existing TPUs that are not in the fleet file."""
+    """The existing TPUs: ``present``, those of the fleet file by name, and ``unwanted``, others."""
 
     present: Mapping[str, Node]
     unwanted: tuple[Node, ...]
@@ -32,11 +32,11 @@ def match(
     zones: Sequence[str],
     is_own: Callable[[Node], bool] = lambda _node: True,
 ) -> Observed:
-    """Match each TPU of the fleet file with an existing node of its name in one of its zones.
+    """Match each TPU of the fleet file with an existing TPU of its name in one of its zones.
 
-    If several nodes match, nodes that belong to this fleet (``is_own``) take precedence, then nodes
-    that are not lost, then the order of the zones. Raises NotConfigured if the inventory does not
-    list a zone of the fleet file.
+    If several match, TPUs that belong to this fleet (``is_own``) take precedence, then TPUs that
+    are not lost, then the order of the zones in the fleet file. ``zones`` are those that the
+    inventory lists (``-``: all). Raises NotConfigured if a zone of the fleet file is not in them.
     """
     for tpu in fleet:
         unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
@@ -59,10 +59,10 @@ def match(
 
 
 def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
-    """Return a list with the only TPU of this name.
+    """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    If no TPU has this name, returns an empty list for a ``known`` name, such as that of a queued
-    resource, else raises NotConfigured. Also raises NotConfigured if several zones have such a TPU.
+    Raises NotConfigured if several zones have a TPU of this name. If none has one, returns an empty
+    list if ``known`` (the fleet file or a queued resource has the name), else raises NotConfigured.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
@@ -89,9 +89,10 @@ def waiting_requests(
     nodes: Iterable[Node],
     named: Collection[tuple[str, str]],
 ) -> list[QueuedResource]:
-    """Return the named requests that have no TPU; they may create one later, or only hold quota.
+    """Return the queued resources with these names that have no TPU.
 
-    ``named`` has pairs of name and zone; an empty zone means any zone.
+    They may create a TPU later, or only hold quota. ``named`` has pairs of name and zone; an empty
+    zone means any zone.
     """
     return [
         request

@@ -1,6 +1,6 @@
 """Ownership: which TPUs belong to this fleet, and which may be deleted unattended.
 
-``create`` sets the label ``tpufleet-fleet`` to the name of the fleet (the inventory's option
+create.yml sets the label ``tpufleet-fleet`` to the name of the fleet (the inventory's option
 ``fleet_name``). A TPU with another label or none is foreign. Rules for labels:
 https://cloud.google.com/resource-manager/docs/labels-overview#requirements.
 """
@@ -59,9 +59,9 @@ def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
 
 
 def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
-    """Return why ``create`` must not change an existing TPU; empty if it may.
+    """Return why create.yml must not change an existing TPU; empty if it may change it.
 
-    ``adopt`` allows TPUs without an owner, which then belong to this fleet.
+    With ``adopt``, it may change a TPU without an owner, which then belongs to this fleet.
     """
     owner = owner_of(node.labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
@@ -78,7 +78,10 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def request_blocker(request: QueuedResource, fleet_name: str) -> str:
-    """Return why a queued resource must not be deleted unattended; empty if it may be deleted."""
+    """Return why a queued resource that no user has named must not be deleted; empty if it may be.
+
+    It may be deleted if it has this fleet's label. ``fleet_name`` is the name of this fleet.
+    """
     if is_ours(request.labels, fleet_name):
         return ""
     return (
@@ -89,7 +92,7 @@ def request_blocker(request: QueuedResource, fleet_name: str) -> str:
 
 
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
-    """Return why a TPU must not be deleted unattended; empty if it may be deleted.
+    """Return why a TPU must not be deleted without a user's confirmation; empty if it may be.
 
     It may be deleted only if its name, zone and id are the expected ones and it has the label of
     this fleet.

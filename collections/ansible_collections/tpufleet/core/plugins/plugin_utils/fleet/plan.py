@@ -1,4 +1,4 @@
-"""Plan of a fleet: what ``create`` would do, unwanted TPUs, and dead requests that hold quota."""
+"""Plan of a fleet: the differences between the fleet file and what exists, and quota in use."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.queued_resource import QueuedResource
     from .spec import FleetEntry
 
-#: A plan warns if the grant ends within this many days.
+#: A plan warns if the TPU grant ends within this many days.
 WARN_DAYS = 7
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Differences between the fleet file and what exists; ``words`` describe each entry.
+    """Differences between the fleet file and what exists.
+
+    Each entry of the first six lists has a text about the TPU, disk or queued resource (``words``).
 
     Args:
         missing: TPUs to create.
         disks: disks to create.
-        different: TPUs that differ in an immutable field.
+        different: existing TPUs that differ from the fleet file in an immutable field.
         unwanted: existing TPUs that are not in the fleet file.
         dead_requests: failed or suspended queued resources, which still hold quota.
         waiting_requests: other queued resources without TPUs.
-        chips: chips of each quota: held by TPUs, wanted in addition, held by dead requests.
-        days_left: days until the TPU grant ends, negative after its end; None without an end.
-        errors: messages that the grant has ended; they do not stop the playbook.
+        chips: chips of each quota: held by TPUs, wanted in addition, held by ``dead_requests``.
+        days_left: days until the TPU grant ends, negative after its end; None if it has no end.
+        warnings: about ``dead_requests``, and a grant that ends soon.
+        errors: says that the grant has ended; it does not stop the playbook.
     """
 
     missing: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +70,11 @@ class Plan:
         for entry in self.chips:
             yield (
                 f"chips {entry['quota']}: {entry['held']} held, {entry['wanted']} more wanted"
-                + (f", {entry['dead']} held by dead requests" if entry["dead"] else "")
+                + (
+                    f", {entry['dead']} held by failed or suspended queued resources"
+                    if entry["dead"]
+                    else ""
+                )
             )
         if not any(entries for _, entries in groups):
             yield "nothing to do: the fleet is as desired"
@@ -86,7 +93,13 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a fleet. A missing TPU counts for the quota of its first zone.
 
-    ``disks`` are the disks that would be created.
+    Args:
+        fleet: the TPUs of the fleet file.
+        observed: the existing TPUs, matched with the fleet file.
+        requests: the existing queued resources.
+        disks: the disks that would be created.
+        grant_ends: the last day of the TPU grant; None if it has no end.
+        today: the date from which the days of the grant are counted.
     """
     nodes = [*observed.present.values(), *observed.unwanted]
     missing: list[NodeSpec] = []
@@ -139,7 +152,7 @@ def parse_date(text: object) -> date | None:
         return date.fromisoformat(str(text)[:10])
     except ValueError:
         raise NotConfigured(
-            f"grant_ends: expected a day such as 2026-12-31 ({text!r:.40})"
+            f"grant_ends: expected a date such as 2026-12-31 ({text!r:.40})"
         ) from None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .spec import FleetEntry
 
 AT_ONCE = 16
-#: ``tried`` for Polling.pause that makes waits for capacity 10 s long, its maximum.
+#: Number of earlier tries after which Polling.pause waits its maximum, 10 s.
 _LONGEST_PAUSE = 12
 #: Function that receives the name and the current state of a TPU.
 Report = Callable[[str, str], None]
@@ -29,7 +29,16 @@ Report = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """Result for one TPU, queued resource or disk; ``reason`` is empty unless it failed."""
+    """Result for one TPU, queued resource or disk.
+
+    Args:
+        msg: what was changed, or the error.
+        node: the TPU after the change, empty for other resources.
+        before: the old values of what changed, for ``--diff``.
+        after: the new values of what changed, for ``--diff``.
+        reason: the code of the error; empty if the change succeeded.
+        replaced: the TPU that was deleted to recreate it.
+    """
 
     name: str
     zone: str
@@ -59,6 +68,8 @@ def create(
 
     If one TPU fails, the others continue. If a zone has no capacity, the next zone of the TPU is
     tried. If quota is used up, the TPU fails with an error that says what holds the quota.
+    ``present`` has the existing TPUs of the fleet, by name. ``report`` is called with the name and
+    the current state of a TPU while it is changed.
     """
 
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
@@ -82,7 +93,10 @@ def create(
 def delete(
     source: Source, nodes: Sequence[Node], options: ChangeOptions, report: Report
 ) -> list[Result]:
-    """Delete TPUs, and their host keys from the known_hosts file."""
+    """Delete TPUs, and remove their host keys from the known_hosts file.
+
+    ``report`` is called with the name and the current state of a TPU while it is deleted.
+    """
 
     def one(node: Node) -> Result:
         def work() -> Result:
@@ -123,7 +137,7 @@ def delete_requests(
 def delete_disks(
     source: Source, disks: Sequence[StoredDisk], options: ChangeOptions
 ) -> list[Result]:
-    """Delete the data disks that the user agreed to delete."""
+    """Delete data disks, except those that the user did not agree to delete."""
 
     def one(disk: StoredDisk) -> Result:
         def work() -> Result:

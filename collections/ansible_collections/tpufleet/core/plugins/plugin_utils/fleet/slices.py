@@ -19,9 +19,14 @@ _NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})")
 
 @dataclass(frozen=True)
 class Slice:
-    """A TPU's place in its multislice; for a single TPU, ``multislice`` and ``group`` are empty.
+    """A TPU as one slice of its multislice; a single TPU is the only slice, without a multislice.
 
-    ``leader_ip`` is the internal address of worker 0 of slice 0; empty if it has none yet.
+    Args:
+        multislice: the name of the queued resource that created all slices.
+        group: the inventory group of all workers of the multislice.
+        id: the number of the slice, from 0.
+        count: the number of slices.
+        leader_ip: the internal address of worker 0 of slice 0; empty if it has none yet.
     """
 
     multislice: str = ""
@@ -32,7 +37,7 @@ class Slice:
 
 
 def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
-    """Return the slice of each TPU, by Node.key. Numbers of missing slices are not reused."""
+    """Return the slice of each TPU, by Node.key. A missing slice does not change other ids."""
     places: dict[str, Slice] = {}
     together: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
@@ -51,9 +56,10 @@ def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
 
 
 def run_places(host: Mapping[str, Any]) -> list[str]:
-    """Return the targets that a run record may have for a run on this host.
+    """Return the values that ``tpu`` of a run record may have for a run on this host.
 
-    These are the name of its TPU, and ``multislice_NAME`` if the TPU is part of a multislice.
+    These are the name of the host's TPU, and ``multislice_NAME`` if the TPU is part of a
+    multislice. ``host`` has the inventory variables.
     """
     names = [str(host.get("tpu_name") or "")]
     if host.get("tpu_multislice"):

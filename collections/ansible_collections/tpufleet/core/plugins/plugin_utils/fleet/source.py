@@ -65,7 +65,8 @@ class Source(Protocol):
     """The TPUs of one cloud API. Thread-safe. Methods raise only CloudError.
 
     Callers recognize a preemption by ``Node.is_lost``, so a source may report the states PREEMPTED
-    and TERMINATED only if its cloud says that it took the TPU back.
+    and TERMINATED only if its cloud says that it took the TPU back. ``progress`` of a method is
+    called with the current state while the method waits.
     """
 
     polling: Polling
@@ -75,10 +76,13 @@ class Source(Protocol):
         """Compute Engine client for the same project, for data disks."""
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
-        """List the TPUs of the zones (``-``: all), without secrets. Raises PartialAnswer."""
+        """List the TPUs of the zones (``-``: all), without secrets.
+
+        Raises PartialAnswer if a zone does not respond and ``allow_partial`` is false.
+        """
 
     def parse(self, entry: object) -> Node:
-        """Parse one entry of a list, whether fresh or from a cache."""
+        """Parse one TPU from list() or from a cache of its result."""
 
     def describe(self, zone: str, name: str) -> Node | None:
         """Return one TPU; None if it does not exist."""
@@ -93,7 +97,8 @@ class Source(Protocol):
     ) -> NodeOutcome:
         """Create or change a TPU, and wait until it is READY.
 
-        ``present`` is the existing TPU in the last list; None if there was none.
+        ``spec`` is the spec of ``tpu`` for one of its zones. ``present`` is the existing TPU of
+        this name, as list() returned it; None if there was none.
         """
 
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
@@ -103,18 +108,21 @@ class Source(Protocol):
         """
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
-        """List the requests for TPUs that wait in a queue. Raises PartialAnswer."""
+        """List the queued resources of the zones.
+
+        Raises PartialAnswer if a zone does not respond.
+        """
 
     def delete_queued(
         self, request: QueuedResource, options: ChangeOptions, progress: Progress
     ) -> Outcome:
-        """Delete this request, which has no TPU, never a later request of the same name."""
+        """Delete this queued resource, which has no TPU, never a later one of the same name."""
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
         """Return the published host keys of the workers; ``with_names`` adds their host names."""
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the last failed creation of a TPU; None if the cloud has none."""
+        """Return the error of the last failed creation of a TPU; None if none is recorded."""
 
 
 def zones_of(api: Mapping[str, Any]) -> list[str]:
@@ -123,5 +131,5 @@ def zones_of(api: Mapping[str, Any]) -> list[str]:
 
 
 def list_nodes(source: Source, zones: Sequence[str]) -> list[Node]:
-    """List the TPUs of the zones. Raises PartialAnswer."""
+    """List the TPUs of the zones (``-``: all). Raises PartialAnswer if a zone does not respond."""
     return [source.parse(entry) for entry in source.list(zones).entries]

@@ -25,7 +25,7 @@ _KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
 
 @dataclass(frozen=True)
 class Queued:
-    """Options for Google's queue: wait at most ``valid_for`` seconds; None: no limit."""
+    """Options of the TPU's queued resource: it waits ``valid_for`` seconds; None: no limit."""
 
     valid_for: int | None = None
 
@@ -37,8 +37,8 @@ class FleetEntry:
     Args:
         name: the TPU's name.
         specs: the spec of the TPU for each of its zones, in the order to try them.
-        queued: options to request it through Google's queue, in its only zone; None: no queue.
-        idle_delete_after: seconds without a run after which the watch deletes it; None: never.
+        queued: options of the queued resource that creates the TPU; None: create it directly.
+        idle_delete_after: seconds without a run after which the watch deletes the TPU; None: never.
     """
 
     name: str
@@ -96,7 +96,10 @@ def _refuse_shared_writing(tpus: Iterable[FleetEntry]) -> None:
 
 
 def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
-    """Return the entry of this name, or all entries if it is empty. Raises NotConfigured."""
+    """Return the TPU of this name, or all TPUs if ``name`` is empty.
+
+    Raises NotConfigured if there is no TPU of this name.
+    """
     if not name:
         return tpus
     selected = tuple(tpu for tpu in tpus if tpu.name == name)
@@ -138,7 +141,7 @@ def _parse_entry(entry: object, number: int) -> list[FleetEntry]:
     idle = None if idle is None else parse_duration(idle, f"{who}: idle_delete_after")
     count = entry.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        raise NotConfigured(f"{who}: count: expected a number from 1 on ({count!r:.40})")
+        raise NotConfigured(f"{who}: count: expected a whole number above 0 ({count!r:.40})")
     names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
     tpus = [
         FleetEntry(
@@ -201,7 +204,7 @@ def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
             isinstance(value, str) for value in pairs.values()
         ):
             raise NotConfigured(
-                f"{who}: {key}: expected texts by name; quote numbers, true and false"
+                f"{who}: {key}: expected a mapping to strings; quote numbers, true and false"
             )
         values[key] = {str(name): str(value) for name, value in pairs.items()}
     for key in _LISTS:
@@ -209,7 +212,7 @@ def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
         if items is None:
             continue
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise NotConfigured(f"{who}: {key}: expected a list of texts ({items!r:.60})")
+            raise NotConfigured(f"{who}: {key}: expected a list of strings ({items!r:.60})")
         values[key] = tuple(str(item) for item in items)
     if entry.get("data_disks") is not None:
         values["data_disks"] = _disks(entry["data_disks"], who)

@@ -10,15 +10,16 @@ from ansible.errors import AnsibleFilterError
 
 
 def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
-    """Return the content of a file for ssh's ``Include``, with a block for each host.
+    """Return the content of a file for ssh's ``Include``, with a ``Host`` block for each host.
 
-    ``variables`` are hostvars. Raises AnsibleFilterError for ssh arguments other than ``-o``.
+    ``variables`` has the inventory variables of each host. Raises AnsibleFilterError if
+    ``ansible_ssh_common_args`` has other arguments than ``-o Keyword=value``.
     """
     return "".join(block(host, variables[host]) for host in hosts)
 
 
 def block(host: str, variables: Mapping[str, Any]) -> str:
-    """Return a host's ``Host`` block, made from its connection variables."""
+    """Return a host's ``Host`` block, made from its inventory variables."""
     lines = [("HostName", variables.get("ansible_host", host))]
     for keyword, name in (
         ("Port", "ansible_port"),
@@ -34,7 +35,7 @@ def block(host: str, variables: Mapping[str, Any]) -> str:
 
 
 def options(host: str, arguments: str) -> list[tuple[str, str]]:
-    """Return the keywords and values of ``-o Keyword=value`` arguments.
+    """Return the keywords and values of the ``-o Keyword=value`` arguments of a host.
 
     Raises AnsibleFilterError for other arguments.
     """
@@ -52,6 +53,6 @@ def options(host: str, arguments: str) -> list[tuple[str, str]]:
 
 
 def quoted(value: str) -> str:
-    """Quote a value if it has spaces, and escape percent signs, which ssh would expand."""
+    """Quote a value if it has spaces. Escape percent signs, which ssh_config(5) would expand."""
     value = value.replace("%", "%%")
     return f'"{value}"' if " " in value else value

@@ -9,7 +9,7 @@ import math
 from array import array
 from collections.abc import Sequence
 
-#: Maximum number of points of a curve; with more steps, each point is the mean of several.
+#: Maximum number of points of a curve; with more steps, each point is the mean of several steps.
 MOST_POINTS = 1000
 _STEPS = 1 << 63
 _COLUMNS = (
@@ -30,10 +30,10 @@ class Rows:
         return len(self.columns["step"])
 
     def add(self, record: object) -> bool:
-        """Add the record of a line, replacing rows of the same and later steps.
+        """Add a line of metrics, parsed from JSON; it replaces rows of the same and later steps.
 
         An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
-        whether the line has a valid step.
+        whether the line has a valid step; without one it is not added.
         """
         step = _number(record.get("step")) if isinstance(record, dict) else math.nan
         if not 0 <= step < _STEPS:
@@ -49,7 +49,7 @@ class Rows:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """Return at most ``most`` points, each the mean of the same number of points."""
+    """Reduce a curve to at most ``most`` points, each the mean of the same number of ``points``."""
     each = -(-len(points) // most)
     if each <= 1:
         return list(points)
@@ -60,7 +60,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> P
 
 
 def curve(rows: Rows, column: str, most: int = MOST_POINTS) -> Points:
-    """Return a column's points (step, value) without NaN, at most ``most``."""
+    """Return a column's points (step, value) without NaN, reduced to at most ``most``."""
     pairs = zip(rows.columns["step"], rows.columns[column], strict=True)
     return thinned([(step, value) for step, value in pairs if math.isfinite(value)], most)
 
@@ -77,7 +77,7 @@ def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
 
 
 def _number(value: object) -> float:
-    if type(value) is float:  # almost always, so checked first
+    if type(value) is float:  # checked first, because most values are floats
         return value if math.isfinite(value) else math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan

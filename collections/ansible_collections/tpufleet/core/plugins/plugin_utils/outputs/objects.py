@@ -1,69 +1,45 @@
-"""The objects of the stored output, in a directory or in a bucket, with one interface.
+"""Access to the objects of stored output, in a directory or in a bucket.
 
-Workers write these objects, so their names and sizes are checked: an object that is larger than a
-segment, compressed, or has another name than module_utils/worker/output_stream.py describes is left
-out.
+The content comes from workers, so it is not trusted: objects are ignored if they are compressed,
+larger than SEGMENT_BYTES, or have a name that module_utils/worker/output_stream.py does not
+describe.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...module_utils.cloud.errors import CloudError, Forbidden, NoAnswer, NotFound, Unauthorized
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
+from ..replaced_file import replace_file
+from .interface import InvalidObjectError, OutputError, OutputStore
 
 MOST_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
 LEAST_FREE = 1 << 30
-"""Free bytes on the controller's disk below which nothing is stored there: run records need it."""
+"""Bytes that output leaves free on the controller's disk, because run records need them."""
 CACHE_BYTES = 1 << 30
-"""Maximum size of the cache of final segments."""
+"""Maximum size in bytes of the cache of segments that no longer change."""
 _READ_TRIES = 5
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
 _NAME = re.compile(rf"{_NUMBER}/{_NUMBER}/(?:{OBJECT_NAME.pattern})")
 
 
-class OutputError(Exception):
-    """The stored output cannot be read or written; the text is one line for the user."""
-
-
-class InvalidObjectError(OutputError):
-    """The name or the size of an object is not one that workers store."""
-
-
-class OutputStore(Protocol):
-    """Interface of a location of stored output. Thread-safe."""
-
-    location: str
-
-    def list(self, run: str) -> list[StoredObject]:
-        """List the objects of a run; their names begin with the run's. Raises OutputError."""
-
-    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
-        """Return the content of a listed object, at most SEGMENT_BYTES.
-
-        Returns the newer content if the object has been replaced meanwhile, and nothing if it has
-        been removed. ``is_final``: it does not change, so it may be cached. Raises OutputError.
-        """
-
-
 def open_store(location: str, api: Mapping[str, Any], cache: Path) -> OutputStore:
     """Open the stored output at ``location``: a directory, or ``gs://bucket/prefix``.
 
-    ``api`` is the inventory's tpu_api, ``cache`` a directory for final segments of a bucket. Raises
-    OutputError.
+    ``api`` is the inventory's variable ``tpu_api``. ``cache`` is a directory for copies of those
+    segments of a bucket that no longer change. Raises OutputError.
     """
     if not location.startswith(SCHEME):
         return OutputDirectory(Path(location).expanduser())
@@ -86,17 +62,17 @@ class OutputDirectory:
             for folder, _, names in (self._folder / checked(run)).walk(on_error=_unless_missing):
                 for path in (folder / name for name in names):
                     with suppress(FileNotFoundError):
-                        told = path.lstat()
-                        if stat.S_ISREG(told.st_mode):
+                        info = path.lstat()
+                        if stat.S_ISREG(info.st_mode):
                             name = str(path.relative_to(self._folder))
-                            found.append(StoredObject(name, told.st_size, told.st_mtime_ns))
+                            found.append(StoredObject(name, info.st_size, info.st_mtime_ns))
         except OSError as error:
             raise OutputError(f"{error.filename}: {error.strerror}") from None
         return readable(run, complete(f"{self.location}/{run}", found))
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
-        del is_final  # a directory needs no cache
+        del is_final  # nothing in a directory needs to be cached
         try:
             with (self._folder / stored.name).open("rb") as stream:
                 return stream.read(SEGMENT_BYTES)
@@ -106,14 +82,17 @@ class OutputDirectory:
             raise OutputError(f"{error.filename}: {error.strerror}") from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace an object atomically. Raises OutputError."""
+        """Write an object atomically, which replaces an old one of this name.
+
+        Raises OutputError; InvalidObjectError if the name or the size is invalid.
+        """
         run, _, rest = name.partition("/")
         is_valid = RUN_NAME.fullmatch(run) and _NAME.fullmatch(rest)
         if not is_valid or len(content) > SEGMENT_BYTES:
             raise InvalidObjectError(
                 f"{self.location}: refused an object whose name or size is invalid ({name!r:.200})"
             )
-        with suppress(OSError):  # the next write names the error
+        with suppress(OSError):  # if this fails, replace() below raises the error
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._folder).free
             if free < LEAST_FREE:
@@ -125,12 +104,15 @@ class OutputDirectory:
 
 
 class OutputBucket:
-    """Stored output in a bucket. Final segments are cached in a directory of this controller."""
+    """Stored output in a bucket.
+
+    Segments that no longer change are cached in a directory of this controller.
+    """
 
     def __init__(self, bucket: Bucket, cache: Path) -> None:
         self.location, self._bucket, self._cache = bucket.url, bucket, cache
         self._error = ""
-        """Why the bucket can't be read; after that, nothing is asked of it any more."""
+        """Why the bucket can't be read; if set, every later call fails with it at once."""
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
@@ -147,7 +129,7 @@ class OutputBucket:
                 return cached.read_bytes()
         content = self._download(stored)
         if is_final and len(content) == stored.size:
-            with suppress(OutputError):  # a full disk makes the next read slow, nothing else
+            with suppress(OutputError):  # not cached: the next read downloads it again
                 replace(cached, content)
         return content
 
@@ -184,7 +166,10 @@ def _unless_missing(error: OSError) -> None:
 
 
 def complete(where: str, found: list[StoredObject]) -> list[StoredObject]:
-    """Return a list of objects. Raises OutputError if there are too many to read."""
+    """Return ``found`` unchanged. Raises OutputError if it has more than MOST_OBJECTS objects.
+
+    ``where`` is the location of the run's output, for the error.
+    """
     if len(found) > MOST_OBJECTS:
         raise OutputError(
             f"{where}: more than {MOST_OBJECTS:,} objects. Delete those that you do not need"
@@ -193,7 +178,7 @@ def complete(where: str, found: list[StoredObject]) -> list[StoredObject]:
 
 
 def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
-    """Return the objects of a run that have a valid name and size, sorted by name."""
+    """Return the objects of ``found`` with a valid name of this run and size, sorted by name."""
     start = f"{run}/"
     return sorted(
         (
@@ -209,7 +194,7 @@ def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
 
 
 def checked(run: str) -> str:
-    """Return the name of a run if it is valid. Raises OutputError."""
+    """Return ``run`` if it is a valid name of a run, else raise OutputError."""
     try:
         return check_name(run)
     except RunError as error:
@@ -219,15 +204,7 @@ def checked(run: str) -> str:
 def replace(path: Path, content: bytes) -> None:
     """Replace a file atomically, readable only by this user. Raises OutputError."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(path, content)
     except OSError as error:
         raise OutputError(f"can't write {path}: {error.strerror}") from None
 
@@ -238,10 +215,10 @@ def trim(cache: Path, most: int = CACHE_BYTES) -> None:
         files = [(each.stat(), each) for each in cache.iterdir() if each.is_file()]
     except OSError:
         return
-    size = sum(told.st_size for told, _ in files)
-    for told, path in sorted(files, key=lambda each: each[0].st_mtime):
+    size = sum(info.st_size for info, _ in files)
+    for info, path in sorted(files, key=lambda each: each[0].st_mtime):
         if size <= most:
             return
         with suppress(OSError):
             path.unlink()
-            size -= told.st_size
+            size -= info.st_size

@@ -1,6 +1,6 @@
 """Reader of a run's stored output: its attempts, their processes, logs and metrics.
 
-Workers write all of it, so every value is validated; an invalid one counts as missing.
+Its content comes from workers, so every value is validated. Invalid values count as missing.
 """
 
 from __future__ import annotations
@@ -12,31 +12,35 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import batched
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.storage import StoredObject
-from ...module_utils.worker.output_stream import SEGMENT_BYTES, Start, parse_start
+from ...module_utils.worker.output_stream import FILES, SEGMENT_BYTES, Start, parse_start
 from ...module_utils.worker.run_files import Exit, read_exit
-from .objects import OutputStore
+from .interface import OutputStore
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.storage import StoredObject
 
 MOST_SECONDS = 2.5e11
 """The latest time that is accepted, in unix seconds: dates have four digits for the year."""
 MOST_LINE = 1 << 16
-"""Maximum length of a line of metrics in bytes; a longer one is left out."""
+"""Maximum length of a line of metrics in bytes; longer lines are ignored."""
 MOST_TAIL = 1 << 18
-"""Maximum number of bytes that are read for the last lines of a log."""
-STREAMS = ("log", "metrics")
+"""Maximum number of bytes that are read to return the last lines of a log."""
 AT_ONCE = 16
 """Number of objects that are read in parallel."""
 MOST_PROCESSES = 10_000
-"""Maximum number of processes of all attempts that are read, the newest ones."""
+"""Maximum number of processes that are read of a run, those of its newest attempts."""
 #: Control sequences of terminals, such as colours (ECMA-48, 5.4), and control characters.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a stream. ``is_final``: it does not change, because there is a newer one."""
+    """A part of a process's log or metrics, with its number and the object that contains it.
+
+    ``is_final`` says that the object no longer changes, because there is a newer segment.
+    """
 
     number: int
     stored: StoredObject
@@ -45,7 +49,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class StoredProcess:
-    """What is stored of one process of an attempt. Segments are in order of their numbers."""
+    """The objects that are stored of one process of an attempt.
+
+    ``start`` and ``exit`` are start.json and exit.json (module_utils/worker/output_stream.py); None
+    if they are not stored. Segments are in order of their numbers.
+    """
 
     attempt: int
     process_id: int
@@ -56,7 +64,7 @@ class StoredProcess:
 
 
 def stored_processes(objects: Iterable[StoredObject]) -> list[StoredProcess]:
-    """Return the processes of a run by attempt and process id; ``objects`` are those of the run."""
+    """Group the objects of a run by process, in order of the attempt and the process id."""
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for each in objects:
         _, attempt, process_id, *rest = each.name.split("/")
@@ -70,7 +78,7 @@ def stored_processes(objects: Iterable[StoredObject]) -> list[StoredProcess]:
             *key,
             parts.get("start"),
             parts.get("exit"),
-            *(_segments(parts[name]) for name in STREAMS),
+            *(_segments(parts[name]) for name in FILES),
         )
         for key, parts in sorted(found.items())[-MOST_PROCESSES:]
     ]
@@ -89,7 +97,7 @@ def read_start(store: OutputStore, process: StoredProcess) -> Start | None:
 
 
 def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
-    """Read a process's exit.json; None if it has not ended. Raises OutputError."""
+    """Read a process's exit.json; None if it is missing or invalid. Raises OutputError."""
     found = _json(store, process.exit)
     ended = read_exit(found) if found else None
     if ended is None or ended.attempt not in (None, process.attempt):
@@ -98,7 +106,7 @@ def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
 
 
 def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[Segment, bytes]]:
-    """Yield segments with their content, read ahead in parallel. Raises OutputError."""
+    """Yield segments in order with their content; it is read in parallel. Raises OutputError."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for batch in batched(segments, 2 * AT_ONCE):
             read = pool.map(lambda each: store.read(each.stored, each.is_final), batch)
@@ -106,9 +114,11 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def pieces(parts: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of consecutive segments in pieces that can be joined.
+    """Yield the content of segments so that the pieces can be joined.
 
-    A segment begins with a line, unless the one before it is full and ends within a line.
+    Adds a line break after a segment without one, unless the next segment continues its last line:
+    this is so if no segment is missing between them and the first has SEGMENT_BYTES. ``parts`` are
+    the segments in order, with their content.
     """
     before: Segment | None = None
     last = b"\n"
@@ -124,19 +134,22 @@ def pieces(parts: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
 
 
 def metrics_records(store: OutputStore, process: StoredProcess) -> Iterator[object]:
-    """Yield the JSON values of a process's metrics, without invalid lines. Raises OutputError."""
+    """Yield the lines of a process's metrics, parsed from JSON; invalid lines are ignored.
+
+    Raises OutputError.
+    """
     rest = b""
     for piece in pieces(contents(store, process.metrics)):
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         yield from _parsed([line for line in lines if line and len(line) <= MOST_LINE])
         if len(rest) > MOST_LINE:
-            rest = b"\0" * (MOST_LINE + 1)  # too long: its end is left out, too
+            rest = b"\0" * (MOST_LINE + 1)  # drop the rest of a line that is too long
 
 
 def _parsed(lines: list[bytes]) -> Iterator[object]:
     with suppress(ValueError, RecursionError):
-        found = json.loads(b"[" + b",".join(lines) + b"]")  # much faster than line by line
+        found = json.loads(b"[" + b",".join(lines) + b"]")  # one call for all lines is much faster
         if len(found) == len(lines):
             yield from found
             return
@@ -148,7 +161,7 @@ def _parsed(lines: list[bytes]) -> Iterator[object]:
 def log_tail(store: OutputStore, process: StoredProcess, lines: int) -> list[str]:
     """Return the last lines of a process's log, without control characters.
 
-    Reads only the segments at its end, at most MOST_TAIL bytes. Raises OutputError.
+    Reads only the last segments, about MOST_TAIL bytes. Raises OutputError.
     """
     if lines <= 0:
         return []

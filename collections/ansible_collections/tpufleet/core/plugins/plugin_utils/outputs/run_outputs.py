@@ -1,4 +1,4 @@
-"""Access to the stored output of runs, in the bucket of a run's record and in a directory."""
+"""Opens the stored output of runs, in a bucket and in a directory of the controller."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from ...module_utils.cloud.storage import StoredObject
 from ...module_utils.worker.launch_spec import LaunchSpec
-from .objects import OutputStore, open_store
+from .interface import OutputStore
+from .objects import open_store
 
 
 class RunOutputs:
     """The stored output of all runs. Thread-safe.
 
     Args:
-        directory: where the controller stores the output of runs that store none themselves.
-        cache: a directory for what has been read.
-        api: the inventory's tpu_api.
+        directory: the directory with the output of runs that were launched without a bucket.
+        cache_dir: a directory for copies of data from buckets. It may be deleted.
+        api: the inventory's variable ``tpu_api``.
     """
 
     def __init__(self, directory: str, cache_dir: str, api: Mapping[str, Any]) -> None:
@@ -28,26 +29,26 @@ class RunOutputs:
 
     @property
     def segments(self) -> Path:
-        """The cache of full segments of buckets."""
+        """The directory with copies of segments from buckets."""
         return self.cache / "segments"
 
     @property
     def summaries(self) -> Path:
-        """The cache of summaries."""
+        """The directory with a summary of each run's output (summary_cache.py)."""
         return self.cache / "summaries"
 
     def store_of(self, launch: LaunchSpec) -> OutputStore:
-        """Open the locations of a run's output. Raises OutputError.
+        """Open the stored output of a run; ``launch`` is its last launch. Raises OutputError.
 
-        If attempts before the last one were launched without a bucket, their output is in the
-        directory.
+        If the last launch stores output in a bucket, earlier attempts may be in the directory,
+        because they were launched without a bucket.
         """
         directory, location = self._open(self._directory), launch.outputs.rpartition("/")[0]
         return BucketAndDirectory(self._open(location), directory) if location else directory
 
 
 class BucketAndDirectory:
-    """Stored output of one run, of which some attempts are in a bucket, others in a directory."""
+    """Stored output of a run with some attempts in a bucket and others in a directory."""
 
     def __init__(self, bucket: OutputStore, directory: OutputStore) -> None:
         self.location = bucket.location
@@ -55,7 +56,10 @@ class BucketAndDirectory:
         self._in_directory: frozenset[str] = frozenset()
 
     def list(self, run: str) -> list[StoredObject]:
-        """List the objects of the run: attempts in the bucket, then others. Raises OutputError."""
+        """List the objects of a run, sorted by name. Raises OutputError.
+
+        The objects of an attempt that is in both locations are those in the bucket.
+        """
         stored = self._bucket.list(run)
         attempts = {_attempt_of(each) for each in stored}
         other = [each for each in self._directory.list(run) if _attempt_of(each) not in attempts]

@@ -1,4 +1,4 @@
-"""The last attempt of a run from its stored output, in the format of run_info."""
+"""Status of a run's last attempt from its stored output, as the module run_info returns it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ Answer = dict[str, Any]
 def stored_answers(
     run: str, found: RunOutput, logs: Mapping[int, Sequence[str]]
 ) -> dict[str, Answer]:
-    """Return the answers of the last attempt's workers, as of run_info, by worker.
+    """Return a result like that of the module run_info for each worker of the last attempt.
 
-    ``logs`` has the last log lines by process id.
+    Args:
+        run: the name of the run.
+        found: the summary of its stored output.
+        logs: the last lines of each process's log, by process id.
     """
     if not found.attempts:
         return {}
     attempt = found.attempts[-1]
     answers: dict[str, Answer] = {}
     for each in attempt.processes:
-        told = _answer(run, attempt.number, each) | {"log": list(logs.get(each.process_id, ()))}
+        answer = _answer(run, attempt.number, each) | {"log": list(logs.get(each.process_id, ()))}
         if each is attempt.processes[0]:
-            told |= {"heartbeat": _heartbeat(found), "progress": progress_of(found)}
+            answer |= {"heartbeat": _heartbeat(found), "progress": progress_of(found)}
         if f"{each.name}, attempt {attempt.number}" == found.log_from:
-            told |= {"error": found.error}
-        answers.setdefault(each.name, {"runs": []})["runs"].append(told)
+            answer |= {"error": found.error}
+        answers.setdefault(each.name, {"runs": []})["runs"].append(answer)
     return answers
 
 
 def progress_of(found: RunOutput) -> dict[str, float] | None:
-    """Return the figures for goodput, as of worker/run_progress.py; None without two steps."""
+    """Return the first and last step, and the seconds of steps that counted, for goodput.
+
+    The format is that of module_utils/worker/run_progress.py. Returns None without two steps.
+    """
     steps = [each for each in found.attempts if each.first_step is not None]
     if not steps or not found.last:
         return None

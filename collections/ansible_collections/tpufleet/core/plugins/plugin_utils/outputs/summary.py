@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, islice
 
+from ...module_utils.worker.end_state import KILLED_REASONS, ProcessState, end_state
 from ...module_utils.worker.error_line import error_line, last_attempt
 from ...module_utils.worker.run_files import Exit
 from ...module_utils.worker.run_state import RunState
-from ...module_utils.worker.run_unit import KILLED_REASONS, ProcessState, end_state
 from ..runs.observation import ProcessStatus, deciding_process
 from .curves import Points, Rows, curve, gaps
-from .objects import OutputStore
+from .interface import OutputStore
 from .reader import (
     AT_ONCE,
     MOST_SECONDS,
@@ -36,11 +36,11 @@ CURVES = {
     "memory": "device_bytes",
     "times": "time",
 }
-"""The column of each curve; a curve without points is left out."""
+"""The column of the metrics for each curve, by the curve's name."""
 MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
-"""The column, in bytes, of each value in GiB."""
+"""The column of the metrics, in bytes, for each value in GiB."""
 NOW_AND_THEN = ("heldout_loss", "mfu")
-"""Columns that trainers report only at some steps."""
+"""Columns of the metrics that trainers write only at some steps."""
 GIB = 1 << 30
 LOG_LINES = 50
 ERROR_LINES = 200
@@ -51,7 +51,11 @@ MOST_LINES = 1_000_000
 
 @dataclass(frozen=True)
 class ProcessOutput:
-    """One process of an attempt. ``end`` is None if it has not ended, or was lost."""
+    """One process of an attempt, which began at ``began`` (unix seconds) on ``worker``.
+
+    ``end`` is None if the process has not ended, or if its worker was lost. ``worker`` is empty and
+    ``began`` None if no start is stored.
+    """
 
     process_id: int
     worker: str
@@ -60,16 +64,19 @@ class ProcessOutput:
 
     @property
     def state(self) -> ProcessState:
-        """How it ended; LOST if it is not known to have ended."""
+        """How the process ended; LOST if no end is stored."""
         return end_state(self.end) if self.end else ProcessState(RunState.LOST)
 
     @property
     def name(self) -> str:
-        """The name of its worker."""
+        """The inventory name of its worker, or ``process N`` if the worker is unknown."""
         return self.worker or f"process {self.process_id}"
 
     def status(self, run: str, attempt: int) -> ProcessStatus:
-        """Return it as the process of a run."""
+        """Return the status of this process, as parse_process() returns it for a live worker.
+
+        ``run`` and ``attempt`` are the run and the attempt of the process.
+        """
         state, reason, exit_code, signal = self.state
         ended_at = (self.end.time if self.end else None) or 0.0
         return ProcessStatus(
@@ -84,12 +91,14 @@ class AttemptOutput:
     Args:
         number: the number of the attempt.
         began: when its first process began; None if unknown.
-        ended: when its last process ended; None if it has not, or was lost.
-        first_step: the first step that the attempt did, at the time ``first``.
-        last_step: the last one, at the time ``last``.
-        kept: the time between steps that counted.
-        redone: the time between steps that a later attempt repeated.
-        saves: how long training waited for saves of checkpoints.
+        ended: when its last process ended; None if one has not ended, or was lost.
+        first_step: the first step that the attempt did.
+        last_step: the last step that the attempt did.
+        first: when the first step ended.
+        last: when the last step ended.
+        kept: the time of the steps that no later attempt repeated.
+        redone: the time of the steps that a later attempt repeated.
+        saves: how long training waited until checkpoints were saved.
         start_seconds: the time from the start of the trainer to the end of its first step.
         processes: its processes.
     """
@@ -114,15 +123,16 @@ class RunOutput:
 
     Args:
         attempts: its attempts, in order.
-        curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB.
+        curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB. Curves
+            without points are left out.
         gaps: the steps at which the loss becomes NaN.
-        last: the values of the last step, by column. Of values that trainers report only at some
-            steps, the last known one: held-out loss, mfu, ``device_memory_gib`` (the memory in
-            use) and ``device_limit_gib`` (all of it).
+        last: the values of the last step, by column. Trainers write some values only at some steps;
+            of these it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory
+            in use) and ``device_limit_gib`` (total memory).
         rows: the number of steps.
-        is_cut: whether there are more than MOST_LINES lines of metrics; those after are missing.
+        is_cut: whether there are more than MOST_LINES lines of metrics; later lines are not read.
         log: the last lines of the log of the process that decides how the last attempt ended.
-        log_from: the worker and the attempt of this log.
+        log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         error: the error message in this log, if that process has failed.
     """
 
@@ -137,7 +147,7 @@ class RunOutput:
     error: str = ""
 
     def warnings(self, run: str) -> list[str]:
-        """Return what a reader must know about this summary of a run."""
+        """Return a list with a warning if not all lines of metrics were read, else an empty one."""
         text = f"{run}: has over {MOST_LINES:,} lines of metrics; only the first ones are read"
         return [text] if self.is_cut else []
 
@@ -164,7 +174,7 @@ class OwnSteps:
     """The steps that one attempt did, with their times in unix seconds.
 
     A trainer may rewrite metrics.jsonl, so an attempt's metrics can begin with lines of earlier
-    attempts. Lines with a time before the attempt's start are left out.
+    attempts. Lines with a time before ``began``, the attempt's start, are ignored.
     """
 
     def __init__(self, began: float | None) -> None:
@@ -174,7 +184,14 @@ class OwnSteps:
         self.start_seconds: float | None = None
 
     def add(self, step: float, time: float, save: float, start: float) -> None:
-        """Add a step; one without a valid time, or with one before the last step's, is left out."""
+        """Add a step, unless its time is invalid or before that of the step added last.
+
+        Args:
+            step: the number of the step.
+            time: when it ended, in unix seconds.
+            save: the seconds that training waited for a checkpoint to be saved; may be NaN.
+            start: the seconds from the start of the trainer; NaN except for its first step.
+        """
         if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MOST_SECONDS:
             if not self.steps:
                 self.start_seconds = _duration(start)
@@ -183,7 +200,10 @@ class OwnSteps:
             self.saves += _duration(save) or 0.0
 
     def measured(self, attempt: AttemptOutput, resumed_at: float) -> AttemptOutput:
-        """Return the attempt with its steps; those from ``resumed_at`` on were repeated later."""
+        """Return ``attempt`` with the fields about steps set.
+
+        ``resumed_at`` is the lowest step that a later attempt did again; infinity if none did.
+        """
         if not self.steps:
             return attempt
         place = bisect_left(self.steps, resumed_at)
@@ -202,7 +222,7 @@ class OwnSteps:
 
 
 def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess]) -> RunOutput:
-    """Read the stored output of a run's processes. Raises OutputError."""
+    """Read and summarize the stored output of a run's processes. Raises OutputError."""
     rows = Rows()
     attempts: list[AttemptOutput] = []
     done: list[OwnSteps] = []
@@ -212,14 +232,14 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     by_attempt = groupby(zip(processes, read, strict=True), lambda each: each[0].attempt)
     for number, group in by_attempt:
         mine = list(group)
-        attempt = _attempt(number, tuple(told for _, told in mine))
+        attempt = _attempt(number, tuple(process for _, process in mine))
         earlier = max((each.began or 0.0 for each in attempts), default=0.0)
         if attempt.began is not None and attempt.began < earlier:
-            continue  # of an older run of this name, whose record was deleted
+            continue  # output of an older run with the same name
         attempts.append(attempt)
-        # In this project's trainer process 0 writes metrics, in others it may be another one.
-        writer, told = next((each for each in mine if each[0].metrics), mine[0])
-        done.append(OwnSteps(told.began))
+        # tpufleet's trainer writes metrics in process 0; other trainers may use another process.
+        writer, process = next((each for each in mine if each[0].metrics), mine[0])
+        done.append(OwnSteps(process.began))
         records = metrics_records(store, writer)
         left -= add_records(rows, done[-1], islice(records, left))
         is_cut = is_cut or (not left and next(records, None) is not None)
@@ -249,7 +269,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
 def _with_log(
     store: OutputStore, run: str, processes: Sequence[StoredProcess], found: RunOutput
 ) -> RunOutput:
-    """Add the end of the log of the process that decides how the last attempt ended."""
+    """Return ``found`` with the end of the log of the process that decides how the run ended."""
     logs = {(each.attempt, each.process_id): each for each in processes if each.log}
     written = {number for number, _ in logs}
     attempt = next((each for each in reversed(found.attempts) if each.number in written), None)
@@ -271,7 +291,11 @@ def _with_log(
 
 
 def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> int:
-    """Add the records of lines of metrics, skipping invalid ones; return the number of lines."""
+    """Add lines of metrics to ``rows`` and ``own``; return the number of lines.
+
+    ``own`` has the steps of the attempt that wrote the lines, ``rows`` those of all attempts.
+    ``records`` are the lines, parsed from JSON; invalid ones are counted but not added.
+    """
     count = 0
     names = ("step", "time", "save_seconds", "start_seconds")
     columns = [rows.columns[name] for name in names]
@@ -283,7 +307,7 @@ def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> int:
 
 
 def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:
-    """Read how a process began and ended. Raises OutputError."""
+    """Read when and where a process began, and how it ended. Raises OutputError."""
     start = read_start(store, process)
     worker, began = (start.worker, start.began) if start else ("", None)
     return ProcessOutput(process.process_id, worker, began, read_end(store, process))

@@ -1,4 +1,4 @@
-"""Cache of summaries on the controller, so that output which has not changed is not read again.
+"""Cache of summaries of stored output on the controller, so that old output is not read again.
 
 The cache may be deleted at any time.
 """
@@ -12,20 +12,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...module_utils.cloud.storage import StoredObject
-from .objects import OutputError, OutputStore, replace
+from .interface import OutputError, OutputStore
+from .objects import replace
 from .reader import stored_processes
 from .summary import CURVES, RunOutput, summary_of
 
 FORMAT = 2
-"""Version of the cached summaries. Increase it when a summary of the same output changes."""
+"""Version of the cached summaries. Increase it if the code makes another summary of old output."""
 
 
 def cached_summary(
     store: OutputStore, run: str, objects: Sequence[StoredObject], cache: Path
 ) -> RunOutput:
-    """Return the summary of a run, from ``cache`` if its listed objects have not changed.
+    """Return the summary of a run's stored output. Raises OutputError.
 
-    Raises OutputError.
+    It is read from the directory ``cache`` if the names, sizes and versions of ``objects``, all
+    objects of the run, have not changed.
     """
     key, path = _key(store, objects), cache / f"{run}.json"
     try:
@@ -33,14 +35,14 @@ def cached_summary(
         if head.decode() == key:
             return RunOutput.from_json(text)
     except (OSError, ValueError, TypeError, KeyError):
-        pass  # missing, or of another version
+        pass  # no cached summary, or another version's
     found = summary_of(store, run, stored_processes(objects))
-    with suppress(OutputError):  # a full disk makes the next time slow, nothing else
+    with suppress(OutputError):  # not cached: the next call reads the output again
         replace(path, f"{key}\n{found.to_json()}".encode())
     return found
 
 
 def _key(store: OutputStore, objects: Sequence[StoredObject]) -> str:
     listed = [(each.name, each.size, each.generation) for each in objects]
-    told = json.dumps([FORMAT, sorted(CURVES.items()), store.location, listed])
-    return hashlib.sha256(told.encode()).hexdigest()
+    listing = json.dumps([FORMAT, sorted(CURVES.items()), store.location, listed])
+    return hashlib.sha256(listing.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Lines about workers whose output could not be copied to the controller."""
+"""Lines for the user about workers whose output could not be copied to the controller."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from ..runs.launch_outcome import said_once
 from .reader import clean
 
 MOST_TEXT = 200
-"""Maximum length of a reason in characters."""
+"""Maximum length in characters of the reason in a line."""
 
 
 def uncollected(
     answers: Mapping[str, Mapping[str, Any]], hosts: Collection[str] | None = None
 ) -> list[str]:
-    """Return why output was not copied, from the results of collect_outputs by host.
+    """Return lines that say why output was not copied; workers with the same reason share a line.
 
-    Workers with the same reason share a line. ``hosts``: only these.
+    ``answers`` has the result of the action collect_outputs for each host. If ``hosts`` is set,
+    only these hosts count.
     """
     reasons = [
         (host, _reason(answer))
@@ -28,7 +29,7 @@ def uncollected(
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return why not all output of a worker was copied; empty if it was, or was not asked for."""
+    """Return why a worker's output was not all copied; empty if it was, or for a skipped task."""
     if answer.get("more"):
         return "it has more output than one pass copies. Run the playbook again"
     if not answer or answer.get("skipped") or "more" in answer:

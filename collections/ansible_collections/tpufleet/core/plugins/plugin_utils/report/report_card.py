@@ -25,7 +25,7 @@ _MOST_NUMBER = 1e100
 
 
 class Tone(StrEnum):
-    """How a state looks: its CSS class."""
+    """CSS class for the colour of a run's state."""
 
     ACTIVE = "active"
     WAITING = "waiting"
@@ -47,14 +47,14 @@ _TONES = {
 
 
 def tone_of(view: RunView) -> Tone:
-    """Return how the state of a run looks."""
+    """Return the CSS class for the state of a run."""
     tone = _TONES.get(view.state_code, Tone.WAITING)
     is_over = tone is Tone.WAITING and view.wanted != DesiredState.RUNNING
     return Tone.STOPPED if is_over else tone
 
 
 def is_current(view: RunView) -> bool:
-    """Return whether a run is to train, or is active."""
+    """Return whether a run is wanted according to its record, or has running processes."""
     return view.wanted == DesiredState.RUNNING or tone_of(view) is Tone.ACTIVE
 
 
@@ -70,7 +70,10 @@ def steps_of(view: RunView) -> str:
 
 
 def card(view: RunView, place: int, *, is_open: bool) -> str:
-    """Return a run as a ``<details>`` element, number ``place`` on the page."""
+    """Return a run as a ``<details>`` element, unfolded if ``is_open``.
+
+    ``place`` is the run's number on the page, from which the ids of its elements are made.
+    """
     brief = {"step": steps_of(view), "loss": number(view.last.get("loss"), "{:.4f}")}
     text = " · ".join(f"{name} {value}" for name, value in brief.items() if value)
     curves = "".join(
@@ -101,18 +104,19 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
 
 
 def chart_data(view: RunView, place: int) -> str:
-    """Return the element with the curves as JSON: ``{"curves": {name: [steps, values]}}``.
+    """Return the element with a run's curves as JSON, for report_page.js.
 
-    Its text has no ``<``, ``>`` and ``&``, so it can't end the element. ``times`` are seconds since
-    the first one, ``gaps`` the steps at which the loss becomes NaN, and ``starts`` the number and
-    the first step of each attempt but the first.
+    The JSON object has ``curves`` (``{name: [steps, values]}``; the values of ``times`` are seconds
+    since the first time), ``gaps`` (the steps at which the loss becomes NaN) and ``starts`` (the
+    number and the first step of each attempt but the first). It has no ``<``, ``>`` and ``&``, so
+    that no text in it ends the element. ``place`` is the run's number on the page.
     """
     curves = {}
     for name, points in view.curves.items():
         few = points if name in _FINE else thinned(points, _MOST_POINTS)
         began, digits = (few[0][1], 9) if name == "times" and few else (0.0, 5)
         pairs = [(_short(step, 9), _short(value - began, digits)) for step, value in few]
-        # Each number by itself, because max() may ignore NaN.
+        # Compare each number, not their max(), which may ignore NaN.
         if drawn := [(x, y) for x, y in pairs if abs(x) < _MOST_NUMBER and abs(y) < _MOST_NUMBER]:
             curves[name] = list(zip(*drawn, strict=True))
     data = {

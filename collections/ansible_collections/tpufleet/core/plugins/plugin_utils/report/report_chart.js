@@ -68,7 +68,7 @@ const charts = (() => {
     const span = at(high) - first;
     return (value) => start + (span > 0 ? (at(value) - first) / span : 0.5) * (end - start);
   }
-  /** Return the place of the first element of a sorted array that is at least the value. */
+  /** Return the index of the first element of a sorted array that is at least the value. */
   function firstFrom(sorted, value) {
     let low = 0;
     let high = sorted.length;
@@ -90,8 +90,8 @@ const charts = (() => {
   const canShow = (value, log) => !log || value > 0;
 
   /**
-   * Return the range of all points, with a margin above and below the values. That of a steady
-   * quantity is at least a fifth of its value, so that its noise does not fill the chart.
+   * Return the range of all points, with a margin above and below the values. If ``isSteady``, the
+   * values' range is at least a fifth of the largest value, so that noise does not fill the chart.
    */
   function rangeOf(series, log, isSteady) {
     let [left, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -137,8 +137,9 @@ const charts = (() => {
    * Draw a chart as wide as its figure. Return whether there was anything to draw.
    *
    * A series has name, x, y, gaps (values of x where its line is broken), style (CSS classes) and
-   * dots. ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` gets
-   * the values below the pointer, null when it leaves; without it the caption shows them.
+   * dots. ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` is
+   * called with the values below the pointer, and with null when the pointer leaves the chart;
+   * without ``tell`` the caption shows these values.
    */
   function draw(figure, options) {
     const { title, unit, text, label, series, starts = [], log, isSteady, height, tell } = options;
@@ -207,7 +208,7 @@ const charts = (() => {
       const pixel = (event.clientX - box.left) * (width / box.width);
       const share = Math.min(Math.max((pixel - LEFT) / (right - LEFT), 0), 1);
       const pointed = left + share * (last - left);
-      // A single run's cursor is at one of its points.
+      // Without tell the chart has one run: move the cursor to the nearest of its points.
       const at = tell ? pointed : shown[0].x[nearest(shown[0].x, pointed)];
       const values = shown.map((each) => text(each.y[nearest(each.x, at)]));
       const where = unit === "step" ? `step ${whole(at)}` : `${at.toPrecision(3)} h`;

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 _UNSHOWABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-#: The end of the year 9999 in unix seconds. Workers may report any number as a time.
+#: The end of the year 9999 in unix seconds; later times from workers are shown as this one.
 _LAST_TIME = 253402300799.0
 
 

@@ -39,7 +39,7 @@
       return (times[before] + share * (times[after] - times[before]) - times[0]) / 3600;
     };
   }
-  /** Return a curve of a run, over steps or hours, as charts.draw takes it. */
+  /** Return a curve of a run, over steps or hours, as a series for charts.draw. */
   function seriesOf(run, metric, style, byTime) {
     const data = dataOf(run);
     const [steps, y] = data.curves[metric] || [[], []];

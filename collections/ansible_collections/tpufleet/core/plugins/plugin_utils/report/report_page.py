@@ -1,7 +1,7 @@
 """The report as one HTML file that loads nothing: overview, comparison, sweeps, and all runs.
 
 Its Content-Security-Policy (w3.org/TR/CSP3) names its one style sheet and its one script by their
-hashes. A browser runs nothing else and loads nothing, even if a run's name were read as markup.
+hashes, so a browser runs no other script and loads nothing, even if a run's name were markup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .report_sweeps import Sweep, sweeps
 from .report_view import RunView
 
 _MOST_OPEN = 8
-#: More curves than this could not be told apart.
+#: Maximum number of runs that are compared: more curves could not be told apart.
 _MOST_COMPARED = 24
 _LOSSES = {"loss": "loss", "heldout_loss": "held-out loss"}
 _OVERVIEW_HEAD = """<thead><tr><th class="tick"></th>
@@ -46,7 +46,10 @@ _PANEL = """<section class="panel" id="compare" aria-label="Comparison of runs" 
 
 
 def page(views: Sequence[RunView], fleet: str, now: float) -> str:
-    """Return the HTML page about the runs, the most recently changed first."""
+    """Return the HTML page about the runs in ``views``, which are shown in this order.
+
+    ``fleet`` is the fleet's name, ``now`` the time of the report in unix seconds.
+    """
     style, script = _source("report_page.css"), _source("report_chart.js", "report_page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -85,7 +88,7 @@ def _source(*names: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the hash of an inline script or style as a source expression of the policy."""
+    """Return the hash of an inline script or style as the Content-Security-Policy names it."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
@@ -104,7 +107,7 @@ def _runs(views: Sequence[RunView]) -> list[str]:
     places = {view.name: place for place, view in enumerate(views)}
     current = [view for view in views if is_current(view)]
     earlier = [view for view in views if not is_current(view)]
-    # Without a current run, the last one is what the reader wants to see.
+    # Unfold the current runs; without one, the most recently changed run.
     opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
     parts = [_TOOLS, _overview(views, places), _PANEL]
     swept = [
@@ -162,7 +165,10 @@ def _cell(value: object, text: str, css: str = "num") -> str:
 
 
 def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
-    """Return the table of a sweep's values and last losses, the lowest loss first."""
+    """Return the table of a sweep's settings and last losses as HTML, the lowest loss first.
+
+    ``places`` has the number of each run on the page. ``is_open`` unfolds the table.
+    """
     column = (
         "heldout_loss"
         if any(each.last.get("heldout_loss") is not None for each in sweep.views)
@@ -193,7 +199,7 @@ def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
 
 
 def _sweep_head(sweep: Sweep, losses: Sequence[str]) -> str:
-    # learning_rate instead of optimizer.learning_rate, if no other setting has this name.
+    # Show learning_rate instead of optimizer.learning_rate, if no other setting has this name.
     short = Counter(key.rpartition(".")[2] for key in sweep.keys)
     names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in sweep.keys}
     heads = [("run", "", "")]

@@ -1,4 +1,4 @@
-"""The contents of a report: each run, from its record, its stored output and its workers."""
+"""What the report shows of each run, from its record, its stored output and its workers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SETTING = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def kind_of(event: history.Event) -> str:
-    """Return the report's kind for an event of the history."""
+    """Return the kind (report_view.py) that the report shows for an event of a run's history."""
     if event.kind is EventKind.WATCH and event.action in RECREATIONS:
         return PREEMPTED
     if event.kind is EventKind.WATCH and event.state:
@@ -81,8 +81,12 @@ def attempts_of(
 ) -> list[Attempt]:
     """Return the attempts of a run, from its record and its stored output.
 
-    The record has the launches whose workers stored nothing. ``is_active``: the last attempt has
-    not ended.
+    Args:
+        record: the run record; it also has launches whose workers stored no output.
+        events: the events in the record's history.
+        output: the summary of the stored output.
+        now: unix seconds.
+        is_active: whether the last attempt has not ended.
     """
     stored = {each.number: each for each in output.attempts}
     launches = [event.time for event in events if event.kind == LAUNCH]
@@ -112,7 +116,14 @@ def attempts_of(
 def _ended(
     output: AttemptOutput, start: float, until: float | None, event: Event | None
 ) -> Attempt:
-    """Return an attempt that has ended; ``event`` is the first one that can be its end."""
+    """Return an attempt that has ended.
+
+    Args:
+        output: what is stored of the attempt.
+        start: when it began, in unix seconds.
+        until: when the next attempt began, in unix seconds; None for the last attempt.
+        event: the first event after its start that can be its end; None without one.
+    """
     status = _decisive(output)
     ended_at = output.ended or (event.time if event else until) or output.last or start
     if event and event.kind == PREEMPTED:
@@ -144,7 +155,16 @@ def status_of(
     tpu_state: str,
     now: float,
 ) -> RunStatus:
-    """Return the status of a run; ``live`` are its workers' answers, empty if its TPU is gone."""
+    """Return the status of a run.
+
+    Args:
+        run: the name of the run.
+        record: its run record.
+        live: what run_info returned about the run, by worker; empty if its TPU is gone.
+        output: the summary of its stored output, used if ``live`` is empty.
+        tpu_state: the state of its TPU in the inventory.
+        now: unix seconds.
+    """
     answers = live or {
         host: answer["runs"][0] for host, answer in stored_answers(run, output, {}).items()
     }
@@ -166,7 +186,7 @@ def run_view(
     tpu_state: str,
     now: float,
 ) -> RunView:
-    """Return what the report shows of a run."""
+    """Return what the report shows of a run. For the arguments see status_of."""
     events = events_of(record)
     status = status_of(run, record, live, output, tpu_state, now)
     is_active = any(each.is_active for each in status.processes)
@@ -200,17 +220,17 @@ def run_view(
 
 
 def is_complete(output: RunOutput) -> bool:
-    """Return whether the output is stored from the run's beginning.
+    """Return whether the run's output is stored from its first attempt on.
 
-    It is not if the run began with an older version or before a bucket was set, or if a lifecycle
-    rule has deleted the beginning. The first file of an attempt says when it began.
+    The first attempt is missing if an older version of tpufleet launched it, if it was launched
+    without a bucket, or if a lifecycle rule of the bucket has deleted its output.
     """
     first = output.attempts[0] if output.attempts else None
     return first is not None and first.number == 1 and first.began is not None
 
 
 def overrides_of(command: Sequence[str]) -> dict[str, str]:
-    """Return the values that a command sets, from its words key=value and --key=value."""
+    """Return the settings in a trainer's command: its arguments key=value and --key=value."""
     pairs = (word.lstrip("-").partition("=") for word in command)
     return {key: value for key, sign, value in pairs if sign and _SETTING.fullmatch(key)}
 
@@ -227,7 +247,10 @@ def _worker(process: ProcessStatus) -> Worker:
 
 
 def _view_or_error(run: str, record: Mapping[str, Any], *more: Any) -> RunView:
-    """Return the view of a run, or one that says that it can't be shown."""
+    """Return the view of a run; if that fails, a view with only its name and the error.
+
+    ``more`` are the further arguments of run_view.
+    """
     try:
         return run_view(run, record, *more)
     except Exception as error:  # an error of one run must not affect the others
@@ -244,7 +267,9 @@ def run_views(
     now: float,
     only: str = "",
 ) -> list[RunView]:
-    """Return all runs that have a record or are on a worker, most recently changed first.
+    """Return the views of all runs that have a record or files on a worker.
+
+    The most recently changed run is first.
 
     Args:
         records: the run records, by run.
@@ -252,7 +277,7 @@ def run_views(
         outputs: the stored output, by run.
         tpu_states: the state of each TPU in the inventory, by name.
         now: unix seconds.
-        only: if set, the only run.
+        only: the name of the only run to return; empty for all runs.
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():

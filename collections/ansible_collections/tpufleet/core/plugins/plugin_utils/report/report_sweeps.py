@@ -1,4 +1,4 @@
-"""Sweeps in the report: runs of one config and release that were given different values."""
+"""Sweeps in the report: runs of one config and release that differ in settings of the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report_view import RunView
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs with different values. ``keys`` are the settings in which they differ."""
+    """Runs with different settings. ``keys`` are the names of the settings in which they differ."""
 
     name: str
     keys: tuple[str, ...]
@@ -20,9 +20,9 @@ class Sweep:
 
 
 def sweeps(views: Sequence[RunView]) -> list[Sweep]:
-    """Group runs of the same config and release whose overrides differ; the newest group is first.
+    """Group runs of the same config and release whose overrides differ, in the order of ``views``.
 
-    Runs without any of the settings that differ belong to no sweep.
+    A run whose command sets none of the differing settings belongs to no sweep.
     """
     groups: dict[tuple[str, str], list[RunView]] = defaultdict(list)
     for view in views:
@@ -41,7 +41,7 @@ def sweeps(views: Sequence[RunView]) -> list[Sweep]:
 
 
 def _common_name(views: Sequence[RunView]) -> str:
-    """Return what all names begin with, up to a separator: ``lr`` for lr-10 and lr-11."""
+    """Return the common start of the runs' names, up to a separator: ``lr`` for lr-10 and lr-11."""
     first, last = min(view.name for view in views), max(view.name for view in views)
     pairs = zip(first, last, strict=False)
     same = next((place for place, (one, two) in enumerate(pairs) if one != two), len(first))

@@ -1,4 +1,4 @@
-"""The report's pictures of time: what it was spent on, and the attempts with their events.
+"""Two drawings of the report: a run's time by cause, and its attempts with their events.
 
 Positions are percentages of the width, so the pictures fit every screen without a script.
 """
@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..runs.status import spent_text
 from ..runs.wanted_time import Spent
 from .report_html import duration, escaped, moment
 from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
 _MOST_BARS = 60
-#: The longest time from a launch to the start of its attempt; the release is copied meanwhile.
+#: The longest time in seconds from a launch to the start of its attempt; the release is copied in
+#: this time.
 _START_S = 900.0
+_SPENT = {Spent.REDONE: "repeated steps", Spent.CAPACITY: "waiting for capacity"}
 _NAMES = {OTHER: "", LAUNCH: "launch"}
 
 
 def timeline(view: RunView) -> str:
-    """Return the list of a run's last attempts: a bar each, with marks for the events."""
+    """Return the list of a run's last attempts as HTML: a bar for each, with marks for events."""
     attempts = list(view.attempts)[-_MOST_BARS:]
     if not attempts:
         return '<p class="none">No attempts yet.</p>'
-    # A launch is recorded before its attempt begins, so _row_of looks for the next attempt.
+    # A launch is recorded before its attempt begins, so _row_of returns the next attempt for it.
     rows = [_row_of(event, attempts) for event in view.events]
     events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
     begin = min([attempts[0].start] + [event.time for event, _ in events])
@@ -45,7 +46,7 @@ def timeline(view: RunView) -> str:
 
 
 def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
-    """Return the row of an event's attempt, -1 if the attempt is not shown."""
+    """Return the index in ``attempts`` of an event's attempt, -1 if the attempt is not in them."""
     starts = [attempt.start for attempt in attempts]
     before = sum(start <= event.time for start in starts)
     if event.kind != LAUNCH:
@@ -80,7 +81,7 @@ def _mark(event: Event, at: Callable[[float], float]) -> str:
 
 
 def event_table(events: Sequence[Event]) -> str:
-    """Return the events of a run as a table, the newest first."""
+    """Return the events of a run as an HTML table, the newest first."""
     rows = [
         f'<tr><td class="when">{moment(event.time)}</td><td class="when">'
         f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true">'
@@ -106,7 +107,10 @@ def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
-    """Return one stacked bar of the seconds by Spent, with a legend; empty without seconds."""
+    """Return the seconds of each cause (Spent) as one stacked bar with a legend, as HTML.
+
+    Returns an empty string if there are no seconds.
+    """
     spent = {Spent(name): value for name, value in seconds.items() if value > 0}
     percent = shares(spent)
     if not percent:
@@ -115,7 +119,7 @@ def time_spent(seconds: Mapping[str, float]) -> str:
     for name, value in spent.items():
         css, width = f"t-{name.value}", 100 * value / total
         share = f"{percent[name]} %" if percent[name] else "&lt;1 %"
-        text = f"{spent_text(name)} {share}"
+        text = f"{_SPENT.get(name, name.value)} {share}"
         parts.append(
             f'<rect class="{css}" x="{begin:.3f}%" width="{width:.3f}%" height="22">'
             f"<title>{text}, {duration(value)}</title></rect>"
@@ -126,7 +130,7 @@ def time_spent(seconds: Mapping[str, float]) -> str:
             f'<span class="dim">{duration(value)}</span></li>'
         )
         begin += width
-    label = ", ".join(f"{spent_text(name)} {percent[name]} %" for name in spent)
+    label = ", ".join(f"{_SPENT.get(name, name.value)} {percent[name]} %" for name in spent)
     return (
         f'<svg class="stack" role="img" aria-label="{label}">{"".join(parts)}</svg>'
         f'<ul class="legend">{"".join(legend)}</ul>'

@@ -20,7 +20,10 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a run at ``time`` in unix seconds; ``kind`` is LAUNCH, DONE, CRASH or similar."""
+    """An event of a run at ``time`` (unix seconds). ``kind`` is one of the constants above.
+
+    ``what`` is the text that the report shows.
+    """
 
     time: float
     kind: str
@@ -31,8 +34,9 @@ class Event:
 class Attempt:
     """One attempt, from ``start`` to ``end`` in unix seconds.
 
-    ``ended`` is the kind of its end; empty if it is active or the end is unknown. ``how`` says how
-    it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step that it has metrics of.
+    ``ended`` is the kind of its end (such as CRASH); empty if it is active or the end is unknown.
+    ``how`` says how it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step in its
+    metrics.
     """
 
     number: int
@@ -45,7 +49,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Worker:
-    """The status of a run on a worker."""
+    """The status of a run on a worker, for the table of workers.
+
+    ``beat_age`` is the age of its last heartbeat in seconds; None if it is not active.
+    """
 
     name: str
     state: str
@@ -60,6 +67,7 @@ class RunView:
     """A run in the report; texts may have any characters, numbers are finite.
 
     Args:
+        wanted: the desired state in the run's record, or ``no record``.
         state: the text for ``state_code``, such as ``crashed (exit 1)``.
         curves: points (step, value) sorted by step, by the names loss, heldout, rate (tokens per
             second), mfu (0 to 1), memory (GiB of the fullest device) and times (unix seconds).
@@ -68,11 +76,12 @@ class RunView:
             device_memory_gib.
         steps: the number of steps after which the run is done.
         goodput: between 0 and 1, None if unknown.
-        goodput_by_cause: the wanted seconds by Spent (runs/wanted_time.py).
-        overrides: the settings key=value of the run's command.
+        goodput_by_cause: the seconds in which the run was wanted, by what they were spent on
+            (Spent in runs/wanted_time.py).
+        overrides: the settings key=value in the run's command.
         reason: why the run ended badly, empty if it did not.
         log: the last lines of the log that ``log_from`` wrote, such as ``pod-w0, attempt 2``.
-        changed: when the run last gave a sign, in unix seconds; 0 if unknown.
+        changed: the time of the run's last event or output, in unix seconds; 0 if unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Actions of the watch and of restart.yml on runs and TPUs, carried out by running playbooks."""
+"""Runs the playbooks that carry out decisions of the watch and of restart.yml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 ACTION_S = 1200.0
 """Time limit of one playbook, in seconds."""
 CREATE_S = 60
-"""Seconds that create.yml waits for a TPU; later passes check whether it has become READY."""
+"""Seconds that create.yml waits until a TPU is READY; if it is not, later passes check it again."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Play:
 
 @dataclass(frozen=True)
 class Actor:
-    """Carries out actions by running playbooks.
+    """Carries out actions on runs and TPUs by running playbooks.
 
     Args:
-        project: the project's root.
-        kept: this controller's state directory, with its releases and lock files.
-        fleet_state: where the run records are.
-        log: the watch's log.
+        project: the root directory of the project.
+        kept: this controller's local state directory, with cached releases and lock files.
+        fleet_state: the location of the run records.
+        log: the log of the watch.
         ends_at: the deadline for all playbooks together, as a value of ``time.monotonic()``.
     """
 
@@ -70,9 +70,16 @@ class Actor:
         claim: Claim,
         note: Callable[[EventKind], None] = lambda _kind: None,
     ) -> str:
-        """Run the action's playbooks until one fails. Return the error; empty if all succeed.
+        """Run the playbooks of an action until one fails. Return its error; empty if all succeed.
 
-        ``note`` is called before and after setup.yml, with SETUP_STARTED and SETUP_DONE.
+        Args:
+            record: the record of the run.
+            observed: the observed state of the run.
+            action: what to do.
+            fence: the fencing number of the watch's lease (lease.py).
+            claim: the right to act on the run, checked before and during each playbook.
+            note: adds events to the run's history; called before and after setup.yml, with
+                SETUP_STARTED and SETUP_DONE.
         """
         for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
             if SETUP in play.playbooks:
@@ -84,15 +91,18 @@ class Actor:
         return ""
 
     def delete(self, node: NodeIdentity, claim: Claim) -> str:
-        """Delete exactly this TPU. Return the error; empty if the TPU was deleted."""
+        """Delete the TPU with this name, zone and id. Return the error; empty on success.
+
+        ``claim`` is the right to act on the TPU.
+        """
         play = Play((DELETE,), delete_variables(node))
         return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
 
     def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
-        """Run one call of ansible-playbook; append its output to a file beside the log.
+        """Call ansible-playbook; append what it prints to a file in the directory of the log.
 
-        Returns the error; empty if the call succeeds. ``who`` starts each line of the log, ``name``
-        selects the output file.
+        Returns the error; empty if the call succeeds. ``who`` is the run or TPU with which each
+        line of the log starts. ``name`` is the name of that run or TPU, which selects the file.
         """
         played = " ".join(play.playbooks)
         if why := claim.lost() or claim.blocker():
@@ -141,7 +151,8 @@ def plays_of(
 
     A launch runs setup.yml and push.yml first unless all workers report that they are set up for
     this version and have the run's environment. RECREATE and REPLACE do not launch the run: a later
-    pass does, with LAUNCH, once the TPU is READY.
+    pass does, with LAUNCH, once the TPU is READY. ``kept`` is the local state directory; for the
+    other arguments see Actor.
     """
     again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
     kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})
@@ -160,7 +171,10 @@ def plays_of(
 
 
 def _recreation(action: Action, record: RunRecord, observed: Observation) -> list[Play]:
-    """Return the calls that recreate the run's TPU; they delete no TPU but the observed one."""
+    """Return the calls of ansible-playbook that recreate the run's TPU.
+
+    For REPLACE they first delete the observed TPU, by its id, so that no other is deleted.
+    """
     there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
     plays = [Play((DELETE,), delete_variables(node)) for node in there if action == Action.REPLACE]
     (node,) = there or record.launch.nodes[:1]
@@ -174,11 +188,26 @@ def delete_variables(node: NodeIdentity) -> dict[str, Any]:
 
 
 def ansible_playbook() -> list[str]:
-    """Return the ansible-playbook command with the inventories of the current playbook."""
+    """Return the ansible-playbook command with the current playbook's inventories and vaults.
+
+    A vault password that the user typed can't be passed on.
+    """
     tool = Path(sys.executable).with_name("ansible-playbook")
     sources: Sequence[str] = context.CLIARGS.get("inventory") or ()
     inventories = [word for source in sources for word in ("-i", str(source))]
-    return [str(tool if tool.exists() else "ansible-playbook"), *inventories]
+    files: Sequence[str] = context.CLIARGS.get("vault_password_files") or ()
+    ids: Sequence[str] = context.CLIARGS.get("vault_ids") or ()
+    vaults = [word for file in files for word in ("--vault-password-file", str(file))]
+    vaults += [word for each in map(_vault_id, ids) if each for word in ("--vault-id", each)]
+    return [str(tool if tool.exists() else "ansible-playbook"), *inventories, *vaults]
+
+
+def _vault_id(given: str) -> str:
+    """Return a ``--vault-id`` (``NAME@FILE``) with an absolute path; empty for a prompt."""
+    name, at, source = given.rpartition("@")
+    if source == "prompt" or source.startswith("prompt_"):
+        return ""
+    return f"{name}{at}{Path(source).expanduser().absolute()}"
 
 
 def child_environment(result: Path) -> dict[str, str]:
@@ -196,6 +225,11 @@ def play_error(code: int, result: Path, output: Path) -> str:
     """Return why a playbook failed; empty if it succeeded.
 
     A playbook without a valid result file has failed, whatever its exit code.
+
+    Args:
+        code: the exit code of ansible-playbook.
+        result: the file to which the callback plugin wrote the result of the playbook.
+        output: the file with what the playbook printed, for the error.
     """
     try:
         error = play_result.read_result(result).error()
@@ -209,7 +243,8 @@ def relaunch_variables(
 ) -> dict[str, Any]:
     """Return the extra variables for setup.yml, push.yml and train.yml to relaunch a run.
 
-    ``tpu`` is the value of ``-e tpu=`` that selects the run's TPU now; by default the record's.
+    ``kept`` is the local state directory with the cached release. ``tpu`` is the value of
+    ``-e tpu=`` that selects the run's TPU now; if empty, the TPU in the record is used.
     """
     launch = record.launch
     found: dict[str, Any] = {

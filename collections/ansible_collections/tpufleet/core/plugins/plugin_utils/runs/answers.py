@@ -1,4 +1,4 @@
-"""Evaluation of all workers' answers to one task."""
+"""Evaluation of a task's results from all workers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ Answer = Mapping[str, Any]
 def by_host(
     variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Return what a task registered as ``name`` on each host; empty if the task did not run."""
+    """Return the variable ``name``, which a task registered, by host; ``{}`` if it was not run.
+
+    ``variables`` are Ansible's hostvars.
+    """
     return {host: variables[host].get(name) or {} for host in hosts}
 
 
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
-    """Return the names of the runs that are active on any worker."""
+    """Return the names of the runs that are active on any worker.
+
+    ``answers`` has the result of the module run_info for each host.
+    """
     return sorted(
         {
             run["run"]
@@ -30,7 +36,10 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def has_run(answers: Mapping[str, Answer], run: str) -> bool:
-    """Return whether a run was launched on any worker that answered."""
+    """Return whether any worker has an attempt of a run.
+
+    ``answers`` has the result of the module run_info for each host.
+    """
     return any(
         seen["run"] == run and seen["attempt"]
         for answer in answers.values()
@@ -39,5 +48,21 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Describe how each process of a run ended; workers with the same description share a line."""
+    """Return lines that say how each process of a run ended, one for workers with the same end.
+
+    ``answers`` has the result of the module run with ``state: stopped`` for each host.
+    """
     return said_once(stopped_processes(answers)) or ["no worker has this run"]
+
+
+def stray_lines(answers: Mapping[str, Answer]) -> list[str]:
+    """Return a line for each process that the module ``stray`` has found.
+
+    ``answers`` has the result of the module for each host.
+    """
+    return [
+        f"{host}: pid {stray['pid']} of {stray['user']}, since {stray['since']}, "
+        f"holds {stray['device']}: {stray['command']}"
+        for host, answer in answers.items()
+        for stray in answer.get("strays", [])
+    ]

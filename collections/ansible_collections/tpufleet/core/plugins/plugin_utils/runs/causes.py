@@ -1,4 +1,4 @@
-"""Causes of the watch's decisions: codes, each with the values for its sentence.
+"""Causes of the watch's decisions: a code, and the values that its sentence for the user needs.
 
 status.py turns a cause into a sentence.
 """
@@ -16,7 +16,7 @@ MOST_VALUES, MOST_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
-    """Code of an observation, or of what follows from it. The comments list a code's values."""
+    """Code of an observation, or of its consequence. Comments list the keys of Cause.values."""
 
     TPU_STATE = "tpu_state"  # values: tpu_state
     TPU_STATE_AGAIN = "tpu_state_again"  # values: tpu_state
@@ -82,7 +82,7 @@ class Cause:
 
 
 def parse_cause(value: Any) -> Cause | None:
-    """Parse a cause from a run record; None if it is invalid or this version does not know it."""
+    """Parse a cause from a run record; None if it is invalid or has a code of a newer version."""
     if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The code of a release: which files of a directory belong to it, and a staged copy of them."""
+"""The code of a release: which files of a directory belong to it, and a copy of them to send."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ SKIPPED = {".git", "__pycache__"}
 def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
     """List the code files below ``root`` as sorted relative paths, without those that git ignores.
 
-    In a cached release, these are the files of its manifest. ``chosen`` names the files and
-    directories to include; empty includes all. Raises ReleaseError.
+    In a cached release, these are the files of its manifest. ``chosen`` (the variable
+    ``code_paths``) names the files and directories to include; empty includes all. Raises
+    ReleaseError.
     """
     if not root.is_dir():
         raise ReleaseError(
@@ -106,10 +107,16 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
-    """Copy the code with its manifest to ``target``, with hard links if possible.
+    """Copy code with a manifest to ``target``, with hard links if possible.
 
-    Workers receive this copy, so changes of the directory meanwhile cannot mix two states
-    of the code. Raises ReleaseError, also for a cached release that differs from its manifest.
+    Workers receive this copy, so all get the same code even if files in ``root`` change while it is
+    sent. Returns the entries of the manifest. Raises ReleaseError, also for a cached release that
+    differs from its manifest.
+
+    Args:
+        root: the directory with the code.
+        chosen: the files and directories to include; empty includes all.
+        target: the directory to create.
     """
     entries = build(root, list_code(root, chosen))
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
@@ -128,7 +135,7 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file or link that can't be hard-linked. Raises ReleaseError if it has vanished."""
+    """Copy a file or symbolic link. Raises ReleaseError if it no longer exists."""
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
@@ -136,10 +143,11 @@ def copy(source: str, destination: str) -> None:
 
 
 def staged(code: str, chosen: Sequence[str]) -> tuple[Path, str]:
-    """Return the staged tree of a code directory, and the name of its release.
+    """Return a copy of a code directory that stage() made, and the name of its release.
 
-    The first fork stages the tree, once for each playbook, so all workers get the same state of the
-    code. ``code`` may be relative to the current directory. Raises ReleaseError, OSError.
+    The first fork of Ansible makes the copy and the other forks of this playbook use it, so all
+    workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
+    include (empty: all). Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - takes ".." out as well
     key = hashlib.sha256(json.dumps([place, *chosen]).encode()).hexdigest()[:16]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
-"""Actions that stop a run or delete a TPU, which may have recovered since the observation."""
+"""Actions that stop a run or delete a TPU. The state must be observed again before them."""
 LAUNCHES = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.RESTART)
 """Actions that lead to a launch of the run, at once or in a later pass."""
 QUIET_STATES = (RunState.RUNNING, RunState.DONE, RunState.STOPPED)
-"""States that are not logged when a run enters them without an action of the watch."""
+"""States that the watch does not log when a run enters them, unless it acts."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Decision:
         action: what to do.
         state: the state of the run.
         causes: the reasons, and what happens next.
-        memory: what the next pass needs to know.
+        memory: what the watch stores in the run record for later passes.
         is_new: whether to add the decision to the log and to the history in the run record.
     """
 
@@ -49,7 +49,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision depends on. ``now`` is in unix seconds."""
+    """Everything that a decision about a run depends on.
+
+    Args:
+        record: the run's record.
+        observed: the observed state of the run.
+        memory: what earlier passes stored in the run record.
+        now: unix seconds.
+        limits: the limits and budgets of the watch.
+    """
 
     record: RunRecord
     observed: Observation
@@ -62,11 +70,11 @@ class Situation:
         return replace(self, memory=memory)
 
     def seconds_in(self, state: RunState) -> float:
-        """Return how many seconds the run has been in a state; 0 if it is in another state."""
+        """Return how many seconds the run has been in ``state``; 0 if it is in another state."""
         return self.memory.seconds_in(state, self.now)
 
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """Return the processes that write heartbeats, or none if any heartbeat is recent enough."""
+        """Return the processes with heartbeats if all these heartbeats are too old, else none."""
         limits = self.limits
         known = [each for each in processes if each.heartbeat_age is not None]
         late = [
@@ -78,12 +86,12 @@ class Situation:
         return late if len(late) == len(known) else []
 
     def stay(self, state: RunState, *causes: Cause) -> Decision:
-        """Return the decision to do nothing."""
+        """Return the decision to do nothing; the run is in ``state``."""
         is_new = self.memory.state != state and state not in QUIET_STATES
         return self._decide(Action.NOTHING, state, causes, is_new)
 
     def act(self, action: Action, state: RunState, *causes: Cause) -> Decision:
-        """Return the decision to take an action."""
+        """Return the decision to take an action; the run is in ``state``."""
         return self._decide(action, state, causes, is_new=True)
 
     def give_up(self, *causes: Cause) -> Decision:

@@ -1,4 +1,7 @@
-"""The done marker in a run's checkpoint bucket, which the controller reads if the TPU is lost."""
+"""The done marker: an object beside a run's checkpoints that says that the run is done.
+
+Process 0 writes it. The controller reads it if the TPU was lost.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
     """Return the done marker that a run's last attempt wrote; None if there is no marker.
 
     Args:
-        checkpoints: path or URI of the run's own checkpoints. For a path the result is None: the
-            worker that relaunches the run reads the marker.
+        checkpoints: path or URI of the run's own checkpoints. For a path the result is None: only
+            workers can read it, and they read the marker when the run is launched again.
         run: the run's name; a marker of another run is ignored.
-        api: ``tpu_api`` of the inventory.
+        api: the inventory's variable ``tpu_api``.
 
     Raises CloudError if the bucket does not answer. A bucket that does not exist, or that this
     controller may not read, counts as a bucket without a marker.

@@ -1,4 +1,4 @@
-"""The kinds of events in a run's history."""
+"""The kinds of events in the history of a run record."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .wanted_time import Spent, phase_seconds, wanted_seconds
 
 
 class AttemptTimes(Protocol):
-    """What the output of one attempt says about its time. Times are in unix seconds."""
+    """Times of one attempt, from its stored output. Times are in unix seconds."""
 
     @property
     def number(self) -> int:
@@ -19,7 +19,7 @@ class AttemptTimes(Protocol):
 
     @property
     def began(self) -> float | None:
-        """When its unit began on the first worker; None if unknown."""
+        """When its systemd unit started on the first worker; None if unknown."""
 
     @property
     def ended(self) -> float | None:
@@ -27,27 +27,27 @@ class AttemptTimes(Protocol):
 
     @property
     def first(self) -> float | None:
-        """The time of its first line of metrics, None if it has none."""
+        """When it wrote its first line of metrics; None if it wrote none."""
 
     @property
     def last(self) -> float | None:
-        """The time of its last line of metrics, None if it has none."""
+        """When it wrote its last line of metrics; None if it wrote none."""
 
     @property
     def kept(self) -> float:
-        """The seconds between its lines of steps that counted."""
+        """The seconds of its steps that no later attempt repeated."""
 
     @property
     def redone(self) -> float:
-        """The seconds between its lines of steps that a later attempt repeated."""
+        """The seconds of its steps that a later attempt repeated."""
 
     @property
     def saves(self) -> float:
-        """The seconds of ``kept`` and ``redone`` in which training waited for checkpoints."""
+        """The seconds of ``kept`` and ``redone`` in which training waited until it was saved."""
 
     @property
     def start_seconds(self) -> float | None:
-        """The seconds from the trainer's start to its first step; None if it does not report it."""
+        """The seconds from the trainer's start to its first step; None if not in its metrics."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,18 @@ class Goodput:
 def by_cause(
     record: Mapping[str, Any], attempts: Sequence[AttemptTimes], now: float
 ) -> Goodput | None:
-    """Return what the wanted time of a run was spent on; None if that is unknown.
+    """Return what the time in which a run was wanted was spent on; None if unknown.
 
-    It is unknown if the record does not count it, and if the trainer has written no metrics yet.
-    ``attempts`` are in order of their numbers. ``now`` is in unix seconds. A run that is done was
-    wanted until its last attempt ended. The clocks of cloud, controllers and workers may differ: if
-    the causes exceed the wanted time, those of the attempts are scaled down to the time that the
-    record's phases leave.
+    It is unknown if the record does not have this time, or if the trainer has not written metrics
+    yet. A run that is done was wanted until its last attempt ended.
+
+    The clocks of cloud, controllers and workers may differ, so the seconds of all causes can exceed
+    the wanted time. Then the seconds from ``attempts`` are scaled down.
+
+    Args:
+        record: the run record.
+        attempts: the times of the run's attempts, in order of their numbers.
+        now: unix seconds.
     """
     is_wanted = record.get("wanted") == "running"
     if record.get("wanted") == "done" and attempts:
@@ -105,8 +110,9 @@ def _parts(
 ) -> dict[Spent, float]:
     """Return the seconds of an attempt, by cause.
 
-    ``launched`` is when the attempt was recorded, ``until`` when it ended or now; None if unknown.
-    Without ``start_seconds``, the rendezvous counts as part of the trainer's start.
+    ``launched`` is when the launch was recorded, ``until`` when the attempt ended, or the current
+    time if it is active; None if unknown. Without ``start_seconds``, the rendezvous counts as part
+    of the trainer's start.
     """
     first_step = until if attempt.first is None else attempt.first
     begin = launched or attempt.began
@@ -129,9 +135,10 @@ def _parts(
 
 
 def _launches(record: Mapping[str, Any]) -> dict[int, float]:
-    """Return when attempts were launched, in unix seconds, as far as the history knows.
+    """Return when attempts were launched, in unix seconds by attempt, from the record's history.
 
-    The number of the newest attempt is in the record, and each launch adds one.
+    The history has no numbers of attempts: the last launch in it is the record's newest attempt,
+    the launch before it the attempt before.
     """
     times = [
         float(event.get("time") or 0.0)
@@ -143,21 +150,28 @@ def _launches(record: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _fitted(parts: Mapping[Any, float], room: float) -> dict[Any, float]:
-    """Return the parts, reduced in proportion if their sum exceeds ``room``."""
+    """Return the seconds in ``parts``, reduced in proportion if their sum exceeds ``room``."""
     whole = sum(parts.values())
     scale = room / whole if whole > room else 1.0
     return {name: seconds * scale for name, seconds in parts.items()}
 
 
-def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: float) -> float | None:
+def goodput(
+    progress: Mapping[str, Any] | None, record: Mapping[str, Any], now: float
+) -> float | None:
     """Return the goodput of a run, at most 1; None if it is unknown.
 
-    ``told`` is the ``progress`` of the worker that writes metrics (worker/run_progress.py). Steps
-    before the first one in the metrics ran on a TPU that is lost; they are assumed to have been as
-    fast. ``now`` is in unix seconds; for a run that is done, the time at which it ended.
+    Steps before the first step in ``progress`` ran on a lost TPU; they are assumed to have had the
+    same speed.
+
+    Args:
+        progress: the result of module_utils/worker/run_progress.py on the worker that writes
+            metrics; None if no worker returned one.
+        record: the run record.
+        now: unix seconds; for a run that is done, the time at which it ended.
     """
     wall = wanted_seconds(record, now)
-    if not told or not wall:
+    if not progress or not wall:
         return None
-    pace = told["counted"] / (told["last"] - told["first"])
-    return min(1.0, (told["counted"] + pace * max(0, told["first"] - 1)) / wall)
+    pace = progress["counted"] / (progress["last"] - progress["first"])
+    return min(1.0, (progress["counted"] + pace * max(0, progress["first"] - 1)) / wall)

@@ -40,7 +40,7 @@ class Event:
     created: float = 0.0
 
     def fields(self) -> dict[str, Any]:
-        """Return the event as a record stores it, without its time."""
+        """Return the event as a run record stores it, without its time."""
         found = {
             "kind": self.kind.value,
             "release": self.release,
@@ -56,8 +56,8 @@ class Event:
 def parse_event(value: Mapping[str, Any], time: float) -> Event:
     """Parse an event that any version of tpufleet stored; texts are cut to one line.
 
-    An unknown kind becomes NOTE; unknown states and causes are left out. Raises ValueError for a
-    value that no version writes.
+    ``time`` is the event's time in unix seconds. An unknown kind becomes NOTE; unknown states and
+    causes are left out. Raises ValueError for a value that no version writes.
     """
     if "kind" not in value:
         return Event(EventKind.NOTE, time, text=_line(value.get("what")))

@@ -1,4 +1,4 @@
-"""The status of runs, derived from the reports of all their workers and from the run records."""
+"""The status of runs, from the results of run_info on all their workers and the run records."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class WorkerStatus:
         worker: the worker's name in the inventory.
         process: the run's process; None if the worker has no run.
         tpu_state: the state of the worker's TPU if it is not READY.
-        answer: Ansible's result, if the worker did not report its runs.
-        progress: the figures for goodput from the worker's metrics (worker/run_progress.py).
+        answer: Ansible's result of run_info if it failed on the worker.
+        progress: what run_info returned for goodput (module_utils/worker/run_progress.py).
     """
 
     worker: str
@@ -60,7 +60,10 @@ class RunStatus:
         tpu: the TPU in the run record.
         tpu_state: the state of that TPU if it is not READY.
         processes: the run's processes on all workers.
-        step: the last finished step. This and each figure below is None if unknown.
+        step: the last finished step; like each figure below, None if unknown.
+        steps: the number of steps after which the run is done.
+        loss: the loss at ``step``.
+        tokens_per_second: the speed at ``step``.
         mfu: model FLOPs utilization, between 0 and 1.
         device_bytes: memory in use on the fullest device of all workers, which has
             ``device_limit_bytes``.
@@ -123,7 +126,10 @@ def worker_statuses(
 
 
 def judge_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
-    """Return the process that run_info reports; its state is HUNG if its heartbeat is too old."""
+    """Parse what run_info returned about a run on a worker, such as an entry of its ``runs``.
+
+    The state of an active process is HUNG if its heartbeat is older than HUNG_AFTER_S.
+    """
     process = parse_process(host, answer)
     age = process.heartbeat_age
     if process.is_active and process.step and age is not None and age > HUNG_AFTER_S:
@@ -142,12 +148,13 @@ def run_statuses(
     """Return the status of all runs on workers, and of wanted runs whose TPU is not READY.
 
     Args:
-        workers: the workers' statuses.
+        workers: the status of each worker and run.
         records: the run records by run name; a run may have none.
         tpu_states: the state of each TPU in the inventory, by name.
-        tpu: of the wanted runs whose TPU is not READY, only those of this TPU; empty for all.
+        tpu: limits the wanted runs whose TPU is not READY to those of this TPU; empty for all.
         now: unix seconds; by default the current time.
-        stored: the workers of runs according to their stored output.
+        stored: the status of workers according to the stored output of runs, for runs that no
+            worker has.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
     for each in workers:
@@ -172,11 +179,18 @@ def judge_gone(
     tpu_state: str,
     now: float,
 ) -> RunStatus:
-    """Return the status of a run that no worker reports.
+    """Return the status of a run that no worker has, from its stored output and its record.
 
-    ``workers`` are those of its last stored attempt, ``tpu_state`` is the state of the TPU in its
-    record. How an earlier attempt than the recorded one ended says nothing about the run, nor does
-    a missing end while the TPU is READY, because its workers may not have been asked.
+    The end of the last stored attempt does not count if the record has a later attempt. If no end
+    is stored but the TPU is READY, the state is UNKNOWN, because this may be a play that did not
+    ask the TPU's workers.
+
+    Args:
+        run: the run's name.
+        workers: the workers of its last stored attempt; empty if no output is stored.
+        record: the run record.
+        tpu_state: the state of the TPU in the record.
+        now: unix seconds.
     """
     wanted, place = str(record.get("wanted") or ""), str(record.get("tpu") or "")
     found = RunStatus(run, RunState.UNKNOWN, wanted, tpu=place)
@@ -206,7 +220,8 @@ def judge_run(
 ) -> RunStatus:
     """Return the status of a run with processes on ``workers``.
 
-    Step, loss and speed are those of the first worker that reports a step.
+    Step, loss and speed are those of the first worker with a step in its heartbeat. ``record`` is
+    the run record, ``now`` is in unix seconds.
     """
     processes = tuple(each.process for each in workers if each.process)
     lead = next((each for each in processes if each.step is not None), processes[0])
@@ -252,9 +267,10 @@ def was_stopped(record: Mapping[str, Any]) -> bool:
 def finished_runs(
     answers: Mapping[str, Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the runs, with their attempts, that are done but not yet recorded as done.
+    """Return the runs that are done but not yet recorded as done: their ``run`` and ``attempt``.
 
-    A run is done if every process of the recorded attempt has exited with 0.
+    A run is done if every process of the recorded attempt has exited with 0. ``answers`` has the
+    result of run_info for each worker, ``records`` the record of each run.
     """
     found = []
     for run, record in sorted(records.items()):

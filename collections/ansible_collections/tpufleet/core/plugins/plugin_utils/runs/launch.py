@@ -28,10 +28,16 @@ def new_launches(
 ) -> dict[str, LaunchSpec]:
     """Return the launch of each run of the play, by the run's name.
 
-    ``common`` are the LaunchSpec fields that all runs share. The ``overrides`` (key=value) and then
-    those of a sweep replace ``{set}`` in the command. Each run has its own checkpoint directory
-    below ``checkpoints``, and if ``outputs`` is in a bucket, its own stored output below that.
     Raises RunError.
+
+    Args:
+        common: the LaunchSpec fields that all runs share.
+        command: the trainer's command; ``{set}`` in it is replaced by the settings of the run.
+        overrides: settings (key=value) of all runs; those of a sweep follow them.
+        checkpoints: the path or URI below which each run has a directory for its checkpoints.
+        outputs: the directory or URL below which each run stores output.
+        placements: the placement of each host's process.
+        nodes: the TPU of each host.
     """
     return {
         placement.run: LaunchSpec(
@@ -50,7 +56,7 @@ def new_launches(
 
 
 def in_bucket(outputs: str, run: str) -> str:
-    """Return the URL of a run's stored output below ``outputs``; empty if that is a directory.
+    """Return the URL of a run's stored output below ``outputs``; empty if ``outputs`` is no bucket.
 
     Raises RunError for a URL that is not ``gs://``.
     """
@@ -67,16 +73,19 @@ def in_bucket(outputs: str, run: str) -> str:
 def relaunched(
     recorded: LaunchSpec, outputs: str, placements: Placements, nodes: Nodes
 ) -> LaunchSpec:
-    """Return a recorded launch, placed on the run's current TPU and otherwise unchanged.
+    """Return the recorded launch of a run for its current TPU and workers, otherwise unchanged.
 
-    If its output is not stored in a bucket yet, and ``outputs`` is, it is stored there from now on.
+    If the launch stores no output in a bucket, and ``outputs`` is in a bucket, it does now.
     """
     place = recorded.outputs or in_bucket(outputs, recorded.run)
     return replace(recorded, outputs=place, **where(recorded.run, placements, nodes))
 
 
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
-    """Return the LaunchSpec fields that say where the processes of a run are placed."""
+    """Return the LaunchSpec fields that say on which workers and TPUs the processes of a run are.
+
+    ``placements`` and ``nodes`` are those of all hosts of the play.
+    """
     own = {host: placement for host, placement in placements.items() if placement.run == run}
     hosts = sorted(own, key=lambda host: own[host].process_id)
     found = {nodes[host] for host in hosts if host in nodes}
@@ -90,7 +99,7 @@ def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
 
 
 def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
-    """Return the launch (JSON) that is sent to one process.
+    """Return a copy of a launch (JSON) to send to the process with this id, with fewer host names.
 
     Process 0 waits for all others and reports which are missing, so it gets the names of all hosts.
     The others wait only for process 0 and get only its name and their own: with all names, the data

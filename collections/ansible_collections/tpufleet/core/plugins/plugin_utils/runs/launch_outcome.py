@@ -1,4 +1,4 @@
-"""Decisions on whether a launch can start and has succeeded, from its workers' answers. No I/O.
+"""Decisions on whether a launch can start and has succeeded, from its workers' answers.
 
 If one worker fails, the run fails. An answer is the result of module ``run`` (``status``,
 ``blockers``, ``info``) or ``run_wait`` (``info``, ``outcome``) on one worker.
@@ -33,7 +33,11 @@ class WaitOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Waited:
-    """The result of waiting for a run on one worker. ``process``: None if no report came."""
+    """The result of waiting for a run on one worker.
+
+    ``process`` is None if the worker did not answer. ``outcome`` is a WaitOutcome, ``answer`` the
+    result of the module ``run_wait``.
+    """
 
     host: str
     process: ProcessStatus | None
@@ -42,7 +46,7 @@ class Waited:
 
     @classmethod
     def of(cls, host: str, answer: Answer) -> Waited:
-        """Parse the result of ``run_wait`` on a worker."""
+        """Parse ``answer``, the result of the module ``run_wait`` on the host."""
         info = answer.get("info")
         process = parse_process(host, info) if info else None
         return cls(host, process, str(answer.get("outcome", "")), answer)
@@ -57,7 +61,7 @@ class Waited:
 
     @property
     def log(self) -> list[str]:
-        """The non-empty lines of the last attempt, from the part of the log that was read."""
+        """The non-empty lines of the last attempt among the log lines that the worker returned."""
         lines = last_attempt((self.answer.get("info") or {}).get("log", []))
         return [line for line in lines if line.strip()]
 
@@ -72,57 +76,78 @@ class Waited:
 
 
 def start_outcomes(
-    parts: Mapping[str, Mapping[str, Any]],
-    ready: Mapping[str, Answer],
+    processes: Mapping[str, Mapping[str, Any]],
+    first_starts: Mapping[str, Answer],
     pushed: Mapping[str, Answer],
-    started: Mapping[str, Answer],
+    second_starts: Mapping[str, Answer],
     stopped: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return the outcome of each run's start; ``stopped``: runs that were stopped meanwhile."""
+    """Return the outcome of the start of each run, by run.
+
+    Args:
+        processes: the process of each host, with its ``run``.
+        first_starts: the answer of each host to the first task that starts its process.
+        pushed: the answer of each host to the task that pushes the release.
+        second_starts: the answer of each host to the second task that starts its process.
+        stopped: the runs that a user stopped during the launch.
+    """
     return {
-        run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
-        for run, hosts in hosts_by_run(parts).items()
+        run: start_outcome(
+            start_answers(hosts, first_starts, pushed, second_starts), run in stopped
+        )
+        for run, hosts in hosts_by_run(processes).items()
     }
 
 
 def start_answers(
     hosts: Sequence[str],
-    ready: Mapping[str, Answer],
+    first_starts: Mapping[str, Answer],
     pushed: Mapping[str, Answer],
-    started: Mapping[str, Answer],
+    second_starts: Mapping[str, Answer],
 ) -> dict[str, Answer]:
-    """Return the answer that decides whether each worker has started the run.
+    """Return the answer of each host of a run that decides whether its process has started.
 
-    This is a failed push, else the second start (``started``), else the first start (``ready``) if
-    it succeeded; empty if there is none.
+    This is the answer to the push if it failed, else to the second start, else to the first start
+    if it succeeded, else ``{}``. For the arguments see start_outcomes.
     """
     found = {}
     for host in hosts:
-        push, second = pushed.get(host) or {}, started.get(host) or {}
+        push, second = pushed.get(host) or {}, second_starts.get(host) or {}
         if push.get("unreachable") or push.get("failed"):
             found[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
         elif "info" in second or "msg" in second:
             found[host] = second
         else:
-            first = ready.get(host) or {}
+            first = first_starts.get(host) or {}
             found[host] = first if first.get("started") else {}
     return found
 
 
 def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
-    """Return the outcome of one run's start; ``stopped``: somebody stopped it meanwhile."""
+    """Return the outcome of the start of one run.
+
+    ``answers`` are those of start_answers. ``stopped`` says that a user stopped the run during the
+    launch. Returns ``problems`` (lines), ``launch_failed``, and ``stop`` (whether the run must be
+    stopped on all workers).
+    """
     problems = failures(answers) + (["it was stopped during its launch"] if stopped else [])
     return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
 
 
 def wait_outcomes(
     before: Mapping[str, Mapping[str, Any]],
-    parts: Mapping[str, Mapping[str, Any]],
+    processes: Mapping[str, Mapping[str, Any]],
     waited: Mapping[str, Answer],
 ) -> dict[str, Mapping[str, Any]]:
-    """Return each run's outcome after waiting; a run that was not waited for keeps its outcome."""
+    """Return the outcome of each run after waiting for it, by run.
+
+    Args:
+        before: the outcome of each run before; a run that was not waited for keeps it.
+        processes: the process of each host, with its ``run``.
+        waited: the answer of each host to the task that waits.
+    """
     found = dict(before)
-    for run, hosts in hosts_by_run(parts).items():
+    for run, hosts in hosts_by_run(processes).items():
         answers = {host: waited.get(host) or {} for host in hosts}
         if not all(answer.get("skipped", not answer) for answer in answers.values()):
             found[run] = wait_outcome(answers)
@@ -132,9 +157,9 @@ def wait_outcomes(
 def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
     """Return the outcome of one run after waiting for it on all its workers.
 
-    ``launch_failed``: the run failed before its first step. ``stop``: the run must be stopped on
-    all workers, because a process failed or there was no first step. After the first step, a lost
-    connection to a worker is no reason to stop.
+    Returns ``problems`` (lines), ``launch_failed`` (whether the run failed before its first step)
+    and ``stop`` (whether it must be stopped on all workers, because a process failed or there was
+    no first step). After the first step, a lost connection to a worker is no reason to stop.
     """
     waited = [Waited.of(host, answer) for host, answer in answers.items()]
     problems = [each.problem() for each in failed_first(waited)]
@@ -165,7 +190,8 @@ def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
     """Return one line that says why an attempt failed and what to do.
 
-    ``ended`` are the workers' answers to stopping the run.
+    ``outcome`` is that of wait_outcome, ``ended`` the answer of each worker to the task that stops
+    the run.
     """
     what = "; ".join(outcome["problems"])
     if not outcome["stop"]:
@@ -183,7 +209,7 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
 
 
 def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
-    """List the workers whose answer does not have the key ``needed``, each with the error."""
+    """Return a line with the error of each worker whose answer does not have the key ``needed``."""
     return [
         f"{host}: {answer_error(answer)}"
         for host, answer in answers.items()
@@ -192,7 +218,11 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
 
 
 def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
-    """Return for each worker that has the run its name and how its process ended."""
+    """Return pairs of a worker's name and how the process of the run ended there.
+
+    ``answers`` are those of the workers to the task that stops the run. Workers without the run are
+    left out.
+    """
     found = []
     for host, answer in answers.items():
         info = (answer or {}).get("info")
@@ -201,11 +231,11 @@ def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
     return found
 
 
-def hosts_by_run(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+def hosts_by_run(processes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the hosts of each run, by run name."""
     found: dict[str, list[str]] = {}
-    for host, part in parts.items():
-        found.setdefault(part["run"], []).append(host)
+    for host, process in processes.items():
+        found.setdefault(process["run"], []).append(host)
     return found
 
 
@@ -215,12 +245,15 @@ Answer = Mapping[str, Any]
 def launch_verdict(
     answers: Mapping[str, Answer], processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Decide how to continue each launch, from answers to ``state: launched`` or ``checked``.
+    """Decide how to continue the launch of each run separately.
 
-    Each run is decided separately. Returns ``problems`` (lines by run; such a run must not start),
-    ``launch`` (runs to start) with the subsets ``again`` (some worker has not started the run yet)
-    and ``push`` (some worker does not have the release), ``running`` and ``done`` (runs that need
-    no launch), and ``notes`` (a line for each running or done run).
+    ``answers`` are the results of the module ``run`` with ``state: launched`` or ``checked``, by
+    host. ``processes`` has the process of each host, with its ``run`` and ``tpu``.
+
+    Returns ``problems`` (lines by run; such a run must not start), ``launch`` (runs to start) with
+    the subsets ``again`` (some worker has not started the run yet) and ``push`` (some worker does
+    not have the release), ``running`` and ``done`` (runs that need no launch), and ``notes`` (a
+    line for each running or done run).
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     statuses: dict[str, set[str]] = {}
@@ -257,13 +290,17 @@ def launch_verdict(
 
 
 def doctor_of(answer: Answer, tpu: str) -> str:
-    """Return the doctor command for an unreachable worker; empty for any other failure."""
+    """Return ``: `` and the command to check an unreachable worker; empty for other failures."""
     doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
     return doctor if answer.get("unreachable") else ""
 
 
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
-    """Return one host per worker of ``runs``: the first, if a worker has a host for each chip."""
+    """Return one host for each worker of the runs in ``runs``.
+
+    With ``per_chip`` a worker has a host for each chip; then this is the first. ``processes`` has
+    the process of each host, with its ``run`` and ``worker``.
+    """
     found: dict[str, str] = {}
     for host, process in sorted(processes.items()):
         if process["run"] in runs:
@@ -272,7 +309,10 @@ def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[st
 
 
 def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each line once, after the names of all its hosts: ``pod-w[0-3]: no space``."""
+    """Return each line once, after the names of all its hosts: ``pod-w[0-3]: no space``.
+
+    ``lines`` are pairs of a host and its line.
+    """
     hosts: dict[str, list[str]] = {}
     for host, line in lines:
         hosts.setdefault(line, []).append(host)
@@ -287,8 +327,11 @@ def leftovers(
 ) -> list[str]:
     """Return the hosts on which an attempt must be stopped.
 
-    These are the hosts that have already started a run in ``refused``, and those on which an
-    earlier attempt of a run in ``again`` is still active.
+    Args:
+        answers: the results of the module ``run`` with ``state: launched`` or ``checked``, by host.
+        processes: the process of each host, with its ``run``.
+        refused: the runs that must not start; they are stopped where they have started.
+        again: the runs that will start again; an earlier attempt is stopped where it is active.
     """
     found = []
     for host, process in processes.items():

@@ -1,10 +1,13 @@
 """Leases: only one controller at a time acts on a TPU and its runs.
 
-A lease is a document, stored beside the run records, that changes by compare-and-swap. Its holder
-renews it. The clocks of controllers may differ: a contender waits MAX_SKEW_S longer than the
-document says, and a holder measures the time since its last renewal with its own monotonic clock.
-If clocks differ by more than MAX_SKEW_S, the fencing number limits the damage: the holder writes it
-to the run's record before it acts, and every destructive step compares it.
+A lease is a JSON document beside the run records, which is only changed by compare-and-swap. Its
+holder renews it regularly. The clocks of controllers may differ: another controller may take the
+lease only MAX_SKEW_S after the time in the document, and the holder measures the time since its
+last renewal with its own monotonic clock.
+
+If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore it has a
+fencing number, which grows with each holder: the holder writes it to the run's record before it
+acts, and each step that stops a run or deletes a TPU fails if the record has a greater number.
 """
 
 from __future__ import annotations
@@ -20,8 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .record_errors import RecordConflictError, RecordError
-from .run_record import RecordStore
+from .record_interface import RecordConflictError, RecordError, RecordStore
 
 if TYPE_CHECKING:
     from .record import RunRecord
@@ -33,7 +35,7 @@ HOLDER = re.compile(r"[A-Za-z0-9_.:-]{1,300}")
 
 
 def seconds_since_boot() -> float:
-    """Return monotonic seconds, which include sleep of the computer if the system can count it."""
+    """Return monotonic seconds; on Linux they include the time in which the computer sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -43,7 +45,10 @@ class LeaseHeldError(RecordError):
 
 @dataclass(frozen=True)
 class _Document:
-    """A lease as stored. ``until``: unix seconds by the holder's clock; 0 if it is released."""
+    """A lease as stored. ``until`` is when it ends, in unix seconds; 0 if it was released.
+
+    ``generation`` is increased by each change.
+    """
 
     holder: str = ""
     until: float = 0.0
@@ -71,7 +76,7 @@ class Leases:
     """The leases of one ``fleet_state``.
 
     Args:
-        documents: the store of the leases.
+        documents: the store of the leases' documents.
         clock: unix time in seconds, which other controllers compare with theirs.
         monotonic: seconds that never go backwards.
     """
@@ -88,7 +93,7 @@ class Leases:
     def held(self, name: str) -> Iterator[Lease]:
         """Acquire a lease, renew it in a thread during a ``with`` block, and release it.
 
-        Raises LeaseHeldError if another controller holds it, RecordError.
+        Raises LeaseHeldError if another controller holds it, RecordError for other failures.
         """
         lease = self.acquire(name)
         over = threading.Event()
@@ -115,7 +120,10 @@ class Leases:
 
 
 class Lease:
-    """A lease of this process. ``fence``: a number greater than that of every earlier holder."""
+    """A lease of this process. ``fence`` is its fencing number, greater than all earlier ones.
+
+    ``generation`` is that of the stored document; for ``clock`` and ``monotonic`` see Leases.
+    """
 
     def __init__(
         self,
@@ -134,14 +142,17 @@ class Lease:
         self._taken = False
 
     def lost(self) -> str:
-        """Return why this process must stop acting; empty while it holds the lease."""
+        """Return why this process has lost the lease; empty while it holds the lease."""
         if self._taken:
             return f"another controller took the lease {self.name}"
         late = self._monotonic() - self._valid_until
         return f"the lease {self.name} could not be renewed in time" if late >= 0 else ""
 
     def renew(self) -> None:
-        """Extend the lease to LEASE_S from now. Raises RecordConflictError, RecordError."""
+        """Extend the lease to LEASE_S from now.
+
+        Raises RecordConflictError if the stored document has changed, RecordError.
+        """
         began = self._monotonic()
         self._write(self._clock() + LEASE_S)
         self._valid_until = began + LEASE_S
@@ -163,9 +174,10 @@ class Lease:
                 continue
 
     def _see_who_has_it(self) -> None:
-        """Check who holds the lease after a conflict.
+        """Check who holds the lease after a RecordConflictError.
 
-        The conflicting write may be an earlier renewal by this process whose response was lost.
+        The document may have been changed by an earlier renewal of this process whose response was
+        lost.
         """
         with contextlib.suppress(RecordError):
             there = _Document.parse(self.name, self._documents.read(self.name))
@@ -174,21 +186,23 @@ class Lease:
 
     def _write(self, until: float) -> None:
         fields: dict[str, Any] = {"holder": self._me, "until": until}
-        told = self._documents.change(self.name, self._generation, fields, {})
-        self._generation = _Document.parse(self.name, told).generation
+        written = self._documents.change(self.name, self._generation, fields, {})
+        self._generation = _Document.parse(self.name, written).generation
 
 
 def _held_by(name: str, holder: str) -> LeaseHeldError:
     host_and_pid = holder.rpartition(":")[0] or holder
     return LeaseHeldError(
-        f"{name}: {host_and_pid} is acting on it. Wait until it has finished, at most "
-        f"{LEASE_S + MAX_SKEW_S:.0f} s after it died"
+        f"{name}: {host_and_pid} is acting on it. Wait until its playbook has ended, then run "
+        f"yours again. If that process died, its lease expires within {LEASE_S + MAX_SKEW_S:.0f} s"
     )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to act on a run or a TPU. Each function returns why the right is lost, or ``""``.
+    """The right of this process to act on a run or a TPU.
+
+    Both functions return why the right is lost; empty if it is not.
 
     Args:
         lost: called twice a second while a playbook runs, so it must not use the network.

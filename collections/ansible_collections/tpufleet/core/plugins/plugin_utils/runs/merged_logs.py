@@ -15,7 +15,7 @@ from .status import answer_error
 def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the last log lines of a worker's active run, else of the run that ended last.
 
-    If there are none, the only line says why.
+    ``answer`` is the result of run_info. If there are no log lines, the only line says why.
     """
     if "runs" not in answer:
         return [answer_error(answer)]
@@ -26,7 +26,8 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
 def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Merge the workers' logs into one; each line starts with the names of all its workers.
 
-    Failed workers come first. The lines of each worker keep their order.
+    Failed workers come first. The lines of each worker keep their order. ``answers`` has the result
+    of run_info for each worker.
     """
     merged: list[tuple[tuple[str, int], list[str]]] = []
     for host in sorted(answers, key=lambda name: (is_well(answers[name]), natural_order(name))):
@@ -42,10 +43,11 @@ def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def merge(
     merged: list[tuple[tuple[str, int], list[str]]], keys: Sequence[tuple[str, int]], host: str
 ) -> None:
-    """Merge a host's lines into ``merged``, without a change of their order.
+    """Merge the log lines of a host into ``merged``; the order of lines does not change.
 
-    The host is added to an equal line if the order allows it; any other line is inserted before the
-    host's next line that ``merged`` has. A key is a line and its number among equal lines.
+    ``merged`` is a list of pairs: a key, and the hosts that have this line. A key is a line, and
+    its number among equal lines of a host. The host is added to an equal key if the order allows
+    it; any other line is inserted before the host's next line that ``merged`` has.
     """
     at = 0
     for number, key in enumerate(keys):

@@ -14,9 +14,9 @@ from .causes import Cause, CauseCode, Value
 
 READY = "READY"
 GONE = "gone"
-"""The state of a TPU that the API does not list."""
+"""The state of a TPU that does not exist: the API does not list it."""
 FOREIGN = "foreign"
-"""The state of a TPU whose name now belongs to a TPU that this fleet did not create."""
+"""The state of a run's TPU if a TPU of another fleet or person has its name now."""
 CHANGING = "changing"
 """The state of a TPU whose workers have different states in the inventory."""
 GOOD_STATES = frozenset(
@@ -33,9 +33,14 @@ DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 
 @dataclass(frozen=True)
 class ObservedTpu:
-    """One TPU in a listing. ``is_ours``: it has this fleet's ownership label.
+    """One TPU that the API or the inventory lists.
 
-    ``created`` is when its creation began, in unix seconds; 0 if unknown, as in the inventory.
+    Args:
+        state: its state according to the API, or CHANGING.
+        is_ours: whether it has this fleet's label.
+        workers: how many workers it has.
+        health: its health according to the API.
+        created: when its creation began, in unix seconds; 0 if unknown, as in the inventory.
     """
 
     name: str
@@ -54,15 +59,15 @@ class Observation:
 
     Args:
         tpu_state: the state of its TPU: a state of the API, GONE, FOREIGN or CHANGING.
-        processes: one for each of its workers in the inventory; empty if its TPU is not READY.
+        processes: one for each worker of its TPU in the inventory; empty if the TPU is not READY.
         workers: how many workers its TPU has.
         health: the health of its TPU according to the API.
-        is_confirmed: whether the last two listings have the same state.
+        is_confirmed: whether the last two lists of TPUs have the same state.
         any_worker_answers: whether any worker of any TPU answered this controller.
         is_identified: whether the run record names the TPUs by id.
-        is_deletable: whether all TPUs found have an id and this fleet's label.
-        can_be_created: whether create.yml can recreate the TPU.
-        tpus: the run's current TPUs, recreated ones included.
+        is_deletable: whether all TPUs in ``tpus`` have an id and this fleet's label.
+        can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
+        tpus: the run's existing TPUs, one or the slices of a multislice; also recreated ones.
         address: the value of ``-e tpu=`` that selects these TPUs.
     """
 
@@ -154,7 +159,7 @@ class ProcessStatus:
 
 
 def cause_of(process: ProcessStatus) -> Cause:
-    """Return the PROCESS cause that describes the state of a process."""
+    """Return a Cause with the code PROCESS and the values that describe the state of a process."""
     values: dict[str, Value] = {
         "host": process.host,
         "state": process.state.value,
@@ -170,14 +175,14 @@ def cause_of(process: ProcessStatus) -> Cause:
 
 
 def process_of(cause: Cause) -> ProcessStatus:
-    """Return the process that a PROCESS cause describes; missing values are unknown."""
+    """Return the process that a Cause with the code PROCESS describes (see cause_of)."""
     return parse_process(_text(cause.values.get("host")), cause.values)
 
 
 def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
-    """Parse a worker's report about a run (module_utils/worker/run_unit.py, ``observe``).
+    """Parse what a worker returned about a run (module_utils/worker/run_unit.py, ``observe``).
 
-    A value of the wrong type counts as unknown.
+    ``host`` is the worker's inventory name. A value of the wrong type counts as unknown.
     """
     beat = answer.get("heartbeat")
     heartbeat = beat if isinstance(beat, Mapping) else {}
@@ -236,10 +241,10 @@ def _text(value: Any) -> str:
 
 
 def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
-    """Return the process that decides the state of a run.
+    """Return the process whose state is the state of the run.
 
-    This is the first failed process, else the first waiting one, else the first in the most common
-    state. A process that ended because another one ended does not count.
+    This is the first failed process, else the first that waits at the rendezvous, else the first in
+    the most common state. A process that ended because another one ended does not count.
     """
     own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
     failed = [each for each in own if not is_fine(each)]

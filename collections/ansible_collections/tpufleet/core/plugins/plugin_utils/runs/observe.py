@@ -1,7 +1,6 @@
 """Observation of runs: find a run's TPUs, and its processes on their workers.
 
-A TPU is identified by zone and id, because a TPU of the same name, in this zone or another, may be
-somebody else's.
+A TPU is identified by zone and id, because another person may have created a TPU of the same name.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from .record import RunRecord
 
 MULTISLICE = "multislice_"
-"""Prefix of a multislice's inventory group, whose name a run record has in place of a TPU's."""
+"""Prefix of a multislice's inventory group. A run record has that name in place of a TPU's."""
 IsOurs = Callable[[Mapping[str, str]], bool]
 SNAPSHOT_VALID_S = 90.0
-"""Maximum age of the observation that a destructive action is based on, in seconds."""
+"""Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
 HOST_FACTS = (
     "tpu_name",
     "tpu_id",
@@ -46,7 +45,10 @@ HOST_FACTS = (
 
 
 def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inventory's variables about each host's TPU (HOST_FACTS), by host."""
+    """Return the inventory's variables about each host's TPU (HOST_FACTS), by host.
+
+    ``variables`` are those of a task, with ``hostvars`` and ``groups``.
+    """
     hostvars = variables["hostvars"]
     return {
         str(host): {fact: hostvars[host][fact] for fact in HOST_FACTS if fact in hostvars[host]}
@@ -58,7 +60,11 @@ def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def tpus_of_inventory(
     hosts: Mapping[str, Mapping[str, Any]], is_ours: IsOurs
 ) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs in the inventory; ``hosts`` are the variables of each host."""
+    """Return the TPUs in the inventory.
+
+    ``hosts`` has the variables of each host. ``is_ours`` returns whether labels of a TPU are those
+    of this fleet.
+    """
     found: dict[tuple[str, str, str], ObservedTpu] = {}
     for host in hosts.values():
         key = (str(host.get("tpu_zone")), str(host.get("tpu_name")), str(host.get("tpu_id")))
@@ -77,7 +83,10 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs in a listing of the API."""
+    """Return the TPUs that the API lists.
+
+    ``is_ours`` returns whether labels of a TPU are those of this fleet.
+    """
     return tuple(
         ObservedTpu(
             name=node.name,
@@ -94,11 +103,11 @@ def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, 
 
 
 def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, ObservedTpu | None]:
-    """Find the TPU of a launch in a listing. Return its state and the TPU, or GONE and None.
+    """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
     A TPU with the same name but another id counts as the recreated TPU if it has this fleet's
     label; in another zone, it must also be the only such TPU. If the TPU of that name in the same
-    zone does not have the label, the state is FOREIGN.
+    zone does not have the label, the state is FOREIGN. ``node`` is the TPU in the run record.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -114,8 +123,8 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
 def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
     """Return the value of ``-e tpu=`` that selects this TPU.
 
-    This is its name, or ``NAME_ZONE`` if the inventory has a TPU of the same name in another zone.
-    plugin_utils/fleet/tpu_hosts.py makes the inventory groups of these names.
+    This is its name, or ``NAME_ZONE`` if the inventory has a TPU of the same name in another zone
+    (see the groups in plugin_utils/fleet/hosts.py).
     """
     several = any(other.name == tpu.name and other.zone != tpu.zone for other in inventory)
     return f"{tpu.name}_{tpu.zone}" if several else tpu.name
@@ -133,8 +142,8 @@ def observe_run(
         record: the run's record.
         hosts: the inventory's variables of each host.
         answers: the result of run_info on each host.
-        listings: the TPUs in the inventory, then in each later listing of the API. The last listing
-            decides the state, which is confirmed if the listing before has the same state.
+        listings: the TPUs in the inventory, then the TPUs that the API listed later, each time. The
+            last of these lists has the state, which is confirmed if the list before has the same.
     """
     launch = record.launch
     states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
@@ -166,9 +175,10 @@ def observe_run(
 
 
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
-    """Return a run's process from run_info on a worker; LOST if the worker has no such run.
+    """Return a run's process on a worker from the result of run_info; LOST if it has no such run.
 
-    ``chip`` is the run's chip, -1 for all chips. An active run on the same chip is ``other_run``.
+    ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run`` of
+    the result is another run that is active on the same chips.
     """
     if "runs" not in answer:
         return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
@@ -198,14 +208,14 @@ def _worst(states: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The observations of one pass, from which the observed state of each run follows.
+    """What one pass observed of all TPUs and workers.
 
     Args:
         hosts: the inventory's variables of each host.
         answers: the result of run_info on each host.
-        listings: the TPUs in the inventory, then in each later listing of the API.
-        asked_at: when the first worker was asked, in unix seconds.
-        listed_at: when the API was asked last, in unix seconds; 0 if only the inventory was read,
+        listings: the TPUs in the inventory, then the TPUs that the API listed later, each time.
+        asked_at: when run_info was started, in unix seconds.
+        listed_at: when the API listed TPUs last, in unix seconds; 0 if there is only the inventory,
             which may come from a cache.
     """
 
@@ -220,5 +230,5 @@ class Snapshot:
         return observe_run(record, self.hosts, self.answers, self.listings)
 
     def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
-        """Return a copy with a newer listing of the API, made at ``at``."""
+        """Return a copy with the TPUs that the API listed at ``at`` (unix seconds)."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)

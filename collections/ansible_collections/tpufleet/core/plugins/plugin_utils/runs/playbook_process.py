@@ -1,4 +1,4 @@
-"""A playbook in its own process, which can be ended together with everything that it started."""
+"""Runs a playbook in a process that can be ended together with all processes that it started."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ def run_process(
     output: IO[str],
     why_stop: Callable[[], str],
 ) -> tuple[int, str]:
-    """Run a command until it ends or ``why_stop``, called twice a second, returns a reason.
+    """Run a command until it ends or must be stopped.
 
-    In the second case, all processes of the command get SIGTERM, and SIGKILL after TERM_S. Returns
-    the exit code and the reason, which is empty if the command ended by itself.
+    Returns the exit code, and the reason why it was stopped; empty if it ended by itself.
+
+    Args:
+        command: the program and its arguments.
+        folder: its working directory.
+        env: its environment variables.
+        output: the file to which it writes stdout and stderr.
+        why_stop: called twice a second. If it returns a reason, all processes of the command get
+            SIGTERM, and SIGKILL after TERM_S.
     """
     with subprocess.Popen(
         with_parent(command),
@@ -40,7 +47,7 @@ def run_process(
     ) as process:
         try:
             return _ended(process, why_stop)
-        except BaseException:  # such as SIGTERM: end the playbook, too
+        except BaseException:  # includes the exception that this process raises at SIGTERM
             end_tree(process)
             raise
 
@@ -62,8 +69,8 @@ def with_parent(command: Sequence[str]) -> list[str]:
 def end_tree(process: subprocess.Popen[str]) -> int:
     """End a session leader and all its descendants. Return its exit code.
 
-    Ansible's worker processes have their own process groups, which end with their parent only if it
-    forwards the signal. They are listed first: once the parent has ended, they can't be found.
+    Ansible's forks have their own process groups, so they end with their parent only if it forwards
+    the signal. They are listed first, because they can't be found once the parent has ended.
     """
     groups = groups_below(process.pid) | {process.pid}
     _signal(groups, signal.SIGTERM)

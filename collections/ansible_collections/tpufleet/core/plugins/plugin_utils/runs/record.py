@@ -1,6 +1,6 @@
 """Run records: the desired state of a run and everything needed to launch it again.
 
-A record is a JSON object in ``fleet_state``, which may be a bucket that others can write to.
+A record is a JSON object in ``fleet_state``, which may be a bucket that other people can write to.
 ``parse_record`` therefore validates a record before any field is used, and drops unknown fields.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import CONTROL, VARIABLE, InvalidLaunchError, LaunchSpec
 from .history import MOST_TIME, Event, parse_event
-from .record_errors import RecordError
+from .record_interface import RecordError
 from .wanted_time import PHASES, Spent
 
 MOST_HISTORY = 50
@@ -46,12 +46,19 @@ class DesiredState(StrEnum):
 class RunRecord:
     """The record of one run.
 
-    ``watch`` is the watch's memory between passes: numbers and short strings. ``generation``
-    counts the changes; a change fails if the generation is no longer the one that was read.
-    ``fence`` is the fencing token of the last action that a controller took under a lease.
-    ``wanted_since``, ``wanted_until`` and ``phase_since`` are unix seconds; ``wanted_seconds`` is a
-    duration. ``phase`` is the phase of a recovery that the run is in, None during an attempt;
-    ``spent`` are the seconds of earlier phases (wanted_time.py).
+    Args:
+        wanted: the desired state.
+        launch: the last launch.
+        generation: counts the changes; a change fails if another one was made since the read.
+        fence: the fencing number (lease.py) of the last action that the watch took.
+        wanted_seconds: how long the run was wanted, without the time since ``wanted_since``.
+        wanted_since: when the run became wanted, in unix seconds.
+        wanted_until: when the run was done or stopped, in unix seconds.
+        phase: the phase of a recovery that the run is in; None during an attempt.
+        phase_since: when that phase began, in unix seconds.
+        spent: the seconds of earlier phases, by phase (wanted_time.py).
+        history: the events of the run, oldest first.
+        watch: what the watch stores between passes (watch_memory.py): numbers and short strings.
     """
 
     wanted: DesiredState
@@ -78,12 +85,18 @@ class RunRecord:
         return self.launch.attempt
 
     def wanted_again(self) -> dict[str, Any]:
-        """Return the fields of a relaunch by a user, which resets the watch's failure counts."""
+        """Return the fields to change when a user launches the run again.
+
+        They reset the failures that the watch has counted.
+        """
         kept = {"best_step": best} if (best := self.watch.get("best_step")) else {}
         return {"wanted": str(DesiredState.RUNNING), "watch": kept}
 
     def fields(self) -> dict[str, Any]:
-        """Return the record as a flat JSON object for storage and display, without unset times."""
+        """Return the record as a JSON object without nested objects for the launch, for storage.
+
+        Times that are None are left out.
+        """
         told = {
             "wanted": str(self.wanted),
             "generation": self.generation,
@@ -99,7 +112,7 @@ class RunRecord:
 
 
 def parse_record(run: str, value: object) -> RunRecord:
-    """Validate the JSON value that was read as a run's record.
+    """Validate the JSON value that was read as the record of ``run``.
 
     Raises InvalidRecordError, which names the first invalid field but never shows its value.
     """
@@ -125,7 +138,10 @@ def parse_record(run: str, value: object) -> RunRecord:
 
 
 class _Reader:
-    """Reader of single fields from an untrusted JSON value; it validates each field."""
+    """Reads and validates single fields of an untrusted JSON object.
+
+    ``run`` is the name of the run, for errors. ``value`` is the JSON object.
+    """
 
     def __init__(self, run: str, value: object) -> None:
         self._run = run

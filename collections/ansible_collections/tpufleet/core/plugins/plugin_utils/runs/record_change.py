@@ -11,7 +11,7 @@ from ...module_utils.worker.run import RunError, check_name
 from .event_kind import EventKind
 from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord
-from .record_errors import RecordConflictError, RecordError
+from .record_interface import RecordConflictError, RecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
@@ -23,14 +23,14 @@ TRIES = 8
 
 @dataclass(frozen=True)
 class Want:
-    """The result of ``want``: a launch, and what the run record says about it.
+    """The result of want(): a launch, and what the run record says about it.
 
     Args:
-        launch: the launch with its recorded attempt; with the last attempt if none was recorded.
-        is_recorded: whether the run was recorded as wanted, so that it may start at once.
+        launch: the launch; its attempt is the one that want() recorded, else the last recorded one.
+        is_recorded: whether want() recorded the run as wanted, so that it may start at once.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the last attempt, if its done marker would mean that this launch is
-            done, too; otherwise 0.
+        finished_attempt: the last attempt if it had the same definition as this launch, so that
+            its done marker would mean that this launch is done; otherwise 0.
     """
 
     launch: LaunchSpec
@@ -49,9 +49,15 @@ def want(
 ) -> Want:
     """Record a run as wanted, with its next attempt, unless it may be running or done already.
 
-    In that case nothing is recorded, and the caller checks the workers first. With ``look_first``
-    nothing is ever recorded. ``same_place`` forbids another checkpoint location than the recorded
-    one. ``check`` writes nothing. Raises RunError, RecordError.
+    If it may be, nothing is recorded, and the caller must check the workers first. Raises RunError,
+    RecordError.
+
+    Args:
+        store: the run records.
+        launch: the launch to record.
+        look_first: whether to record nothing in any case.
+        same_place: whether to fail if the launch has another checkpoint location than the record.
+        check: whether to return the result without writing it.
     """
     run = launch.run
     for attempt in range(TRIES):
@@ -85,23 +91,23 @@ def want(
 
 
 def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
-    """Return an error if the launch would change the checkpoint location; empty if not."""
+    """Return an error if the launch has another checkpoint location than the record, else empty."""
     had, has = before.launch.checkpoints, launch.checkpoints
     if had == has:
         return ""
     return (
         f"run {before.run} has its checkpoints in {had}, and by the inventory they would now be in "
         f"{has}: -e checkpoints={had.rpartition('/')[0]} resumes from there, "
-        f"-e checkpoints={has.rpartition('/')[0]} uses the new place and starts at step 0 if "
+        f"-e checkpoints={has.rpartition('/')[0]} uses the new path and starts at step 0 if "
         "it is empty"
     )
 
 
 def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    """Change one record according to the options of the module run_record; return its result.
+    """Change one record according to the options of the action run_record; return its result.
 
-    If another controller changes the record meanwhile, the change is repeated on the new record.
-    ``check`` writes nothing. Raises RunError, RecordError.
+    If another controller changes the record at the same time, the change is made again to the new
+    record. ``check`` writes nothing. Raises RunError, RecordError.
     """
     for _ in range(TRIES - 1):
         with suppress(RecordConflictError):
@@ -123,7 +129,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         state = before.wanted if before else "unknown here"
         raise RunError(f"run {run}: not launched, because its desired state is {state}")
     if (fence := options.get("fence")) and before and before.fence > fence:
-        raise RunError(f"run {run}: another controller has taken it over meanwhile")
+        raise RunError(f"run {run}: another controller has acted on it since this launch began")
     fields = change_of(before, wanted, options)
     after, was = before, before.fields() if before else {}
     if (fields or (before and options.get("launch_failed"))) and not check:
@@ -144,7 +150,11 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
 def change_of(
     before: RunRecord | None, wanted: DesiredState | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields to change; empty if the record is already as requested."""
+    """Return the fields of the record to change; empty if it is already as requested.
+
+    ``before`` is the record, None if there is none; ``wanted`` the new desired state, None to keep
+    it. ``options`` are those of the action run_record.
+    """
     fields = options.get("fields") or {}
     if options.get("launch_failed"):
         # A failed launch must not stop a run that was wanted before: the watch launches it again.
@@ -152,7 +162,7 @@ def change_of(
         return {} if gone else {"wanted": str(DesiredState.STOPPED)}
     seen = options.get("attempt")
     if seen and (before is None or not is_wanted(before) or before.attempt != seen):
-        return {}  # the run was stopped or launched again meanwhile
+        return {}  # the run was stopped or launched again since the caller read the attempt
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
         attempt = before.attempt + 1 if before else 1
         by_watch = before is None or options.get("only_if_wanted")
@@ -166,7 +176,7 @@ def change_of(
 
 
 def event_of(wanted: DesiredState | None, options: Mapping[str, Any]) -> Event:
-    """Return the event that the history gets for this change."""
+    """Return the event to add to the history for a change with these options."""
     if options.get("launch_failed"):
         return Event(EventKind.LAUNCH_FAILED, text=str(options.get("error") or ""))
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
@@ -186,7 +196,10 @@ def is_wanted(record: RunRecord) -> bool:
 
 
 def no_record(run: str, fleet_state: str) -> str:
-    """Return a warning that a run without record here may be restarted from another fleet_state."""
+    """Return a warning for a stopped run without a record in ``fleet_state``.
+
+    It may have a record in another fleet_state, from which a watch would restart it.
+    """
     return (
         f"{fleet_state}: no record of run {run}. If it was launched with another fleet_state, a "
         "watch there will restart it. To stop it there, too: "

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...module_utils.cloud.errors import CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
-from .record_errors import RecordConflictError, RecordError
-from .run_record import RecordFolder, RecordStore, after_change, check_generation
+from .record_interface import RecordConflictError, RecordError, RecordStore
+from .run_record import RecordFolder, after_change, check_generation
 
 
 class RecordBucket:
@@ -20,7 +20,10 @@ class RecordBucket:
 
     @classmethod
     def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
-        """Open the bucket with the credentials and endpoint in ``api``. Raises RecordError."""
+        """Open the records in a bucket. Raises RecordError.
+
+        ``fleet_state`` is its URL, ``api`` the inventory's variable ``tpu_api``.
+        """
         try:
             return cls(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api))
         except CloudError as error:
@@ -33,7 +36,7 @@ class RecordBucket:
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record. Raises RecordError."""
         try:
-            # Further down may be the stored output of runs, if fleet_state is a whole bucket.
+            # If fleet_state is a whole bucket, the objects of stored output are also below runs/.
             names = self._objects.names(directly=True)
         except CloudError as error:
             raise RecordError(str(error)) from None
@@ -66,7 +69,7 @@ class RecordBucket:
             swap()
         except Conflict:
             raise RecordConflictError(
-                f"the record of run {run} was changed by someone else meanwhile: run this again"
+                f"the record of run {run} was just changed by another command: run this again"
             ) from None
         except CloudError as error:
             raise RecordError(str(error)) from None

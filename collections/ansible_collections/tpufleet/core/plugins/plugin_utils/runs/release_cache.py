@@ -1,7 +1,8 @@
 """Cache of releases and lock files on this controller, used to launch a run again.
 
-A cached release is a directory named by its release id, with a manifest of its files. It is flushed
-to disk and verified before every use, since a power cut, a full disk or a user may damage it.
+A cached release is a directory named by its release id, with a manifest of its files. A power cut,
+a full disk or a user may damage it. Therefore its files are flushed to disk when they are written,
+and compared with the manifest before every use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RELEASE_ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 
 
 def verify_release(path: Path) -> None:
-    """Verify that a directory contains exactly the release that its name says.
+    """Verify that a directory contains exactly the release whose id is the directory's name.
 
     Raises ReleaseError with one line for the user if the name is not a release id, the release is
     missing, or the manifest or a file differs. Raises nothing else.
@@ -47,18 +48,18 @@ def verify_release(path: Path) -> None:
 
 
 def cache_release(tree: Path, path: Path) -> None:
-    """Copy a staged release to ``path`` in the cache and verify it; replace a damaged copy.
+    """Copy a release to ``path`` in the cache and verify it; replace a damaged copy.
 
     Files are copied, not linked, so that later edits of the code do not change the cached release.
-    Raises ReleaseError if ``tree`` is not the release that ``path`` names, because a file changed
-    during staging, and OSError.
+    Raises OSError, and ReleaseError if ``tree``, the release's files, are not the release that
+    ``path`` names, because a file changed after its id was computed.
     """
     try:
         verify_release(path)
-        os.utime(path)  # protects it from pruning until the run record names it
+        os.utime(path)  # the watch does not delete a new release before a run record names it
         return
     except ReleaseError:
-        pass  # missing or damaged: write it
+        pass  # the cached release is missing or damaged: write it
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".keep-", dir=path.parent))
     try:
@@ -72,7 +73,7 @@ def cache_release(tree: Path, path: Path) -> None:
         try:
             copy.rename(path)
         except OSError:
-            verify_release(path)  # another process may have created it meanwhile
+            verify_release(path)  # another process may have created it since path.exists()
         _sync(path.parent)
     finally:
         shutil.rmtree(building)
@@ -95,17 +96,23 @@ RELEASES, LOCKS = "releases", "locks"
 
 
 def kept_release(kept: Path | str, release: str) -> Path:
-    """Return the path of a cached release; ``kept`` is the controller's state directory."""
+    """Return the path of a cached release; ``kept`` is the controller's local state directory."""
     return Path(kept).expanduser() / RELEASES / release
 
 
 def kept_lock(kept: Path | str, digest: str) -> Path:
-    """Return the path of a cached lock file; ``kept`` is the controller's state directory."""
+    """Return the path of the cached lock file with this SHA-256 digest.
+
+    ``kept`` is the controller's local state directory.
+    """
     return Path(kept).expanduser() / LOCKS / f"{digest}.lock"
 
 
 def keep_lock(kept: str, lock: bytes) -> None:
-    """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError."""
+    """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
+
+    ``kept`` is the controller's local state directory, ``lock`` the content of the file.
+    """
     place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_whole(place, place.stem):
@@ -126,7 +133,10 @@ def is_whole(lock: Path, digest: str) -> bool:
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of the release or lock file that is missing or damaged; empty if none is."""
+    """Return the path of the release or lock file that is missing or damaged; empty if none is.
+
+    ``launch`` names the two, ``kept`` is the controller's local state directory.
+    """
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
     try:
         verify_release(release)

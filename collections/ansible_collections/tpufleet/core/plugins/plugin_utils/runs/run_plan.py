@@ -1,4 +1,4 @@
-"""Plan of a launch: which process of which run each worker gets. No side effects."""
+"""Plan of a launch: which process of which run each worker gets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from ...module_utils.worker.contract import IMAGE
 from ...module_utils.worker.run import TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
@@ -19,11 +20,14 @@ OVERRIDES = "{set}"
 OF_A_LAUNCH = (
     "jax_requirements",
     "jax_lock",
+    "requirements",
+    "worker_extras",
     "bucket",
     "checkpoints",
     "shared_dir",
     "compile_cache",
     "outputs",
+    "image",
 )
 """Variables that can differ between TPUs but need the same value within one launch."""
 
@@ -59,18 +63,47 @@ class Worker:
     chip_of: str = ""
 
 
+def worker_of(host: str, variables: Mapping[str, Any]) -> Worker:
+    """Return a worker from its inventory variables. Raises RunError."""
+    missing = [
+        name
+        for name in ("tpu_name", "tpu_worker_id", "tpu_worker_count", "tpu_leader_ip")
+        if name not in variables
+    ]
+    if missing:
+        raise RunError(
+            f"{host}: missing variables {', '.join(missing)}. "
+            "Use the inventory plugin tpufleet.core.tpu"
+        )
+    return Worker(
+        host=str(host),
+        tpu=str(variables["tpu_name"]),
+        index=int(variables["tpu_worker_id"]),
+        count=int(variables["tpu_worker_count"]),
+        leader=str(variables["tpu_leader_ip"]),
+        multislice=str(variables.get("tpu_multislice") or ""),
+        slice_id=int(variables.get("tpu_slice_id") or 0),
+        slice_count=int(variables.get("tpu_slice_count") or 1),
+        slice_leader=str(variables.get("tpu_slice_leader_ip") or ""),
+        chip=int(variables.get("tpu_chip", -1)),
+        chip_of=str(variables.get("tpu_chip_of") or ""),
+    )
+
+
 @dataclass(frozen=True)
 class Placement:
     """The process of a run that a worker is assigned.
 
     Args:
+        run: the name of the run.
+        process_id: the number of the process within the run, from 0.
         coordinator_host: the address of the worker with process 0.
-        tpu: where the run is placed, in the form that ``-e tpu=`` accepts.
+        tpu: the TPU or multislice of the run, in the form that ``-e tpu=`` accepts.
         slices: the number of slices of the run.
-        overrides: overrides key=value from a sweep.
+        overrides: settings key=value from a sweep.
         env: environment variables from a sweep.
         chip: the number of the chip if the run uses a single one, -1 for all chips.
-        worker: the name of the worker that has this chip.
+        worker: the name of the worker that has this chip; empty if the run uses all chips.
     """
 
     run: str
@@ -85,7 +118,10 @@ class Placement:
 
 
 def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that all workers agree on the variables in OF_A_LAUNCH. Raises RunError."""
+    """Raise RunError unless all workers have the same values of the variables in OF_A_LAUNCH.
+
+    ``facts`` has the inventory variables of each host.
+    """
     for name in OF_A_LAUNCH:
         first: dict[str, str] = {}
         for host, variables in facts.items():
@@ -102,11 +138,16 @@ def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
 def place(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
 ) -> dict[str, Placement]:
-    """Return each host's process: one run per TPU or chip, or one for all slices of a multislice.
+    """Return the process of each host, by host.
 
-    With several TPUs or a ``sweep``, the TPU's or sweep entry's name is appended to the run's name.
-
+    There is one run for each TPU, for each chip if the hosts are chips, and for each multislice.
     Raises RunError if a worker of a TPU is missing, since a run needs the whole slice.
+
+    Args:
+        workers: the hosts of the launch.
+        name: the name of the run. If there are several runs or a sweep, the name of the TPU or of
+            the sweep's entry is appended.
+        sweep: the path of the sweep file and its entries; None for no sweep.
     """
     if not workers:
         raise RunError(
@@ -135,7 +176,11 @@ def place(
 
 
 def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Placement]:
-    """Return the processes of one run, numbered by slice, then by worker. Raises RunError."""
+    """Return the processes of one run by host, numbered by slice, then by worker.
+
+    ``whole`` is the run's TPU or multislice, ``members`` are its hosts, ``trial`` is its entry of
+    the sweep. Raises RunError.
+    """
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
         by_slice[member.slice_id].append(member)
@@ -173,9 +218,9 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
-    """Return the path of a config in the first of the directories that has it.
+    """Return the path of a config in the first of the directories ``places`` that has it.
 
-    ``what`` is the word for the file in errors.
+    ``what`` is the name of the variable with the file, for errors. Raises RunError.
     """
     for place in places:
         path = place / Path(config).expanduser()
@@ -189,9 +234,9 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
 
 
 def read_config(path: Path, strict: bool) -> str:
-    """Return the text of a config. The project's own trainer (``strict``) needs a YAML mapping.
+    """Return the text of a config. Raises RunError if it can't be read or is invalid YAML.
 
-    Raises RunError.
+    With ``strict``, for tpufleet's own trainer, it must be a YAML mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -212,7 +257,7 @@ def read_config(path: Path, strict: bool) -> str:
 
 
 def again(path: Path) -> str:
-    """Return the advice for an invalid config: fix it, then launch again."""
+    """Return the end of an error about an invalid config: how to fix it and launch again."""
     return f"Fix it, then run: ansible-playbook train.yml -e config={path}"
 
 
@@ -226,12 +271,36 @@ SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
 def command_of(command: str | None) -> tuple[str, ...]:
-    """Return a command as words, by default the project's trainer; ``{set}`` is not replaced."""
+    """Split the variable ``command`` into words; if it is empty, return tpufleet's own trainer.
+
+    ``{set}`` in it is not replaced.
+    """
     return command_words(command) if command else (*TRAINER, OVERRIDES)
 
 
+def checked_image(image: str, command: str | None) -> str:
+    """Return ``image`` if it is a valid container image with a digest, or empty. Raises RunError.
+
+    ``command`` is the launch's own command, which an image needs.
+    """
+    if image and not IMAGE.fullmatch(image):
+        raise RunError(
+            f"image={image:.200}: expected REGISTRY/NAME@sha256:DIGEST, because a tag can change. "
+            "Find the digest: docker buildx imagetools inspect REGISTRY/NAME:TAG"
+        )
+    if image and not command:
+        raise RunError(
+            f"image={image}: no command is set. Set one: ansible-playbook train.yml -e run=NAME "
+            "-e image=REGISTRY/NAME@sha256:DIGEST -e command='\"PROGRAM ARGUMENT …\"'"
+        )
+    return image
+
+
 def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
-    """Parse overrides: a list of key=value, or one string of them. Raises RunError."""
+    """Parse the variable ``set``: a list of settings key=value, or one string with them.
+
+    Raises RunError.
+    """
     words = given or []
     if isinstance(words, str):
         try:
@@ -247,11 +316,11 @@ def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
 
 
 def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with overrides in place of ``{set}``.
+    """Return a command with settings (``words``, each key=value) in place of ``{set}``.
 
-    A word that contains ``{set}`` is repeated for each override, so ``--{set}`` becomes
-    ``--key=value``; without overrides it is dropped. Raises RunError if there are overrides but no
-    ``{set}``: a trainer might ignore words that are just appended.
+    An argument that contains ``{set}`` is repeated for each setting, so ``--{set}`` becomes
+    ``--key=value``; without settings it is dropped. Raises RunError if there are settings but no
+    ``{set}``: a trainer might ignore arguments that are just appended.
     """
     if words and not any(OVERRIDES in word for word in command):
         raise RunError(
@@ -267,7 +336,10 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 
 
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
-    """Return the given run name, by default the name of its config. Raises RunError."""
+    """Return ``run`` if it is set, else the name of the config's file without its suffix.
+
+    Raises RunError if the name is invalid or there is neither; ``command`` is shown in that error.
+    """
     if run:
         return check_name(run)
     if config:

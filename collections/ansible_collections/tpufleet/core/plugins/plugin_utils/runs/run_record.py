@@ -1,57 +1,25 @@
 """Run records as JSON documents, one for each run, and their store in a directory.
 
 A record changes only by compare-and-swap of its generation, so two controllers cannot overwrite
-each other's changes. A directory uses a lock file for that, a bucket the object's generation.
-Records contain no secrets.
+each other's changes. The store in a directory has a lock file for this, the store in a bucket uses
+the generation of the object. Records contain no secrets.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from .record_errors import RecordConflictError, RecordError
+from ..replaced_file import replace_file
+from .record_interface import RecordConflictError, RecordError
 from .wanted_time import wanted_time
 
 HISTORY = 50
-
-
-class RecordStore(Protocol):
-    """Interface of a store of records; every stored record has a ``generation`` ≥ 1."""
-
-    def read(self, run: str) -> dict[str, Any]:
-        """Return a run's record, empty if there is none. Raises RecordError."""
-
-    def runs(self) -> list[str]:
-        """Return the names of the runs that have a record. Raises RecordError."""
-
-    def change(
-        self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Set fields of a record if it is still at ``generation``; return the new record.
-
-        Generation 0 means that the record does not exist yet. ``event`` is added to the record's
-        history unless it is empty. Raises RecordConflictError, RecordError.
-        """
-
-    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
-        """Replace the record if it is still at ``generation`` (0: it does not exist yet).
-
-        Raises RecordConflictError, RecordError.
-        """
-
-    def remove(self, run: str, generation: int) -> None:
-        """Remove the record if it is still at ``generation``.
-
-        Raises RecordConflictError, RecordError.
-        """
 
 
 def after_change(
@@ -61,7 +29,9 @@ def after_change(
     fields: Mapping[str, Any],
     event: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the changed record with its next generation and the event in its history.
+    """Return the record with changed fields, its next generation, and the event in its history.
+
+    ``generation`` is the one that the caller read (0 for no record), ``event`` may be empty.
 
     Raises RecordConflictError if the record is not at ``generation``.
     """
@@ -79,20 +49,23 @@ def after_change(
 
 
 def check_generation(record: Mapping[str, Any], run: str, generation: int) -> int:
-    """Return a record's generation. Raises RecordConflictError if it is not ``generation``."""
+    """Return a record's generation. Raises RecordConflictError if it is not ``generation``.
+
+    ``run`` is the name of the run, for errors.
+    """
     there = record.get("generation", 0)
     if type(there) is not int:
         raise RecordError(f"run {run}: invalid record: its generation is not a number")
     if there != generation:
         raise RecordConflictError(
-            f"the record of run {run} was changed by someone else meanwhile "
+            f"the record of run {run} was just changed by another command "
             f"(generation {there}, not {generation}): run this again"
         )
     return there
 
 
 class RecordFolder:
-    """A store of records in a directory, one JSON file for each run."""
+    """A store of records in the directory ``runs`` of ``fleet_state``, a JSON file for each run."""
 
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
@@ -158,13 +131,5 @@ class RecordFolder:
             ) from error
 
     def _write(self, run: str, record: Mapping[str, Any]) -> None:
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{run}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(record, stream, indent=1, sort_keys=True)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).replace(self._folder / f"{run}.json")
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        content = json.dumps(record, indent=1, sort_keys=True).encode()
+        replace_file(self._folder / f"{run}.json", content, durable=True)

@@ -21,7 +21,10 @@ KEYS = ("set", "name", "tpu", "env")
 
 @dataclass(frozen=True)
 class Trial:
-    """One entry of a sweep file, at its line ``line``. ``words`` are the overrides key=value."""
+    """One entry of a sweep file, at its line ``line``.
+
+    ``words`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
+    """
 
     line: int
     words: tuple[str, ...] = ()
@@ -60,22 +63,24 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return each TPU's sweep entry: the one that names the TPU, else the next without a TPU.
+    """Return the sweep entry of each TPU: the one that names it, else the next without a TPU.
+
+    ``path`` is the sweep file, for errors.
 
     Raises RunError.
     """
     if len(trials) != len(tpus):
         raise RunError(
-            f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are addressed "
-            f"({', '.join(tpus)}), one run a TPU: choose TPUs with --limit, or make more with "
-            "ansible-playbook playbooks/create.yml"
+            f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are selected "
+            f"({', '.join(tpus)}), but each run needs one TPU. Select TPUs with --limit, or create "
+            "more: ansible-playbook playbooks/create.yml"
         )
     for trial in trials:
         if trial.tpu and trial.tpu not in tpus:
             raise _mistake(
                 path,
                 trial.line,
-                f"tpu {trial.tpu} is not one of those addressed: {', '.join(tpus)}",
+                f"tpu {trial.tpu} is not a selected TPU ({', '.join(tpus)})",
             )
     named = {trial.tpu: trial for trial in trials if trial.tpu}
     rest = iter([trial for trial in trials if not trial.tpu])
@@ -85,7 +90,7 @@ def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[s
 def _trial(path: Path, node: yaml.Node) -> Trial:
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
-        raise _mistake(path, line, "a run is 'set: {key: value}' with name, tpu, env if wanted")
+        raise _mistake(path, line, "expected 'set: {key: value}', and optionally name, tpu and env")
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key, at = key_node.value, key_node.start_mark.line + 1
@@ -133,5 +138,5 @@ def _mistake(path: Path, line: int, what: str) -> RunError:
 
 
 def again(path: Path) -> str:
-    """Return the advice for an invalid sweep file: fix it, then launch again."""
+    """Return the end of an error about an invalid sweep file: how to fix it and launch again."""
     return f"Fix it, then run: ansible-playbook train.yml -e sweep={path}"

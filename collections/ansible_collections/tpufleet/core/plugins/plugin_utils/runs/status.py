@@ -1,4 +1,4 @@
-"""Sentences about runs, formatted from structured values in this file only.
+"""Formats sentences about runs from states, reason codes and causes, which no other file does.
 
 Programs compare states, reason codes and causes, never these sentences.
 """
@@ -13,7 +13,6 @@ from .causes import Cause, CauseCode
 from .event_kind import EventKind
 from .history import Event
 from .observation import ProcessStatus, process_of
-from .wanted_time import Spent
 
 if TYPE_CHECKING:
     from .judge import RunStatus, WorkerStatus
@@ -79,14 +78,14 @@ _CAUSES = {
     CauseCode.WORKERS_UNREACHABLE_FOR: (
         "{hosts} can't be reached for {seconds:.0f} s though the TPU is READY"
     ),
-    CauseCode.WORKER_FAILED_FIRST: "{host} was the first to fail {count} times running",
+    CauseCode.WORKER_FAILED_FIRST: "{host} was the first to fail {count} times in a row",
     CauseCode.OTHER_RUN: "run {run} is on {host}",
     CauseCode.OTHER_RUN_LAUNCHED: "run {run} is launched there",
     CauseCode.PROCESSES_DONE: "every process has exited with 0",
     CauseCode.PROCESSES_STILL_ACTIVE: "its desired state is stopped, but it is active on {hosts}",
     CauseCode.PROCESSES_PARTLY_ENDED: "it has ended on {hosts} and is active on {host}",
     CauseCode.PROCESS_MISSING: "it has no process",
-    CauseCode.DONE_MARKER: "its last attempt exited with 0 before its TPU was asked",
+    CauseCode.DONE_MARKER: "its checkpoints have the done marker of its last attempt",
     CauseCode.HEARTBEAT_MISSING: "{host} has written no heartbeat for {seconds:.0f} s",
     CauseCode.OUTPUT_MISSING: "no worker has written to its log for {seconds:.0f} s",
     CauseCode.CONFIRMING: "confirming this with the API",
@@ -120,7 +119,7 @@ _CAUSES = {
     CauseCode.TOO_MANY_PREEMPTIONS: "it was preempted {count} times",
     CauseCode.TOO_MANY_REPLACEMENTS: "it was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
-    CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times at the same place",
+    CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
     CauseCode.REPLACE_BY_HAND: "replace that TPU, or launch without it",
 }
 _EVENTS = {
@@ -133,11 +132,6 @@ _EVENTS = {
     EventKind.SETUP_DONE: "its workers are set up",
     EventKind.DONE: "done",
     EventKind.NOTE: "{text}",
-}
-
-_SPENT = {
-    Spent.REDONE: "repeated steps",
-    Spent.CAPACITY: "waiting for capacity",
 }
 
 
@@ -245,7 +239,7 @@ def state_text(state: RunState) -> str:
 
 
 def cause_text(cause: Cause) -> str:
-    """Format a cause: what was observed, or what follows from it."""
+    """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU of its name has another id. Nothing is done with it"
     try:
@@ -256,13 +250,8 @@ def cause_text(cause: Cause) -> str:
         return cause.code.value
 
 
-def spent_text(spent: Spent) -> str:
-    """Format what wanted time was spent on."""
-    return _SPENT.get(spent, spent.value)
-
-
 def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error: str = "") -> str:
-    """Format a watch pass for one run: its state, the causes, the action and its error."""
+    """Format the outcome of a watch pass for one run: its state, the causes, action and error."""
     why = "; ".join(filter(None, (*map(cause_text, causes), error)))
     return ": ".join(filter(None, (state_text(state), why, action)))
 

@@ -1,4 +1,4 @@
-"""The status of all runs, as a table and as data for scripts."""
+"""The status of all runs, as a table for users and as data for scripts."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def run_status(
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        answers: the result of run_info, by worker.
+        answers: the result of the module run_info, by worker.
         states: the state of the worker's TPU, by worker.
         records: the run records, by run.
-        nodes: the state of each TPU, by name (``tpu_states``).
+        nodes: the state of each TPU, by its name.
         run: if set, only this run is included.
         tpu: if set, only runs wanted on this TPU are included.
-        stored: answers made from the stored output of runs, by worker.
+        stored: results like those of run_info that were made from stored output, by worker.
     """
     workers = worker_statuses(answers, states, run)
     written = worker_statuses(stored or {}, dict.fromkeys(stored or {}, READY), run)
@@ -108,7 +108,7 @@ def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> list[str]:
-    """Format a table of the runs, followed by lines about deviating workers and errors."""
+    """Format a table of the runs, then lines about errors, and workers with another state."""
     cells, below = [list(HEAD)], []
     for run in runs:
         cells.append(run_cells(run))
@@ -164,7 +164,10 @@ def memory_cell(run: RunStatus) -> str:
 
 
 def differing(run: RunStatus) -> list[str]:
-    """Format the workers whose state or attempt differs from the run's, grouped by status."""
+    """Return lines about workers whose state or attempt differs from the run's.
+
+    Workers with the same status share a line.
+    """
     texts = {process_text(each) for each in run.processes}
     if run.state is RunState.STOPPED and len(texts) == 1:
         return []
@@ -177,7 +180,7 @@ def differing(run: RunStatus) -> list[str]:
 
 
 def errors(run: RunStatus) -> list[str]:
-    """Format the error messages of a run, with all workers that have the same one."""
+    """Return lines with the errors of a run's processes; workers with the same error share one."""
     found: dict[str, list[ProcessStatus]] = {}
     for each in run.processes:
         if each.error:

@@ -1,4 +1,4 @@
-"""The store of run records: each record is validated after reading and before writing.
+"""Store of validated run records: each is validated after it is read and before it is written.
 
 Records are JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
 (plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so reads run in parallel.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
-from .record_errors import RecordConflictError, RecordError
+from .record_interface import RecordConflictError, RecordError, RecordStore
 from .record_store import record_store
-from .run_record import RecordStore, after_change
+from .run_record import after_change
 
 if TYPE_CHECKING:
     from .history import Event
@@ -47,8 +47,9 @@ class Records:
 class RunStore:
     """The run records of one ``fleet_state``. Thread-safe.
 
-    Records of runs that ended long ago are moved to ``archive``, so that a pass of the watch reads
-    only current ones. An archived record can still be read by name; a change moves it back.
+    Records of runs that ended long ago are moved from ``documents`` to ``archive``, so that a pass
+    of the watch reads only current ones. An archived record can still be read by name; a change
+    moves it back.
     """
 
     def __init__(self, documents: RecordStore, archive: RecordStore | None = None) -> None:
@@ -56,9 +57,9 @@ class RunStore:
 
     @classmethod
     def of(cls, fleet_state: str, api: Mapping[str, Any] | None = None) -> RunStore:
-        """Open the records of ``fleet_state``; ``api`` is the inventory's tpu_api.
+        """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
 
-        Raises RecordError.
+        ``api`` is the inventory's variable ``tpu_api``. Raises RecordError.
         """
         archive = record_store(f"{fleet_state.rstrip('/')}/archive", api)
         return cls(record_store(fleet_state, api), archive)
@@ -135,12 +136,12 @@ class RunStore:
             archive.put(record.run, int(older.get("generation", 0)), record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
-            return False  # it has just been changed, so the run may be wanted again
+            return False  # the record was just changed, so the run may be wanted again
         return True
 
 
 def is_over(record: RunRecord, now: float) -> bool:
-    """Return whether a run is done or stopped and unchanged for ARCHIVE_AFTER_S seconds."""
+    """Return whether a run is done or stopped, and unchanged for ARCHIVE_AFTER_S seconds."""
     times = [event.time for event in record.history] + [record.wanted_until or 0.0]
     last = max(times)
     return record.wanted != DesiredState.RUNNING and 0 < last < now - ARCHIVE_AFTER_S

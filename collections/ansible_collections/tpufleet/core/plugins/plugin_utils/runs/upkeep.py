@@ -1,4 +1,4 @@
-"""Upkeep at the end of a watch pass: delete idle TPUs and old cached releases."""
+"""Upkeep at the end of a watch pass: deletes idle TPUs and old cached releases."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ..fleet.spec import FleetEntry, parse_fleet
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
-from .record_errors import RecordConflictError, RecordError
+from .record_interface import RecordConflictError, RecordError, RecordStore
 from .release_cache import RELEASES
-from .run_record import RecordStore
 
 if TYPE_CHECKING:
     from .record import RunRecord
@@ -35,7 +34,7 @@ class UpkeepOutcome:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Deletion of idle TPUs and of cached releases that no run needs.
+    """Deletes idle TPUs and cached releases that no run needs.
 
     Args:
         watch: the watch pass that this upkeep belongs to.
@@ -49,6 +48,7 @@ class Upkeep:
         """Delete idle TPUs and old cached releases, and archive old records.
 
         Nothing is deleted while a record is invalid, since its run may need any TPU or release.
+        ``fleet`` is the value of ``tpu_fleet``.
         """
         if records.unusable:
             self.watch.log("invalid records: no idle TPU and no cached release is deleted")
@@ -66,10 +66,10 @@ class Upkeep:
     def delete_idle(
         self, fleet: object, snapshot: Snapshot, records: Mapping[str, RunRecord]
     ) -> list[str]:
-        """Delete the fleet's TPUs idle for ``idle_delete_after`` seconds; return their names.
+        """Delete the TPUs that were idle for ``idle_delete_after`` seconds; return their names.
 
-        Only TPUs with an id and this fleet's label are deleted. Raises CloudError if ``fleet`` is
-        invalid, RecordError.
+        Only TPUs of the fleet file with an id and this fleet's label are deleted. Raises
+        RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
         """
         gone = []
         for tpu in parse_fleet(fleet or []):
@@ -113,18 +113,18 @@ class Upkeep:
         if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         try:
-            records = self.watch.store.read_all()  # a launch may have been recorded meanwhile
+            records = self.watch.store.read_all()  # a launch may have been recorded since the last
         except RecordError as error:
             return str(error)
         if records.unusable or in_use(
             tpu, snapshot.hosts, snapshot.answers, records.usable.values()
         ):
-            return "a run has been launched on it meanwhile"
+            return "a run was launched on it during this pass"
         return ""
 
 
 def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
-    """Return this fleet's TPU for an entry of the fleet file; None if there is none or several."""
+    """Return the existing TPU for an entry of the fleet file; None if there is none or several."""
     (inventory, *_) = snapshot.listings
     found = [
         seen
@@ -137,7 +137,8 @@ def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
 def prune(releases: Path, records: Records, now: float) -> list[str]:
     """Delete cached releases that no run needs, and return their names.
 
-    Nothing is deleted while a record is unusable, since its run may need any release.
+    Nothing is deleted while a record is unusable, since its run may need any release. ``releases``
+    is the directory of the cached releases, ``now`` is in unix seconds.
     """
     if records.unusable:
         return []
@@ -153,7 +154,7 @@ def prune(releases: Path, records: Records, now: float) -> list[str]:
 KEPT_RELEASES = 5
 """How many cached releases to keep although no run needs them: the newest ones."""
 YOUNG_SECONDS = 86400
-"""Releases younger than this are kept: their launch may not have written its record yet."""
+"""Releases younger than this are not deleted: their launch may not have written a record yet."""
 
 
 def in_use(
@@ -165,7 +166,14 @@ def in_use(
     """Return whether a TPU is or may be in use.
 
     A TPU is in use if a run is wanted on it, or if a worker has an active run or a process that
-    holds the TPU device. It may be in use, too, if a worker is not listed or does not report both.
+    holds the TPU device. It may be in use if the inventory does not list all its workers, or if the
+    answer of a worker is incomplete.
+
+    Args:
+        tpu: the TPU.
+        hosts: the inventory's variables of each host.
+        answers: the result of run_info on each host.
+        records: the records of all runs.
     """
     if any(each.wanted == "running" and is_on(each, tpu) for each in records):
         return True
@@ -188,7 +196,10 @@ def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
 
 
 def is_busy(answer: Mapping[str, Any]) -> bool:
-    """Return whether a worker's answer reports an active run or device holder, or is incomplete."""
+    """Return whether a worker has an active run, or a process that holds the TPU device.
+
+    ``answer`` is the result of run_info. Returns True if it is incomplete.
+    """
     runs, holders = answer.get("runs"), answer.get("holders")
     if not isinstance(runs, list) or not isinstance(holders, list):
         return True
@@ -196,10 +207,14 @@ def is_busy(answer: Mapping[str, Any]) -> bool:
 
 
 def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) -> float:
-    """Return the unix time since which a TPU is idle, 0 while it is in use.
+    """Return since when a TPU is idle, in unix seconds; 0 while it is in use.
 
-    ``memory`` is the document that the previous pass stored. If the TPU was recreated, so that its
-    id differs, the idle time starts at ``now``.
+    Args:
+        memory: the document about the TPU that the previous pass stored.
+        node_id: the TPU's id. If it differs from the one in ``memory``, the TPU was recreated, and
+            the idle time starts at ``now``.
+        used: whether the TPU is in use now.
+        now: unix seconds.
     """
     if used:
         return 0.0

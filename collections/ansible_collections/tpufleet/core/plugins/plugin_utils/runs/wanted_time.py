@@ -1,7 +1,7 @@
-"""The time in which a run was wanted, as its record counts it: as a whole and by phase.
+"""The time in which a run was wanted, according to its record: the sum, and the sum of each phase.
 
-The record adds up the seconds of the phases of a recovery (waiting for capacity, boot, setup,
-launch), because its history keeps only the last events.
+A recovery has phases: waiting for capacity, boot, setup, launch. The record has the sum of the
+seconds of each, because its history has only the last events.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Spent(StrEnum):
 
 
 PHASES = (Spent.LAUNCH, Spent.SETUP, Spent.BOOT, Spent.CAPACITY)
-"""What the record itself counts, in its field ``spent``."""
+"""The phases of a recovery, whose seconds are in the field ``spent`` of the record."""
 _RECREATIONS = (Action.RECREATE, Action.REPLACE)
 _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_RUNNING)
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return the seconds until ``now`` in which the run was to train; None if none are recorded."""
+    """Return the seconds until ``now`` in which the run was wanted; None if not recorded."""
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None
@@ -53,7 +53,7 @@ def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
 
 
 def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -> dict[str, float]:
-    """Return the wanted seconds until ``now`` that were spent in each of PHASES.
+    """Return the seconds until ``now`` in which the run was wanted and in a phase, by phase.
 
     ``created`` is when the cloud began to create the current TPU, in unix seconds, 0 if unknown: it
     divides a wait for a TPU into waiting for capacity and boot.
@@ -106,7 +106,7 @@ def _phase_fields(
 
 
 def _following(phase: str, event: Mapping[str, Any]) -> str:
-    """Return the phase after an event: one of PHASES, or empty during an attempt."""
+    """Return the phase after an event in ``phase``: one of PHASES, or empty during an attempt."""
     kind, action = event.get("kind"), event.get("action")
     if kind == EventKind.SETUP_STARTED:
         return Spent.SETUP

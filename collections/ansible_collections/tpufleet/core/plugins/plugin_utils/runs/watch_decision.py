@@ -1,9 +1,9 @@
 """The watch's decision for one run: from its desired and observed state to one action.
 
-The functions decide about the run as a whole, then about processes on reachable workers, then about
-a TPU that is lost or has unreachable workers. They use no clock and no network. All memory between
-passes is in the record's ``watch`` (Memory). So a pass may be killed at any point, and the next
-pass, on any controller, continues from the recorded state.
+The argument ``now`` of most functions is the Situation of the run: its record, observed state,
+memory, and the time. These functions use no clock and no network. Everything that one pass tells
+the next is in the record's field ``watch`` (Memory). So a pass may be killed at any point, and the
+next pass, on any controller, continues from the recorded state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from .watch_memory import Limits, Memory
 def decide(
     record: RunRecord, observed: Observation, now: float, limits: Limits | None = None
 ) -> Decision:
-    """Return what to do next for a run. ``now`` is in unix seconds."""
+    """Return what to do next for a run.
+
+    ``observed`` is its observed state, ``now`` is in unix seconds, and ``limits`` are those of the
+    watch, by default the default limits.
+    """
     best = max((each.step or 0 for each in observed.processes), default=0)
     is_active = any(each.is_active for each in observed.processes)
     memory = Memory.of(record.watch).with_step(best, is_active)
@@ -49,7 +53,8 @@ def _decide_wanted(now: Situation) -> Decision:
     if observed.tpu_state in DEAD:
         return decide_lost(now)
     if now.memory.state == RunState.PREEMPTED:
-        # The delay before the next creation of the TPU must not delay the launch on it.
+        # The TPU exists again. Memory still has a delay before another try to create it, which must
+        # not delay the launch of the run.
         now = now.remembering(now.memory.without_wait())
     if observed.tpu_state != READY:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
@@ -75,12 +80,15 @@ def _name_taken(observed: Observation) -> Cause:
 HARMLESS = frozenset(
     {ReasonCode.NONE, ReasonCode.SAVED, ReasonCode.NOT_SAVED, ReasonCode.PEER_ENDED}
 )
-"""End reasons that do not count as a crash. KILL counts: usually memory ran out."""
+"""Reasons for the end of a process that do not count as a crash.
+
+ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
+"""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 
 
 def decide_active(now: Situation) -> Decision:
-    """Do nothing for a run that is active on all workers, but restart it if it hangs."""
+    """Decide about a run that is active on all workers: do nothing, or restart it if it hangs."""
     processes, limits = now.observed.processes, now.limits
     if late := now.late_heartbeats(processes):
         worst = max(late, key=lambda each: each.heartbeat_age or 0)
@@ -97,7 +105,10 @@ def decide_active(now: Situation) -> Decision:
 
 
 def decide_partly_ended(now: Situation) -> Decision:
-    """Wait ``limits.settle`` seconds for a run that has ended on some workers; then restart it."""
+    """Decide about a run that has ended on some of its workers but not on all.
+
+    Wait ``limits.settle`` seconds until it ends on the others; then restart it.
+    """
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]
     hosts = ", ".join(each.host for each in ended)
@@ -110,7 +121,7 @@ def decide_partly_ended(now: Situation) -> Decision:
 
 
 def decide_ended(now: Situation) -> Decision:
-    """Record an ended run as done, launch it again or give up, by how its processes ended."""
+    """Decide about a run that has ended on all workers: record it as done, relaunch or give up."""
     observed, attempt = now.observed, now.record.attempt
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return now.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
@@ -144,21 +155,21 @@ def decide_ended(now: Situation) -> Decision:
 
 
 def has_known_end(process: ProcessStatus) -> bool:
-    """Return whether it is known how a process ended.
-
-    A unit that failed to start does not count, since its process never ran.
-    """
+    """Return whether it is known how a process ended; False if systemd could not start it."""
     return process.state in ENDED_STATES and process.reason_code is not ReasonCode.START_FAILED
 
 
 def first_ended(ended: Sequence[ProcessStatus]) -> ProcessStatus:
-    """Return the process that ended first by itself; ``ended`` must not be empty."""
+    """Return the process that ended first, not counting those that another process made end.
+
+    ``ended`` must not be empty.
+    """
     own = [
         each
         for each in ended
         if each.state is not RunState.DONE and each.reason_code is not ReasonCode.PEER_ENDED
     ]
-    # The process on a lost worker reports nothing, but the others name that worker as peer.
+    # A lost worker has no process in ``ended``, but the processes of others name it as peer.
     blamed = {each.peer for each in ended if not own}
     named = [each for each in ended if each.host in blamed]
     return min(own or named or ended, key=lambda each: each.ended_at)
@@ -178,7 +189,7 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 
 
 def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Relaunch an interrupted run: at once the first time, then with growing delays."""
+    """Decide to relaunch an interrupted run: at once the first time, then with growing delays."""
     memory = now.memory
     if now.now < memory.not_before:
         return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
@@ -188,13 +199,16 @@ def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
 
 
 def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Restart a run that hangs. The hang counts as a crash, but the restart has no delay."""
+    """Decide to restart a run that hangs. A hang counts as a crash, but a restart has no delay."""
     memory = replace(_with_crash(now, 0), not_before=0.0)
     return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
 
 
 def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Relaunch a crashed run within the crash budget; each attempt counts as one crash at most."""
+    """Decide to relaunch a crashed run, or to give up after too many crashes.
+
+    Each attempt counts as one crash at most.
+    """
     attempt = now.record.attempt
     if now.memory.counted_attempt != attempt:
         now = now.remembering(_with_crash(now, attempt))
@@ -238,9 +252,10 @@ def _failed_first(memory: Memory) -> Cause:
 
 
 def _replace_bad_worker(now: Situation, counted: Decision, cause: Cause) -> Decision:
-    """Return the decision to replace the TPU of a worker that fails repeatedly.
+    """Return the decision to replace the TPU if ``counted`` gives up because of one bad worker.
 
-    It takes the place of ``counted`` if that would give up because of this worker.
+    ``counted`` is the decision after counting crashes. It is returned if it does not give up, if it
+    gives up for another reason, or if the TPU can't be replaced.
     """
     now = now.remembering(counted.memory)
     if counted.action is not Action.GIVE_UP or not _is_one_bad_worker(now):
@@ -258,7 +273,10 @@ def is_unreachable(process: ProcessStatus) -> bool:
 
 
 def decide_lost(now: Situation) -> Decision:
-    """Recreate a TPU whose loss the API confirmed, with growing delays, within the budget."""
+    """Decide about a run whose TPU is lost: recreate the TPU, with growing delays, or give up.
+
+    The API must have confirmed the loss.
+    """
     observed, memory, limits = now.observed, now.memory, now.limits
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
@@ -280,7 +298,11 @@ def decide_lost(now: Situation) -> Decision:
 
 
 def decide_unreachable(now: Situation) -> Decision:
-    """Wait ``limits.unreachable`` seconds for workers; then replace the TPU if the run stopped."""
+    """Decide about a run with unreachable workers.
+
+    Wait ``limits.unreachable`` seconds; then replace the TPU unless the run continues on the other
+    workers.
+    """
     observed = now.observed
     hosts = ", ".join(each.host for each in observed.processes if is_unreachable(each))
     seconds = now.seconds_in(RunState.UNREACHABLE)
@@ -302,9 +324,10 @@ def decide_unreachable(now: Situation) -> Decision:
 
 
 def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
-    """Delete an unusable TPU that is still READY, and create it again.
+    """Decide to delete an unusable TPU that is still READY, and to create it again.
 
-    Deletion loses the disks of its workers, so the checkpoints must be in a bucket.
+    The deletion loses the disks of its workers. Therefore the decision is only taken if checkpoints
+    are in a bucket, and within the budget of replacements.
     """
     memory, limits = now.memory, now.limits
     if not now.record.launch.checkpoints.startswith("gs://"):
@@ -331,7 +354,10 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
 
 
 def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | None:
-    """Return why a TPU cannot be recreated unattended; None if it can."""
+    """Return why the watch must not recreate a TPU; None if it may.
+
+    ``deletes`` says that the TPU exists and is deleted first.
+    """
     if not observed.can_be_created:
         return Cause(CauseCode.MULTISLICE)
     if (observed.tpus or deletes) and not observed.is_deletable:
@@ -340,7 +366,7 @@ def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | No
 
 
 def wait_for(now: Situation, code: CauseCode) -> Cause:
-    """Return the cause that the next action is not due yet, with the remaining seconds."""
+    """Return a cause with this code and the seconds until the next action may be tried."""
     return Cause.of(code, seconds=now.memory.not_before - now.now)
 
 

@@ -1,7 +1,7 @@
 """Heartbeat of the watch: when each controller's last pass ended, its duration and outcome.
 
-Each controller has one document below ``<fleet_state>/watch/passes``. The watch writes it at the
-end of each pass; ``status`` and ``doctor`` read it.
+Each controller has one JSON document below ``<fleet_state>/watch/passes``. The watch writes it at
+the end of each pass; status.yml and doctor.yml read it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from .record_errors import RecordError
+from .record_interface import RecordError, RecordStore
 from .record_store import record_store
-from .run_record import RecordStore
 from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -28,7 +27,7 @@ class HeartbeatError(Exception):
 
 
 class Outcome(StrEnum):
-    """How a pass ended."""
+    """Whether a pass succeeded."""
 
     OK = "ok"
     FAILED = "failed"

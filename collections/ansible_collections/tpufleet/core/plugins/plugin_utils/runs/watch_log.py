@@ -1,4 +1,4 @@
-"""The watch's log file for users: one line for each event, starting with its time."""
+"""The log file of the watch: one line for each event, starting with the event's time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ansible.utils.display import Display
 class WatchLog:
     """A log that shows each line and appends it to the file ``path``.
 
-    With ``quiet`` lines are only shown.
+    With ``quiet`` lines are only shown, not written.
     """
 
     def __init__(self, path: Path, quiet: bool) -> None:
-        # An absolute path, since playbooks run in another directory and write files beside the log.
+        # The path must be absolute, because playbooks run in another directory and write files to
+        # the directory of the log.
         self._path, self._quiet = path.expanduser().absolute(), quiet
         self._lock = threading.Lock()
         if not quiet:
@@ -34,7 +35,7 @@ class WatchLog:
                     stream.write(f"{stamp} {text}\n")
 
     def output_of(self, name: str) -> Path:
-        """Return the path of the file for the output of playbooks that act on a run or TPU."""
+        """Return the file for what playbooks print that act on ``name``, a run or a TPU."""
         folder = self._path.with_suffix(".d")
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.log"

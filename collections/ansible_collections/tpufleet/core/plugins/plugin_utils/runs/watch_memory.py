@@ -1,4 +1,4 @@
-"""The watch's memory of a run between passes, and the limits of the watch.
+"""What the watch remembers of a run between passes, and the limits of the watch.
 
 The memory is stored in the run's record, so any controller may run the next pass.
 """
@@ -15,10 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long the watch waits (seconds) and how often it repeats an action.
+    """How long the watch waits, in seconds, and how often it repeats an action.
 
-    For ``crashes``, ``preemptions`` and ``same_worker``, 0 means no limit. ``output`` is the
-    maximum age of the last log line of a trainer without heartbeat; 0 turns this check off.
+    Args:
+        heartbeat: the maximum age of a heartbeat.
+        first_heartbeat: the same before the first step.
+        output: the maximum age of the last log line of a trainer without heartbeat; 0: no limit.
+        unreachable: how long workers may be unreachable before their TPU is replaced.
+        settle: how long a run may have ended on some workers only before it is restarted.
+        crashes: after how many crashes without a new step the watch gives up; 0: no limit.
+        preemptions: after how many preemptions the watch gives up; 0: no limit.
+        nans: how often a run is relaunched after its loss was not a number.
+        same_worker: how many times running a worker may be the first to fail; 0: no limit.
+        replacements: how often an unusable TPU is replaced.
+        first_backoff: the first delay between tries.
+        longest_backoff: the longest delay between tries.
     """
 
     heartbeat: float = 600
@@ -41,7 +52,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the watch remembers of a run between passes. Times are unix seconds; 0 means never."""
+    """What the watch remembers of a run between passes. Times are unix seconds; 0 means never.
+
+    Args:
+        state: the state of the run in the last pass.
+        since: since when it is in that state.
+        best_step: the last step that any attempt finished.
+        crashes: crashes since the last new step.
+        preemptions: preemptions of the run's TPU.
+        replacements: replacements of an unusable TPU since the last new step.
+        nans: crashes because the loss was not a number, since the last new step.
+        tries: launches or creations of the TPU that were tried without success.
+        not_before: the time before which the next action must not be tried.
+        counted_attempt: the last attempt whose crash was counted.
+        bad_worker: the worker that failed first in the last crash.
+        bad_times: how many times running that worker was the first to fail.
+    """
 
     state: str = ""
     since: float = 0.0
@@ -58,7 +84,7 @@ class Memory:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Memory:
-        """Parse a record's ``watch``; missing values and values of a wrong type get the default."""
+        """Parse the field ``watch`` of a record; missing and invalid values get the default."""
         values = {
             field.name: kept[field.name]
             for field in fields(cls)
@@ -75,7 +101,7 @@ class Memory:
         return self if self.state == state else replace(self, state=state.value, since=now)
 
     def seconds_in(self, state: RunState, now: float) -> float:
-        """Return for how long the run has been in a state; 0 if it is in another one."""
+        """Return how many seconds the run has been in ``state``; 0 if it is in another state."""
         return max(0.0, now - self.since) if self.state == state else 0.0
 
     def without_wait(self) -> Memory:

@@ -23,7 +23,7 @@ from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import DesiredState, RunRecord
-from .record_errors import RecordConflictError, RecordError
+from .record_interface import RecordConflictError, RecordError
 from .release_cache import missing_here
 from .status import pass_text
 from .wanted_time import Spent
@@ -40,7 +40,7 @@ ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
 
-A run may have finished and then lost its TPU before any pass observed its end.
+A run may be done although no pass observed this, because it lost its TPU at once.
 """
 
 
@@ -81,7 +81,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class WatchPass:
-    """A pass, with everything that it needs to act.
+    """One pass of the watch.
 
     Args:
         store: the run records.
@@ -89,7 +89,7 @@ class WatchPass:
         actor: runs the playbooks of an action.
         log: the watch's log.
         limits: how long to wait, and when to give up.
-        kept: this controller's state directory.
+        kept: this controller's local state directory.
         list_tpus: lists the TPUs from the API. Raises CloudError.
         read_done: reads the done marker beside a run's checkpoints. Raises CloudError.
         check: whether to show decisions only, without acting.
@@ -110,9 +110,11 @@ class WatchPass:
     sleep: Callable[[float], None] = time.sleep
 
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
-        """List TPUs that seem lost again, until two listings agree; return the new snapshot.
+        """List TPUs again while a wanted run seems to have lost its TPU or workers.
 
-        The listing of the inventory may be older than the state of the TPU. Raises CloudError.
+        This ends when two lists have the same state of the TPU, or after ASK_AT_MOST lists. The
+        inventory alone does not decide, because it may come from a cache. Returns ``snapshot`` with
+        these lists. Raises CloudError.
         """
         wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
         for asked in range(ASK_AT_MOST):
@@ -124,11 +126,14 @@ class WatchPass:
         return snapshot
 
     def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[Outcome]:
-        """Decide and act for each run; return the outcomes. An error affects only its own run."""
+        """Decide and act for each run; return the outcomes. An error affects only its own run.
+
+        ``records`` has the record of each run, ``snapshot`` what this pass has observed.
+        """
 
         def on_one_tpu(group: Sequence[RunRecord]) -> list[Outcome]:
-            # A run must not recreate the TPU that the previous run has just recreated, nor use the
-            # chips on which that run was launched.
+            # If this pass has recreated the TPU for one run, or launched one on its chips, other
+            # runs of this TPU must wait.
             outcomes: list[Outcome] = []
             for record in group:
                 if cause := waits_for(record, outcomes, records):
@@ -160,7 +165,7 @@ class WatchPass:
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_here(record.launch, self.kept)
         ):
-            # Nothing is recorded, so that a controller that has the release can still decide.
+            # Record nothing, so that a controller that has the release can still decide.
             return Outcome(
                 record.run, RunState.WAITING_FOR_RELEASE, (_release_missing(record, missing),)
             )
@@ -222,13 +227,15 @@ class WatchPass:
         outcome: Outcome,
         error: str,
     ) -> Outcome:
-        """Launch the run on its recreated TPU.
+        """Launch the run on its recreated TPU; return the outcome.
 
-        If the TPU is still being created, the next pass launches the run.
+        If the TPU is still being created, the next pass launches the run. ``outcome`` and ``error``
+        are those of the recreation.
         """
         observed = self._listed_again(snapshot).of(record)
         if observed.tpu_state == READY and not error:
-            # The inventory is older than this TPU, so the processes in it were on the old one.
+            # The observed processes ran on the TPU that was lost, because the inventory was read
+            # before the TPU was recreated.
             new = replace(observed, processes=())
             note = partial(self._note, record, snapshot, fence)
             error = self.actor.act(record, new, Action.LAUNCH, fence, claim, note)
@@ -241,9 +248,9 @@ class WatchPass:
         return replace(outcome, state=RunState.WAITING_FOR_TPU, causes=causes)
 
     def _note(self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind) -> None:
-        """Add an event about the setup to the history, unless somebody else has acted meanwhile.
+        """Add an event about the setup to the history, if ``fence`` is still the record's.
 
-        A failure is only logged: goodput then knows less, but the launch goes on.
+        A failure is only logged, because the launch does not need the event; only goodput does.
         """
         try:
             there = self.store.read(record.run)
@@ -260,7 +267,7 @@ class WatchPass:
     def _outdated(
         self, record: RunRecord, observed: Observation, snapshot: Snapshot
     ) -> Cause | None:
-        """Return why this observation does not justify a destructive action; None if it does."""
+        """Return why an observation is too old for an action in DESTRUCTIVE; None if it is not."""
         age = self.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
             return Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age)
@@ -271,18 +278,18 @@ class WatchPass:
         return None
 
     def _goes_on(self, record: RunRecord, decision: Decision, snapshot: Snapshot) -> bool:
-        """Return whether a run is active though its record counts a phase of a recovery.
+        """Return whether a run is active although its record has a phase of a recovery.
 
-        The playbook of that recovery failed, and the old attempt goes on.
+        This happens if the playbook of the recovery failed and the old attempt continued.
         """
         began = record.phase_since or 0.0
         is_active = decision.state is RunState.RUNNING and began < snapshot.asked_at
         if record.phase is None or not is_active:
             return False
-        try:  # a TPU that is being preempted answers, and a cached inventory says READY
+        try:  # check again: workers answer during a preemption, and a cached inventory says READY
             return self._outdated(record, snapshot.of(record), snapshot) is None
         except CloudError:
-            return False  # the next pass finds out
+            return False  # unknown now; the next pass asks the API again
 
     def _listed_again(self, snapshot: Snapshot) -> Snapshot:
         at = self.clock()
@@ -295,9 +302,10 @@ class WatchPass:
         fields: Mapping[str, Any],
         event: Event | None = None,
     ) -> bool:
-        """Record the watch's memory of a run; return False if the record was changed meanwhile.
+        """Store a decision's memory and ``fields`` in the run record.
 
-        A new decision is the event in the history, else ``event`` is.
+        Returns False if the record was changed since it was read. If the decision is new, it is
+        added to the history, else ``event`` is.
         """
         memory = decision.remembered()
         if self.check or (record.watch == memory and not fields and not event):
@@ -314,13 +322,17 @@ class WatchPass:
 
 
 def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
-    """Return why an action with this fencing token must stop; empty if it may continue."""
+    """Return why an action on a run must stop; empty if it may continue.
+
+    It must stop if the stored record has another fencing number than ``fence``, or another desired
+    state than ``record``, the record when the action began.
+    """
     try:
         there = store.read(record.run)
     except RecordError as error:
         return str(error)
     if there is None or there.fence != fence:
-        return "somebody else has acted on the run meanwhile"
+        return "its record was changed by another action after this one began"
     if there.wanted != record.wanted:
         return f"the run is {there.wanted} now"
     return ""
@@ -348,6 +360,8 @@ def waits_for(
     """Return why a wanted run waits for the next pass; None if it does not.
 
     A run waits if this pass has recreated its TPU or launched another run on its chips.
+    ``outcomes`` are those of the other runs on its TPU in this pass, ``records`` has the record of
+    each run.
     """
     for each in outcomes if record.wanted == DesiredState.RUNNING else ():
         if each.action in (Action.RECREATE, Action.REPLACE):

@@ -1,14 +1,12 @@
-"""Archives of wheels that the controller downloads for workers without internet access."""
+"""Tar files of wheels that the controller downloads for workers without internet access."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from ...module_utils.worker.python_env import EnvError, lock_digest, network_environment, run
 from ...module_utils.worker.wheels import download
+from ..folder_lock import locked_folder
 
 _OLDEST_GLIBC = 17
 """glibc 2.17, the version of manylinux2014 (PEP 599), which current wheels still support."""
@@ -30,7 +29,7 @@ class Target:
     glibc: int
 
     def markers(self) -> dict[str, str]:
-        """Return the worker's values of environment markers (PEP 508)."""
+        """Return the values of environment markers (PEP 508) on the worker."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -45,7 +44,7 @@ class Target:
     def options(self) -> list[str]:
         """Return pip's options for this target, with all compatible platforms, newest first.
 
-        pip does not derive older compatible platforms (PEP 600) from a given one.
+        They must list older platforms, because pip accepts only wheels for the listed ones.
         """
         words = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
         for abi in (f"cp3{self.minor}", "abi3", "none"):
@@ -56,9 +55,9 @@ class Target:
 
 
 def requirements_for(target: Target, lock: str) -> str:
-    """Return those requirements of a lock file that apply to a target, without markers.
+    """Return the requirements of a lock file that apply to a target, without their markers.
 
-    pip itself would evaluate the markers for the controller.
+    pip itself would evaluate the markers for the controller. ``lock`` is the text of the file.
     """
     kept = []
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
@@ -69,7 +68,7 @@ def requirements_for(target: Target, lock: str) -> str:
         try:
             wanted = Requirement(words)
         except InvalidRequirement:
-            kept.append(line)  # an option of pip, such as --index-url
+            kept.append(line)  # keep lines with pip options, such as --index-url
             continue
         if wanted.marker is None or wanted.marker.evaluate(target.markers()):
             wanted.marker = None
@@ -78,7 +77,7 @@ def requirements_for(target: Target, lock: str) -> str:
 
 
 def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Path:
-    """Return the path of a tar file with the wheels of a lock file; create it if missing.
+    """Return the path of a tar file with all wheels of a lock file; create it if it is missing.
 
     Args:
         lock: the text of the lock file.
@@ -92,8 +91,7 @@ def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str
     """
     name = f"{lock_digest(lock)[:16]}-3.{target.minor}-{target.machine}"
     pack = cache / "packs" / f"{name}.tar"
-    pack.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(pack.parent / "lock"):
+    with locked_folder(pack.parent):
         if pack.is_file():
             return pack
         folder = cache / "wheels" / name
@@ -119,11 +117,3 @@ def _pip(cache: Path) -> list[str]:
             "venv",
         )
     return [str(home / "bin/pip")]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock, which excludes other forks of this play and other plays."""
-    with path.open("w", encoding="ascii") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

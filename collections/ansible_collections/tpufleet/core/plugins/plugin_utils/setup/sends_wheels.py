@@ -14,14 +14,18 @@ from .controller_wheels import Target, wheels_archive
 
 
 class SendsWheels(ActionBase):
-    """Action plugin that runs its module and, if wheels are missing, sends them and repeats it."""
+    """Action plugin that runs the module of its name, and sends wheels to the worker if needed.
+
+    If the module's result says that the worker needs wheels, the controller downloads them, sends
+    them, and runs the module again.
+    """
 
     _supports_check_mode = True
 
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run the module; if it reports missing wheels, send them and run it again."""
+        """Run the module; if its result says that it needs wheels, send them and run it again."""
         super().run(tmp, task_vars)
         options = {key: value for key, value in self._task.args.items() if key != "pack"}
         answer = self._module(options, task_vars)

@@ -1,4 +1,4 @@
-"""Folding of host names that differ only in a number: ``pod-w[0-3,7]``."""
+"""Short notation for host names that differ only in a number: ``pod-w[0-3,7]``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _NUMBERED = re.compile(r"^(.*?)(0|[1-9]\d*)$", re.ASCII)
 
 
 def folded(names: Iterable[str]) -> str:
-    """Fold names without duplicates, in the order of first appearance.
+    """Return names in short notation, without duplicates, in the order of first appearance.
 
-    ``pod-w0 pod-w1 pod-w2 other`` becomes ``pod-w[0-2], other``. Numbers with leading zeros are not
-    folded, since the zeros would be lost.
+    ``pod-w0 pod-w1 pod-w2 other`` becomes ``pod-w[0-2], other``. Names whose number has leading
+    zeros are returned unchanged.
     """
     words: dict[tuple[str, bool], set[int]] = {}
     for name in names:

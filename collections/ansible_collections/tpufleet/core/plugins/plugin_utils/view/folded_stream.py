@@ -1,4 +1,4 @@
-"""Merge of the logs of several workers as lines arrive; equal lines are folded into one."""
+"""Merges the logs of several workers as lines arrive; equal lines become one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .folded_names import folded
 
-#: Seconds a line waits for the same line of other workers, since workers are read in sequence.
+#: Seconds that a line waits for the same line of other workers, which are read one after another.
 HOLD_SECONDS = 3.0
 
 
@@ -19,10 +19,11 @@ class _Line:
 
 
 class FoldedStream:
-    """A merge that keeps the order of each worker's lines.
+    """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    A line is due when all workers have sent it, or after HOLD_SECONDS. ``order`` is the order of
-    worker names before a line. All times are seconds of the same clock.
+    A line is due when all workers have sent it, or after HOLD_SECONDS. ``hosts`` are the workers.
+    ``order`` is the order of their names before a line, by default alphabetical. All times are
+    seconds of the same clock.
     """
 
     def __init__(self, hosts: Collection[str], order: Sequence[str] | None = None) -> None:
@@ -31,7 +32,7 @@ class FoldedStream:
         self._held: list[_Line] = []
 
     def add(self, host: str, text: str, now: float) -> None:
-        """Add a worker's next line."""
+        """Add the next line of a worker's log, received at ``now``."""
         behind = max(
             (place for place, line in enumerate(self._held) if host in line.hosts), default=-1
         )
@@ -46,9 +47,9 @@ class FoldedStream:
         self._hosts.discard(host)
 
     def due(self, now: float, all_of_it: bool = False) -> list[str]:
-        """Return the lines that are due, each prefixed with the names of its workers.
+        """Remove and return the lines that are due, each after the names of its workers.
 
-        ``all_of_it`` returns all other lines, too.
+        With ``all_of_it``, all lines are due.
         """
         out = []
         while self._held:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: How many logs a directory keeps; older logs are deleted.
+#: Maximum number of logs in a directory; the oldest ones are deleted.
 KEPT = 100
 
 _OMITTED = ("invocation", "ansible_facts")
 
 
 class FullLog:
-    """One log file, of mode 0600 because results may contain secrets."""
+    """The log file of one playbook run, with mode 0600 because results may contain secrets."""
 
     def __init__(self, directory: Path, playbook: str) -> None:
         """Create ``<directory>/<time>-<playbook>.log``. Raises OSError."""
@@ -32,7 +32,10 @@ class FullLog:
         self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def result(self, host: str, outcome: str, result: Mapping[str, Any]) -> None:
-        """Write a host's result. Ansible has already censored the results of ``no_log`` tasks."""
+        """Write a task's result on a host, after its ``outcome``, such as ``changed``.
+
+        Ansible has already censored the results of ``no_log`` tasks.
+        """
         self.line(f"{outcome} {host} {result_text(result)}")
 
     def flush(self) -> None:

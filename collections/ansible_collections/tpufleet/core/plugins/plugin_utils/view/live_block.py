@@ -1,4 +1,4 @@
-"""Block of a few lines at the bottom of a terminal, redrawn in place."""
+"""Block of a few lines at the bottom of a terminal, which are replaced in place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LiveBlock:
         self._drawn = 0
 
     def show(self, lines: Sequence[str], fill: bool = False) -> None:
-        """Replace the drawn lines; ``fill`` allows them to fill the terminal."""
+        """Replace the lines of the block; ``fill`` allows more than half of the terminal's rows."""
         columns, rows = shutil.get_terminal_size()
         fitting = fit(lines, columns, rows, fill)
         self._stream.write(self._cleared() + "\n".join(fitting))
@@ -44,9 +44,10 @@ class LiveBlock:
 
 
 def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> list[str]:
-    """Cut lines to a terminal's size; one column and, without ``fill``, half of the rows stay free.
+    """Return the lines that fit into a terminal, each cut to its width.
 
-    At least two rows always stay free.
+    The last column stays free. At most half of the rows are used, with ``fill`` all but two. If
+    there are more lines, the last one returned says how many.
     """
     room = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
     shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]

@@ -1,6 +1,6 @@
 """The result file of a playbook: its failures as JSON, for the process that started it.
 
-The terminal view writes it to the path in the environment variable TPUFLEET_RESULT_FILE.
+The callback plugin ``view`` writes it to the path in the environment variable TPUFLEET_RESULT_FILE.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlayResult:
     failures: tuple[PlayFailure, ...] = ()
 
     def error(self) -> str:
-        """Format the first error as one line, with all its hosts; empty without failures."""
+        """Format the first error as one line, after all hosts with it; empty without failures."""
         if not self.failures:
             return ""
         first = self.failures[0].error
@@ -47,7 +47,7 @@ class PlayResult:
 
 
 def write_result(path: Path, failures: Sequence[PlayFailure]) -> None:
-    """Write a playbook's result file atomically. Raises OSError."""
+    """Write a playbook's result file, with its failures, atomically to ``path``. Raises OSError."""
     new = path.with_name(f".{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -11,9 +11,9 @@ from typing import Any, TextIO
 from .live_block import LiveBlock
 
 REDRAW_EVERY_S = 0.2
-#: Without a terminal, progress is printed after this many seconds without output.
+#: Without a terminal, progress is printed if nothing else was printed for this many seconds.
 QUIET_S = 9.0
-#: The length up to which progress, or changes of one role, are joined on one line.
+#: The length in characters up to which progress, or changes of one role, are joined on one line.
 LINE = 110
 
 
@@ -33,14 +33,15 @@ class Screen:
         live: Callable[[float], list[str]],
         brief: Callable[[float], tuple[str, str] | None] = lambda _now: None,
     ) -> None:
-        """Replace the methods of the display.
+        """Replace the methods ``display`` and ``prompt_until`` of Ansible's display.
 
         Args:
             display: Ansible's display object.
             terminal: the stream to draw on; None for a pipe or a file.
-            live: returns the live lines for the current monotonic time; empty while idle.
-            brief: returns the task and its progress, which are shown on one growing line if there
-                is no terminal; None if the task has progress messages of its own.
+            live: returns the lines of the live block at a monotonic time; empty to show no block.
+            brief: returns the task and its progress at a monotonic time. If there is no terminal,
+                later progress of the task is appended to the same line. None to print the lines of
+                ``live`` instead, because the task has progress messages.
         """
         self._print, self._prompt = display.display, display.prompt_until
         self._live, self._brief = live, brief
@@ -54,7 +55,7 @@ class Screen:
         self._asking = False
         self.take_progress: Callable[[str], bool] = lambda _text: False
         self.fill = False
-        """Whether the live block may fill the terminal, because nothing else is printed."""
+        """Whether the live block may use more than half of the terminal's rows."""
         display.display, display.prompt_until = self.display, self.prompt_until
         self._restore = (display, self._print, self._prompt)
         self._ticker = threading.Thread(target=self._tick, name="live view", daemon=True)
@@ -64,7 +65,7 @@ class Screen:
         """Print a message, or show it in the live block if it is a progress message.
 
         A ``screen_only`` message during a task is a progress message. This method replaces
-        Ansible's ``Display.display``.
+        Ansible's ``Display.display`` and has its arguments.
         """
         if os.getpid() != self._pid:
             return self._print(msg, *positional, **named)
@@ -82,7 +83,8 @@ class Screen:
         """Print ``before``, ``word`` and ``after`` as one line.
 
         Without a terminal, successive words with the same ``before`` and ``after`` are joined on
-        one line. It is printed before the next other line, after QUIET_S, or at the end.
+        one line. That line is printed before the next other line, after QUIET_S, or by close().
+        ``color`` is an Ansible color.
         """
         with self._lock:
             if self._block:
@@ -99,7 +101,7 @@ class Screen:
             self._last = time.monotonic()
 
     def prompt_until(self, *positional: Any, **named: Any) -> Any:
-        """Prompt without drawing; replaces Ansible's ``Display.prompt_until``."""
+        """Prompt the user while the live block is hidden. Replaces ``Display.prompt_until``."""
         if os.getpid() != self._pid:
             return self._prompt(*positional, **named)
         with self._lock:
@@ -138,7 +140,7 @@ class Screen:
 
     def _break_silence(self) -> None:
         now = time.monotonic()
-        # A message that may fill the terminal has been printed already, as a whole.
+        # With self.fill, the lines of the live block have been printed already, in full.
         if self.fill or now - self._last < QUIET_S or not (lines := self._live(now)):
             return
         self._last = now

@@ -1,4 +1,4 @@
-"""Completion of commands in messages with the inventory options of this invocation.
+"""Adds the inventory options of this ansible-playbook call to the commands in its messages.
 
 A module or role does not know the inventory options. Without them, a suggested command such as
 ``ansible-playbook setup.yml`` would act on the default inventory, which may be another fleet.
@@ -20,9 +20,10 @@ _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
 
 def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
-    """Return the shell-quoted options that select the fleet of this invocation.
+    """Return the shell-quoted options that select the fleet of this ansible-playbook call.
 
-    ``arguments`` are Ansible's ``context.CLIARGS``; ``default_inventory`` is used without ``-i``.
+    ``arguments`` are Ansible's ``context.CLIARGS``. ``default_inventory`` has the inventories that
+    Ansible uses without ``-i``; for these no option is needed.
     """
     words: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]

@@ -17,7 +17,7 @@ OK, CHANGED, SKIPPED, FAILED, UNREACHABLE, IGNORED = (
     "ignored",
 )
 _ITEMS_SHOWN = 3
-#: Ansible's messages that do not contain the cause, which is in the output of the task.
+#: Ansible's messages without the cause of a failure, which is in stderr or stdout of the task.
 _WITHOUT_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
 #: The prefix that Ansible puts before a playbook's message about a missing variable.
 _MANDATORY = "The filter plugin 'ansible.builtin.mandatory' failed: "
@@ -25,7 +25,7 @@ _MANDATORY = "The filter plugin 'ansible.builtin.mandatory' failed: "
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a task on one host, with a text for users."""
+    """The failure of a task on one host. ``text`` is the error for users."""
 
     task: str
     host: str
@@ -37,6 +37,7 @@ class Failure:
 class TaskTally:
     """One running task: which hosts have started, and the outcome of those that have ended.
 
+    ``began`` is a monotonic time. ``items`` has the labels of changed loop items by host.
     ``progress`` maps the host or TPU at the start of a progress message to its latest message.
     """
 
@@ -56,7 +57,10 @@ class TaskTally:
         return [host for host, found in self.outcomes.items() if found == outcome]
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Return the lines to print at the end, as (outcome, (outcome text, task, hosts))."""
+        """Return the lines to print at the end of the task, as (outcome, (text, task, hosts)).
+
+        ``text`` is the outcome in words. ``check`` is whether Ansible is in check mode.
+        """
         words = {CHANGED: "would change" if check else CHANGED, IGNORED: IGNORED}
         return [
             (outcome, (word, f"{self.name}{self._item_words(outcome)}", folded(hosts)))
@@ -72,7 +76,10 @@ class TaskTally:
         return f" ({', '.join(labels[:_ITEMS_SHOWN])}{more})"
 
     def live(self, now: float) -> list[str]:
-        """Return the live lines: one for each unfinished TPU, then the progress messages."""
+        """Return the lines of the live block: one for each unfinished TPU, then progress messages.
+
+        ``now`` is a monotonic time.
+        """
         spent = f"{now - self.began:.0f} s"
         waiting: dict[str, list[int]] = {}
         for host in self.started:
@@ -102,9 +109,9 @@ def _of(done: int, all_: int) -> str:
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
-    """Return why a task failed: its message, else its output, else the whole result.
+    """Return why a task failed: its message, else what it printed, else the whole result.
 
-    For a loop, the reasons of its failed items.
+    For a loop, these are the texts of all its failed items.
     """
     failed = [
         item
@@ -126,7 +133,10 @@ def failure_text(result: Mapping[str, Any]) -> str:
 
 
 def unreachable_text(text: str, tpu: str) -> str:
-    """Return ssh's error for an unreachable worker, with the command that diagnoses it."""
+    """Return ssh's error for an unreachable worker, with the doctor command for its TPU.
+
+    ``text`` is Ansible's message. ``tpu`` is the TPU's name; empty to add no command.
+    """
     check = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
     return text[max(text.rfind("ssh: "), 0) :] + check
 
@@ -149,7 +159,7 @@ def failure_lines(failures: list[Failure]) -> list[str]:
 
 
 def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Format Ansible's recap, with hosts of equal counts on one line.
+    """Format Ansible's recap (counts of outcomes by host); hosts with equal counts share a line.
 
     ``changed=N`` has Ansible's format, because scripts and molecule parse it.
     """

@@ -1,0 +1,96 @@
+"""The controller's side of tpufleet.core.requirements_lock: lock a user's requirements."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.worker.python_env import packages
+from ..plugin_utils.folder_lock import locked_folder
+from ..plugin_utils.plain_values import plain
+from ..plugin_utils.replaced_file import replace_file
+from ..plugin_utils.setup.own_lock import (
+    LockError,
+    Sources,
+    extra_words,
+    is_current,
+    lock_text,
+)
+
+_SPEC = {
+    "lock": {"type": "path", "required": True},
+    "requirements": {"type": "path"},
+    "extras": {"type": "list", "elements": "str", "default": []},
+    "project": {"type": "path", "required": True},
+    "jax_requirements": {"type": "str", "required": True},
+    "env": {"type": "dict", "default": {}},
+    "relock": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """Creates a lock file, unless one of the same requirements exists; once per task and file."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Compare the lock file with the requirements; create or update it if they differ."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(argument_spec=_SPEC)
+        options = plain(options)
+        given = options["requirements"]
+        sources = Sources(
+            Path(given).resolve() if given else None,
+            extra_words(options["extras"]),
+            Path(options["project"]).resolve(),
+            options["jax_requirements"],
+        )
+        try:
+            return self._lock(sources, Path(options["lock"]), options)
+        except LockError as error:
+            raise AnsibleActionFail(str(error)) from None
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+
+    def _lock(self, sources: Sources, lock: Path, options: dict[str, Any]) -> dict[str, Any]:
+        if self._task.check_mode and not lock.is_file():
+            raise LockError(
+                f"{lock}: does not exist, and check mode does not create it. Create it: "
+                f"ansible-playbook setup.yml {sources.option()}"
+            )
+        answer = {"changed": False, "lock": str(lock)}
+        outcome = self._outcome_file(lock)
+        with locked_folder(lock.parent):
+            if outcome.is_file():  # another host of this task has come first
+                if error := json.loads(outcome.read_text(encoding="utf-8")):
+                    raise LockError(error)
+                return answer
+            try:
+                if is_current(sources, lock) and not options["relock"]:
+                    return answer
+                before = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+                after = lock_text(sources, lock, options["env"], options["relock"])
+            except LockError as error:
+                outcome.write_text(json.dumps(str(error)), encoding="utf-8")
+                raise
+            if not self._task.check_mode:
+                replace_file(lock, after.encode(), 0o644)
+            outcome.write_text(json.dumps(""), encoding="utf-8")
+        old, new = ("\n".join([*packages(text), ""]) for text in (before, after))
+        return {**answer, "changed": after != before, "diff": {"before": old, "after": new}}
+
+    def _outcome_file(self, lock: Path) -> Path:
+        """Return the file with the error of this task for this lock file, empty for success.
+
+        It is in the temporary directory of this ansible-playbook command, which removes it at the
+        end.
+        """
+        name = hashlib.sha256(str(lock).encode()).hexdigest()[:16]
+        return Path(constants.DEFAULT_LOCAL_TMP) / f"lock-{self._task._uuid}-{name}.json"

@@ -1,0 +1,130 @@
+"""The action plugin of tpufleet.core.trainer_command: plan a command from a run's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from secrets import randbelow
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.worker.contract import ATTEMPT_PORTS
+from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
+from ..module_utils.worker.process import check_no_secrets
+from ..module_utils.worker.release import ReleaseError
+from ..module_utils.worker.run import RunError, check_name
+from ..plugin_utils.fleet.inventory_groups import workers_of
+from ..plugin_utils.plain_values import plain
+from ..plugin_utils.runs.launch import where
+from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.release_cache import is_whole, kept_lock, kept_release, verify_release
+from ..plugin_utils.runs.run_plan import overrides, worker_of
+from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.trainer_command import (
+    EXPORT,
+    OPTIONS,
+    bucket_target,
+    check_trainer,
+    command_launch,
+    export_directory,
+    placements,
+)
+from ..plugin_utils.runs.typed_values import cut_short, parse_env
+
+WITH_SPACES = {"set": "batch=8 seed=2", "env": "A=1 B=2"}
+"""Command-line variables whose values may have spaces, each with an example."""
+
+
+class ActionModule(ActionBase):
+    """Reads a run's record and plans a command of the trainer."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the launch of the command, its workers, and how to install what they need."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            argument_spec={
+                "command": {"type": "str", "choices": list(OPTIONS), "required": True},
+                "run": {"type": "str", "required": True},
+                "fleet_state": {"type": "str", "required": True},
+                "kept": {"type": "path", "required": True},
+                "tpu": {"type": "str", "default": ""},
+                "set": {"type": "raw", "default": []},
+                "env": {"type": "raw", "default": {}},
+                "step": {"type": "int"},
+                "steps": {"type": "int"},
+                "to": {"type": "str", "default": ""},
+                "names": {"type": "str", "choices": ["transformers", "plain"]},
+            }
+        )
+        if cut := cut_short(WITH_SPACES, f"playbooks/{options['command']}.yml"):
+            raise AnsibleActionFail(cut)
+        try:
+            return self._plan(plain(options), task_vars or {})
+        except (RunError, RecordError, InvalidLaunchError) as error:
+            raise AnsibleActionFail(str(error)) from None
+
+    def _plan(self, options: dict[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
+        command, run = options["command"], check_name(options["run"])
+        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
+        record = RunStore.of(options["fleet_state"], api).read(run)
+        if record is None:
+            raise RunError(
+                f"run {run}: no record in {options['fleet_state']}. See the runs: "
+                "ansible-playbook playbooks/status.yml"
+            )
+        launch = record.launch
+        check_trainer(launch, command)
+        tpu = options["tpu"] or launch.tpu
+        facts = task_vars["hostvars"]
+        workers = [worker_of(host, facts[host]) for host in workers_of(task_vars["groups"], tpu)]
+        env = parse_env(options["env"])
+        check_no_secrets(env, "env")
+        placed = where(run, placements(launch, command, tpu, workers, env), {})
+        target = bucket_target(options["to"])
+        given = {name: options[name] for each in OPTIONS.values() for name in each}
+        given["to"] = target
+        words = overrides(options["set"])
+        # The attempt's number selects the ports. Two commands at the same time need different ones.
+        attempt = randbelow(ATTEMPT_PORTS)
+        planned = command_launch(launch, command, given, words, env, placed, attempt)
+        checked = LaunchSpec.from_json(planned.to_json())
+        return {
+            "changed": False,
+            "workers": list(checked.placement),
+            "launch": checked.to_json(),
+            "code": release_here(launch, Path(options["kept"])),
+            "setup": setup_command(launch, tpu, Path(options["kept"])),
+            "export": str(export_directory(run)) if command == EXPORT and not target else "",
+        }
+
+
+def release_here(launch: LaunchSpec, kept: Path) -> str:
+    """Return the path of a launch's release below ``kept``, this controller's state directory.
+
+    Returns an empty string if the release is not there or is damaged.
+    """
+    release = kept_release(kept, launch.release)
+    try:
+        verify_release(release)
+    except ReleaseError:
+        return ""
+    return str(release)
+
+
+def setup_command(launch: LaunchSpec, tpu: str, kept: Path) -> str:
+    """Return the command that installs the environment of a launch on a TPU.
+
+    ``kept`` is this controller's state directory, which may have the launch's lock file.
+    """
+    lock = kept_lock(kept, launch.requirements)
+    words = f"ansible-playbook setup.yml -e tpu={tpu}"
+    if not is_whole(lock, launch.requirements):
+        return words
+    return f"{words} -e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"

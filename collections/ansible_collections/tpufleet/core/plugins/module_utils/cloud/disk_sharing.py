@@ -1,0 +1,157 @@
+"""Attachment of a data disk to existing TPUs: read-write to one worker, or read-only to many.
+
+Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. A disk changes its mode only
+by being detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from .disks import READ_ONLY_MANY, read_disk
+from .fields import Fields
+
+if TYPE_CHECKING:
+    from .nodes import Node
+    from .tpu_api import TpuApi
+
+_WRITER = "0"
+"""The worker that writes to the disk."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A data disk of a TPU as the API reports it.
+
+    ``source`` is the disk's API path, ``mode`` READ_WRITE or READ_ONLY. ``workers`` has the numbers
+    of the workers that have the disk; empty if all have it.
+    """
+
+    source: str
+    mode: str
+    workers: tuple[str, ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """Return the attachment as JSON of the API."""
+        workers = {"workerIds": list(self.workers)} if self.workers else {}
+        return {"sourceDisk": self.source, "mode": self.mode, **workers}
+
+    def is_of(self, zone: str, disk: str) -> bool:
+        """Return whether this is an attachment of the disk.
+
+        The project is not compared, because the API may name it by id or number.
+        """
+        return self.source.endswith(f"/zones/{zone}/disks/{disk}")
+
+
+def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
+    """Return the TPU's data disks. Raises CloudError."""
+    found = api.get_data_disks(node.zone, node.name)
+    read = Fields(found, f"TPU {node.where}")
+    if node.id and read.id() != node.id:
+        raise errors.Different(
+            f"TPU {node.where} was recreated. Nothing was attached: run it again"
+        )
+    return tuple(
+        Attachment(
+            each.text("sourceDisk"), each.word("mode") or "READ_WRITE", each.words("workerIds")
+        )
+        for each in read.parts("dataDisks")
+    )
+
+
+def ensure_writable(
+    api: TpuApi,
+    disk: str,
+    writer: Node,
+    others: Iterable[Node],
+    *,
+    deadline: float,
+    check: bool = False,
+) -> bool:
+    """Attach the disk to worker 0 of ``writer`` for writing, and to no other TPU.
+
+    Args:
+        api: the client.
+        disk: the name of a disk in the TPU's zone; in check mode, it may be missing.
+        writer: the TPU whose worker writes.
+        others: the other TPUs that may have the disk.
+        deadline: the time of ``polling.clock`` by which all steps must be done.
+        check: change nothing.
+
+    Returns whether anything changed. Raises CloudError; Different if the disk is a Hyperdisk that
+    is shared already, because that can't be undone.
+    """
+    found = read_disk(api.compute, writer.zone, disk)
+    if found and found.access_mode == READ_ONLY_MANY:
+        raise errors.Different(
+            f"the disk {found.where} was filled before. A Hyperdisk that is shared never becomes "
+            "writable again. Set another name in data_disks of fleet.yml, and fill that disk"
+        )
+    source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
+    changed = [_attach(api, node, disk, None, deadline, check) for node in others]
+    wanted = Attachment(source, "READ_WRITE", (_WRITER,) if len(writer.endpoints) > 1 else ())
+    return any([*changed, _attach(api, writer, disk, wanted, deadline, check)])
+
+
+def ensure_shared(
+    api: TpuApi,
+    disk: str,
+    nodes: Sequence[Node],
+    *,
+    deadline: float,
+    check: bool = False,
+) -> bool:
+    """Attach the disk read-only to all workers of these TPUs, which are in its zone.
+
+    A Hyperdisk gets the access mode READ_ONLY_MANY. ``deadline`` is the time of ``polling.clock``
+    by which all steps must be done. With ``check``, nothing is changed. Returns whether anything
+    changed, or with ``check`` would change. Raises CloudError.
+    """
+    zone = nodes[0].zone
+    found = read_disk(api.compute, zone, disk)
+    is_unshared = found is not None and found.access_mode not in ("", READ_ONLY_MANY)
+    done = []
+    # A disk that one TPU writes to cannot be attached to another one: detach it everywhere first.
+    for node in nodes:
+        modes = {each.mode for each in attachments_of(api, node) if each.is_of(zone, disk)}
+        if is_unshared or modes - {"READ_ONLY"}:
+            done.append(_attach(api, node, disk, None, deadline, check))
+    if is_unshared and not check:
+        operation = api.compute.set_access_mode(zone, disk, READ_ONLY_MANY)
+        api.compute.wait(operation, f"share the disk {disk} ({zone})", deadline)
+    source = f"projects/{api.settings.project}/zones/{zone}/disks/{disk}"
+    wanted = Attachment(source, "READ_ONLY")
+    done += [_attach(api, node, disk, wanted, deadline, check) for node in nodes]
+    return is_unshared or any(done)
+
+
+def _attach(
+    api: TpuApi,
+    node: Node,
+    disk: str,
+    wanted: Attachment | None,
+    deadline: float,
+    check: bool,
+) -> bool:
+    """Attach the disk with the mode and workers of ``wanted``, or detach it if that is None.
+
+    Returns whether anything changed, or with ``check`` would change.
+    """
+    now = attachments_of(api, node)
+    had = [each for each in now if each.is_of(node.zone, disk)]
+    if [(each.mode, each.workers) for each in had] == (
+        [(wanted.mode, wanted.workers)] if wanted else []
+    ):
+        return False
+    if check:
+        return True
+    rest = [each.body() for each in now if not each.is_of(node.zone, disk)]
+    steps = ([rest] if had else []) + ([[*rest, wanted.body()]] if wanted else [])
+    for disks in steps:
+        operation = api.set_data_disks(node.zone, node.name, disks)
+        api.wait(operation, f"change the disks of TPU {node.where}", deadline)
+    return True

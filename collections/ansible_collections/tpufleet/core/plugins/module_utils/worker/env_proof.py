@@ -1,0 +1,151 @@
+"""Commands that prove an environment: they compute on a worker's devices, as the trainer's user.
+
+The built-in proofs are roles/jax/files/prove_*.py; the variable ``env_proof`` may name another
+command. A proof exits with 0, and its last line of output is a JSON object with the number of
+``devices``. Python 3.9 and the standard library only, because it runs on workers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .python_env import EnvError, error_summary
+from .user_process import run_as_user
+
+CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+VERSIONS = ("jax", "torch", "torch_xla", "torch_tpu")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a proof needs to know about this worker.
+
+    Args:
+        platform: ``cpu``, ``tpu`` or ``cuda``.
+        chips: the number of this worker's TPU chips, which are all that ``prove_worker`` uses.
+        device_glob: the pattern of the accelerators' device files.
+        user: the trainer's user.
+    """
+
+    platform: str
+    chips: int = 0
+    device_glob: str = ""
+    user: str = "tpufleet"
+
+
+def proof_environment(env: Path, worker: Worker) -> dict[str, str]:
+    """Return environment variables with which a proof uses only this worker's devices.
+
+    On a slice of several workers, libtpu would otherwise wait forever for the others.
+    """
+    variables = slice_environment(env, worker)
+    variables["TPUFLEET_CHIPS"] = str(worker.chips)
+    variables["TPUFLEET_DEVICE_GLOB"] = worker.device_glob
+    if worker.platform == "tpu":
+        variables["TPU_PROCESS_BOUNDS"] = "1,1,1"
+        variables["TPU_CHIPS_PER_PROCESS_BOUNDS"] = CHIP_BOUNDS.get(worker.chips, "2,2,1")
+        visible = range(worker.chips or 4)
+        variables["TPU_VISIBLE_CHIPS"] = ",".join(str(chip) for chip in visible)
+    return variables
+
+
+def slice_environment(env: Path, worker: Worker) -> dict[str, str]:
+    """Return the environment variables of a proof that uses all workers of the slice."""
+    return {
+        "PATH": f"{env}/bin:{_PATH}",
+        "HOME": "/nonexistent",
+        "JAX_PLATFORMS": worker.platform,
+        "PJRT_DEVICE": worker.platform.upper(),
+    }
+
+
+def prove_worker(
+    env: Path, name: str, command: Sequence[str], worker: Worker, devices: int, seconds: int
+) -> dict:
+    """Run a proof on this worker's devices and return its result.
+
+    Args:
+        env: the directory of the environment to prove.
+        name: the kind of the proof, or the user's command, for errors.
+        command: the words of the proof's command.
+        worker: this worker.
+        devices: the least number of devices that the proof must find.
+        seconds: the time limit.
+
+    Raises EnvError with the last lines of the proof's output.
+    """
+    late = (
+        f"env_proof {name}: no result within {seconds} s. Another process may use the devices; to "
+        "find it, run: ansible-playbook playbooks/doctor.yml. If the disk is slow, raise "
+        "jax_proof_seconds, then run: ansible-playbook setup.yml"
+    )
+    variables = proof_environment(env, worker)
+    try:
+        answer = run_proof(command, variables, seconds, worker, late)
+    except ProofError as error:
+        raise EnvError(f"env_proof {name}: {error}") from None
+    if answer["devices"] < devices:
+        raise EnvError(
+            f"env_proof {name}: found {answer['devices']} {worker.platform} devices, "
+            f"expected {devices}. Reboot the worker (ansible WORKER -b -m reboot), then run: "
+            "ansible-playbook setup.yml. If that does not help, recreate the TPU"
+        )
+    versions = {key: str(answer[key])[:99] for key in VERSIONS if key in answer}
+    found = {"platform": worker.platform, "devices": answer["devices"]}
+    return {"proof": name, **versions, **found}
+
+
+def prove_slice(
+    env: Path, command: Sequence[str], worker: Worker, place: tuple[str, int, int], seconds: int
+) -> dict:
+    """Run a proof on all workers of a slice and return ``{devices, sum}``.
+
+    ``env``, ``command`` and ``worker`` are those of ``prove_worker``. ``place`` is the coordinator
+    (host:port), the number of processes and this process's id. ``seconds`` limits how long the
+    processes wait for each other. The devices compute ``sum`` together: each adds 1. Raises
+    EnvError.
+    """
+    variables = slice_environment(env, worker)
+    variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
+    late = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
+    try:
+        return run_proof(command, variables, seconds + 15, worker, late)
+    except ProofError as error:
+        raise EnvError(str(error)) from None
+
+
+class ProofError(Exception):
+    """A proof failed; the message is the end of its output, or what is wrong with it."""
+
+
+def run_proof(
+    words: Sequence[str], variables: Mapping[str, str], seconds: int, worker: Worker, late: str
+) -> dict:
+    """Run a proof as the trainer's user; return the JSON object in its last line of output.
+
+    Raises ProofError if the proof fails, and EnvError with the message ``late`` if it takes longer
+    than ``seconds``.
+    """
+    try:
+        done = run_as_user(words, variables, seconds, worker.user, worker.device_glob)
+    except subprocess.TimeoutExpired as error:
+        raise EnvError(late) from error
+    if done.returncode != 0:
+        raise ProofError(error_summary(done.stderr or done.stdout))
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    try:
+        answer = json.loads(last)
+        if type(answer["devices"]) is not int:
+            raise ValueError(last)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ProofError(
+            "its last line of output is not a JSON object with a number of devices "
+            f"({last[:200]!r}). "
+            'End with a line such as {"devices": 4}'
+        ) from None
+    return answer

@@ -1,0 +1,210 @@
+"""An image on this worker, unpacked, and what a run's unit needs to start its trainer in it.
+
+No container engine runs the trainer. The unit mounts directories of the worker into the directory
+of the image's files, in a mount namespace of its own. Then the program roles/run/files/attempt
+makes that directory its root directory. So a trainer in an image is a process of the unit like any
+other. Python 3.9, standard library only, because workers import this file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from .contract import IMAGE
+from .launch_spec import VARIABLE, is_text
+from .run import RunError, WorkerPaths
+from .safe_files import parent_of, read_json
+
+CONFIG = "image.json"
+"""Name of the file with an image's working directory and environment variables.
+
+It is beside the directory of the image's files. It is written last, so an image without it is
+incomplete.
+"""
+SERVED = "images"
+"""Name of the images' directory below ``WorkerPaths.root``; the leader serves it by this name."""
+MOUNTINFO = Path("/proc/self/mountinfo")
+_OF_THE_WORKER = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
+_OF_THE_SYSTEM = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
+_OF_THE_IMAGE = ("/", "/home", "/opt", "/root", "/srv", *(f"/{name}" for name in _OF_THE_SYSTEM))
+"""Directories whose content in a run is the image's, even if the worker mounts something there."""
+_MOUNTABLE = re.compile(r"/[A-Za-z0-9._/=@+,~-]+")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MAX_TEXT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Image:
+    """An unpacked image.
+
+    Args:
+        root: the directory with the image's files.
+        directory: the working directory of the image's commands, a path in the image.
+        env: the environment variables that the image's config sets.
+    """
+
+    root: Path
+    directory: str
+    env: Mapping[str, str]
+
+    @classmethod
+    def of_engine(cls, root: Path, inspected: object) -> Image:
+        """Return the image that a container engine describes (``podman image inspect``).
+
+        Raises ValueError.
+        """
+        found = inspected[0] if isinstance(inspected, list) and inspected else None
+        config = found.get("Config") if isinstance(found, Mapping) else None
+        if not isinstance(config, Mapping):
+            raise ValueError("the engine describes no image")
+        pairs = [str(line).partition("=") for line in config.get("Env") or []]
+        env = {name: value for name, _, value in pairs if VARIABLE.fullmatch(name)}
+        return cls.parse(root, {"env": env, "directory": config.get("WorkingDir") or "/"})
+
+    @classmethod
+    def parse(cls, root: Path, config: Mapping[str, Any]) -> Image:
+        """Validate the content of ``image.json``. Raises ValueError."""
+        env, directory = config.get("env"), config.get("directory")
+        if not isinstance(env, Mapping) or not all(
+            VARIABLE.fullmatch(name) and is_text(value, _MAX_TEXT) for name, value in env.items()
+        ):
+            raise ValueError("its config has an invalid environment variable")
+        is_path = is_text(directory, _MAX_TEXT) and directory.startswith("/")
+        if not is_path or ".." in PurePath(directory).parts:
+            raise ValueError("its config has an invalid working directory")
+        return cls(root, directory, dict(env))
+
+    @classmethod
+    def read(cls, folder: Path) -> Image | None:
+        """Return the image in a directory of images; None if it is missing or incomplete."""
+        config = read_json(folder / CONFIG)
+        try:
+            return None if config is None else cls.parse(folder / "root", config)
+        except ValueError:
+            return None
+
+    def config(self) -> dict[str, Any]:
+        """Return the content of ``image.json``."""
+        return {"directory": self.directory, "env": dict(self.env)}
+
+    def path(self, paths: WorkerPaths) -> str:
+        """Return a trainer's PATH: the image's, then the directory of tpufleet's own programs."""
+        return f"{self.env.get('PATH') or _DEFAULT_PATH}:{paths.root}/bin"
+
+    def for_attempt(self, own: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the program roles/run/files/attempt needs to start a trainer in the image.
+
+        ``own`` are the variables that the run's unit sets; they override the image's. The image's
+        other variables are set only when the trainer starts, because some of them, such as
+        LD_LIBRARY_PATH, name files in the image.
+        """
+        env = {name: value for name, value in self.env.items() if name not in own}
+        return {"root": str(self.root), "directory": self.directory, "env": env}
+
+
+def image_folder(paths: WorkerPaths, reference: str) -> Path:
+    """Return the directory of an image on this worker, which its digest names.
+
+    ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``. Raises ValueError.
+    """
+    found = IMAGE.fullmatch(reference)
+    if not found:
+        raise ValueError(f"{reference!r} is not an image with a digest")
+    return paths.root / SERVED / found["digest"]
+
+
+def unit_settings(image: Image, paths: WorkerPaths, places: Iterable[str]) -> str:
+    """Return a systemd drop-in of a run's unit that mounts the worker's directories into the image.
+
+    These are the worker's devices, /proc, /sys, /tmp, its host names and DNS settings, tpufleet's
+    directories, everything that is mounted outside the system's directories, and ``places``, the
+    other local paths that the run uses. Creates missing mount points in the image. Raises RunError.
+    """
+    own = (str(paths.root / "bin"), str(paths.root / "releases"), str(paths.state))
+    mounted = data_mounts(MOUNTINFO.read_text(encoding="utf-8", errors="replace"))
+    # Unlike Path.exists, false for a mount that root cannot use.
+    always = {path for path in (*_OF_THE_WORKER, *own, *mounted) if os.path.exists(path)}  # noqa: PTH110
+    others = [existing(place) for place in places if not _is_below(place, always)]
+    shared = outermost((*always, *others))
+    lines = [f"BindPaths={path}:{mount_point(image.root, path)}" for path in shared]
+    # The capability to change the root directory, which `attempt` gives up before the trainer
+    # starts, and which no program of the image can get back.
+    allowed = ["AmbientCapabilities=CAP_SYS_CHROOT", "NoNewPrivileges=yes"]
+    return "\n".join(["[Service]", *allowed, *lines, ""])
+
+
+def data_mounts(mountinfo: str) -> list[str]:
+    """Return the mount points outside the system's directories (proc_pid_mountinfo(5)).
+
+    ``mountinfo`` is the text of /proc/self/mountinfo.
+    """
+    found = [line.split()[4] for line in mountinfo.splitlines() if line.count(" ") > 4]
+    return [
+        path
+        for path in found
+        if _MOUNTABLE.fullmatch(path)
+        and PurePath(path).parts[1] not in _OF_THE_SYSTEM
+        and path not in _OF_THE_IMAGE
+    ]
+
+
+def existing(path: str) -> str:
+    """Return the directory itself, or the nearest one above it that exists.
+
+    Raises RunError if that directory cannot be mounted into an image.
+    """
+    place = Path(path)
+    # Unlike Path.is_dir, false for a mount that root cannot use.
+    found = next(each for each in (place, *place.parents) if os.path.isdir(each))  # noqa: PTH112
+    if str(found) in _OF_THE_IMAGE:
+        why = f"it would hide {found} of the image"
+    elif not _MOUNTABLE.fullmatch(str(found)):
+        why = "systemd does not accept its name"
+    else:
+        try:
+            with parent_of(found / "_"):  # systemd follows links as root, so none may be a user's
+                return str(found)
+        except OSError as error:
+            why = str(error.strerror)
+    raise RunError(
+        f"{path}: it cannot be mounted into the image ({why}). Choose a directory below /mnt, or a "
+        "bucket: ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX"
+    )
+
+
+def outermost(given: Iterable[str]) -> list[str]:
+    """Return the given paths except those below another one, which are mounted with it."""
+    known = set(given)
+    return sorted(path for path in known if not _is_below(path, known))
+
+
+def _is_below(path: str, known: Collection[str]) -> bool:
+    return any(str(parent) in known for parent in PurePath(path).parents)
+
+
+def mount_point(root: Path, path: str) -> Path:
+    """Return the path in an image at which a worker's path is mounted; create it if missing.
+
+    Raises RunError if a part of the path is a link in the image, because the mount would follow it.
+    """
+    parts, here = PurePath(path).parts[1:], root
+    for number, name in enumerate(parts, 1):
+        here = here / name
+        is_file = number == len(parts) and not Path(path).is_dir()
+        if is_file and (here.is_symlink() or not here.exists()):
+            here.unlink(missing_ok=True)
+            here.touch(0o644)
+        elif not here.is_symlink() and not here.exists():
+            here.mkdir(0o755)
+        if here.is_symlink() or here.is_dir() == is_file:
+            kind = "file" if is_file else "directory"
+            raise RunError(
+                f"the image needs {path} to be a {kind} or missing, and has something else there. "
+                "Build an image without it"
+            )
+    return here

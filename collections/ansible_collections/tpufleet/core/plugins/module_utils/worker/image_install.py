@@ -1,0 +1,269 @@
+"""Installation of an image: pulled and unpacked by a container engine, or copied from the leader.
+
+Runs on workers as root. Python 3.9, standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .bucket_objects import access_token, why
+from .contract import IMAGE
+from .from_leader import FOLDER, FromLeaderError, has_leader, pull
+from .image import CONFIG, SERVED, Image, image_folder
+from .process import MAX_LAUNCH_BYTES
+from .run import WorkerPaths
+from .run_unit import active_runs
+from .safe_files import read_json
+
+KEPT = 2
+"""Number of images that are kept in addition to the current one and those of active runs."""
+PULL_SECONDS = 3600
+"""Time limit for pulling an image. Meanwhile other launches in an image wait on this worker."""
+_ENGINES = ("podman", "docker")
+_GOOGLE = re.compile(r"([a-z0-9-]+\.)?(gcr\.io|pkg\.dev)(:[0-9]+)?")
+"""The registries to which the service account's token is sent: Container and Artifact Registry."""
+_CONTAINER = "tpufleet-unpack"
+_NAMED = re.compile(r"[0-9a-f]{64}")
+
+
+class ImageError(Exception):
+    """An image cannot be installed; the message is one line for the user."""
+
+
+def install(reference: str, paths: WorkerPaths, peer: Path = FOLDER) -> str:
+    """Install an image: copy it from the leader, or else pull and unpack it on this worker.
+
+    ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``, and ``peer`` is the directory of the worker's
+    key and ssh configuration (from_leader.py). Returns a warning if there is a leader but copying
+    failed, otherwise an empty string. Raises ImageError, OSError.
+    """
+    folder = image_folder(paths, reference)
+    new = folder.with_name(f".{folder.name}.new")
+    problem = ""
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if has_leader(peer):
+        try:
+            new.mkdir(mode=0o755, exist_ok=True)
+            pull(SERVED, folder.name, new, options=["--hard-links", "--whole-file"], folder=peer)
+            if not Image.read(new):
+                raise FromLeaderError("the leader's copy of the image is incomplete")
+            _complete(new, folder, reference)
+            return ""
+        except FromLeaderError as error:
+            problem = str(error)
+        if "No space left on device" in problem:
+            shutil.rmtree(new, ignore_errors=True)
+            raise ImageError(
+                f"image {reference}: {problem}. Free space on {folder.parent}, then launch the run "
+                "again"
+            )
+    engine = find_engine(problem)
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(mode=0o700)
+        unpacked(engine, reference, new)
+        new.chmod(0o755)
+        _complete(new, folder, reference)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return f"{problem}. This worker pulled the image by itself" if problem else ""
+
+
+def _complete(new: Path, folder: Path, reference: str) -> None:
+    """Write the files of a new image to the disk, then rename its directory to its final name.
+
+    Without the first step, a power cut could leave an image with missing or empty files.
+    ``reference`` names the image in errors.
+    """
+    _output(["sync", "--file-system", str(new)], reference)
+    if folder.exists():
+        shutil.rmtree(folder)
+    new.replace(folder)
+
+
+def find_engine(problem: str = "") -> str:
+    """Return the name of this worker's container engine.
+
+    If there is none, raises ImageError with ``problem``, which says why the image could not be
+    copied from the leader. If ``problem`` is empty, the error says how to install an engine.
+    """
+    found = next(filter(shutil.which, _ENGINES), "")
+    if not found:
+        raise ImageError(
+            problem
+            or "no container engine is installed (podman or docker). Add podman to base_packages "
+            "in group_vars, then run: ansible-playbook setup.yml"
+        )
+    return found
+
+
+def unpacked(engine: str, reference: str, folder: Path) -> None:
+    """Pull an image, which the engine checks against its digest, and unpack it to ``folder``.
+
+    Afterwards the image is removed from the engine, unless the engine already had it. Raises
+    ImageError, OSError.
+    """
+    was_there = not _status([engine, "image", "inspect", reference])
+    if not was_there:
+        _pull(engine, reference)
+    root = folder / "root"
+    root.mkdir(mode=0o755)
+    try:
+        described = json.loads(_output([engine, "image", "inspect", reference], reference))
+        image = Image.of_engine(root, described)
+        _status([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
+        # The container is never started. Engines require a command for images that define none.
+        words = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
+        _output([engine, *words], reference)
+        _export(engine, root, reference)
+    except ValueError as error:
+        raise ImageError(f"image {reference}: {error}. Build it again") from None
+    finally:
+        _status([engine, "rm", "--force", _CONTAINER])
+        if not was_there:
+            _status([engine, "rmi", reference])
+    # All users of this worker may read the image, and none may change it or gain rights by it.
+    _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
+    special = ["(", "-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s", ")"]
+    _output(["find", str(root), *special, "-delete"], reference)
+    (folder / CONFIG).write_text(json.dumps(image.config()) + "\n", encoding="utf-8")
+
+
+def _export(engine: str, root: Path, reference: str) -> None:
+    """Write the files of the container that ``unpacked`` created to ``root``, all owned by root."""
+    words = ["tar", "--extract", "--directory", str(root), "--no-same-owner"]
+    words += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        with subprocess.Popen(
+            [engine, "export", _CONTAINER], stdout=subprocess.PIPE, stderr=said
+        ) as exported:
+            done = subprocess.run(
+                words, stdin=exported.stdout, capture_output=True, text=True, check=False
+            )
+        said.seek(0)
+        problem = _last_line(said.read())
+    if exported.returncode != 0 or done.returncode != 0:
+        # tar's last line only says that it failed; its first one names the cause.
+        of_tar = done.stderr.strip().partition("\n")[0]
+        both = f"{of_tar}; {engine} export: {problem}" if of_tar else f"{engine} export: {problem}"
+        raise ImageError(f"image {reference}: cannot be unpacked: {both}")
+
+
+def _pull(engine: str, reference: str) -> None:
+    """Pull an image; for Google's registries, with an access token in a file of root's."""
+    host = IMAGE.fullmatch(reference)["host"]
+    is_google = _GOOGLE.fullmatch(host) is not None
+    with tempfile.TemporaryDirectory(dir="/run", prefix="tpufleet-image-") as folder:
+        options, config = ["pull", "--quiet"], Path(folder) / "config.json"
+        if is_google:
+            config.touch(mode=0o600)
+            config.write_text(_login(host, reference), encoding="ascii")
+            podman, docker = [*options, "--authfile", str(config)], ["--config", folder, *options]
+            options = podman if engine == "podman" else docker
+        try:
+            done = subprocess.run(
+                [engine, *options, reference],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PULL_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise ImageError(
+                f"image {reference}: {engine} has not pulled it within {PULL_SECONDS} s. Check the "
+                f"worker's connection to {host}, then launch the run again"
+            ) from None
+    if done.returncode != 0:
+        fix = (
+            "let the workers' service account read the registry (roles/artifactregistry.reader)"
+            if is_google
+            else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
+        )
+        raise ImageError(
+            f"image {reference}: {engine} cannot pull it: {_last_line(done.stderr)}. Compare its "
+            f"name and digest, and {fix}"
+        )
+
+
+def _login(host: str, reference: str) -> str:
+    """Return a configuration file for podman or docker with an access token for a registry.
+
+    The token is that of this worker's service account.
+    https://cloud.google.com/artifact-registry/docs/docker/authentication#token. Raises ImageError.
+    """
+    try:
+        token = access_token()
+    except (OSError, ValueError) as error:
+        problem = why(error) if isinstance(error, OSError) else str(error)
+        raise ImageError(
+            f"image {reference}: no access token from the metadata server ({problem}). Create the "
+            "TPU with a service account and the scope cloud-platform"
+        ) from None
+    login = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
+    return json.dumps({"auths": {host: {"auth": login}}})
+
+
+def unused(images: Path, current: Path, paths: WorkerPaths) -> list[Path]:
+    """Return the images to remove: all but the current one, those of active runs and KEPT others.
+
+    The most recently used others are kept. Raises RunError if it is unknown which runs are active.
+    """
+    used = {current.name}
+    for run in active_runs():
+        launch = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
+        found = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
+        used |= {found["digest"]} if found else set()
+    others = [path for path in images.glob("*") if _NAMED.fullmatch(path.name)]
+    others = sorted((path for path in others if path.name not in used), key=_last_use)
+    return others[: max(len(others) - KEPT, 0)]
+
+
+def remove(images: Path, gone: Sequence[Path]) -> None:
+    """Remove the images ``gone``, and what interrupted installations and removals have left."""
+    for left in images.glob(".*.new"):
+        shutil.rmtree(left)
+    for path in gone:
+        dying = path.with_name(f".{path.name}.new")  # the name of a leftover, if interrupted
+        path.replace(dying)
+        shutil.rmtree(dying)
+
+
+def mark_used(folder: Path) -> None:
+    """Set the time of an image's last use to now."""
+    os.utime(folder / CONFIG)
+
+
+def _last_use(folder: Path) -> float:
+    config = folder / CONFIG
+    return config.stat().st_mtime if config.exists() else 0.0
+
+
+def _status(words: Sequence[str]) -> int:
+    return subprocess.run(words, capture_output=True, check=False).returncode
+
+
+def _output(words: Sequence[str], reference: str) -> str:
+    """Run a command and return its output. Raises ImageError.
+
+    ``reference`` names the image in the error.
+    """
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ImageError(f"image {reference}: {words[0]}: {_last_line(done.stderr)}")
+    return done.stdout
+
+
+def _last_line(output: str) -> str:
+    """Return the last line of a command's error output, which names the cause."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ").rstrip(".") if lines else "no error output"

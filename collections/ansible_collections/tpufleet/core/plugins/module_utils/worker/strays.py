@@ -1,0 +1,173 @@
+"""Processes that hold an accelerator device but belong to no run, and how they are ended.
+
+Python 3.9, standard library only, because workers import it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import select
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from .devices import device_files, open_files
+
+PROC = Path("/proc")
+MAX_COMMAND = 120
+KILL_SECONDS = 5
+_RUN = re.compile(
+    r"^\d+:[^:\n]*:/system\.slice/(?:.*/)?tpufleet-run@[^/\n]+\.service(?:/|$)", re.MULTILINE
+)
+"""A line of /proc/PID/cgroup for a process in the unit of a run."""
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A process that holds a device but belongs to no run.
+
+    ``started_ticks`` is its start in clock ticks after boot (proc(5)), ``since`` the same in UTC.
+    """
+
+    pid: int
+    started_ticks: int
+    user: str
+    command: str
+    since: str
+    device: str
+
+    @property
+    def id(self) -> str:
+        """What identifies the process; its pid alone does not, because pids are reused."""
+        return f"{self.pid}-{self.started_ticks}"
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the fields for the controller."""
+        shown = ("id", "pid", "user", "command", "since", "device")
+        return {name: getattr(self, name) for name in shown}
+
+
+def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
+    """List the processes that hold a device but belong to no run, by pid.
+
+    ``pattern`` is the glob of the device files, ``proc`` the directory of procfs.
+    """
+    devices = {str(path) for path in device_files(pattern)}
+    found = (_stray(folder, devices) for folder in proc.glob("[0-9]*"))
+    return sorted((stray for stray in found if stray), key=lambda stray: stray.pid)
+
+
+def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
+    """Send TERM to the chosen processes, and later KILL to those that still hold a device.
+
+    A process only gets a signal if it is still the chosen one and still holds a device outside of a
+    run. Returns the chosen processes that still hold a device in the end. Raises OSError.
+
+    Args:
+        chosen: the processes, as ``strays`` has listed them.
+        pattern: the glob of the device files.
+        grace_s: seconds between TERM and KILL.
+    """
+    handles: dict[int, Stray] = {}
+    try:
+        for stray in chosen:
+            try:
+                handle = os.pidfd_open(stray.pid)
+            except ProcessLookupError:
+                continue
+            # From here on the handle means this process, even if its id is reused.
+            handles[handle] = stray
+        _send(signal.SIGTERM, handles, pattern)
+        _wait(handles, grace_s)
+        if _send(signal.SIGKILL, handles, pattern):
+            _wait(handles, KILL_SECONDS)
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return _remaining(chosen, pattern)
+
+
+def _send(number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
+    """Send the signal ``number`` to those processes that are still strays; return whether any was.
+
+    ``handles`` has the processes by their file descriptors (pidfd_open(2)).
+    """
+    left = _remaining(handles.values(), pattern)
+    for handle, stray in handles.items():
+        if stray in left:
+            try:
+                signal.pidfd_send_signal(handle, number)
+            except ProcessLookupError:
+                continue
+    return bool(left)
+
+
+def _remaining(chosen: Collection[Stray], pattern: str) -> list[Stray]:
+    """Return which of the chosen processes still hold a device."""
+    now = {stray.id for stray in strays(pattern)}
+    return [stray for stray in chosen if stray.id in now]
+
+
+def _wait(handles: Collection[int], seconds: float) -> None:
+    """Wait until all processes have ended; at most ``seconds``."""
+    left, deadline = set(handles), time.monotonic() + seconds
+    poll = select.poll()
+    for handle in left:
+        poll.register(handle, select.POLLIN)
+    while left and (rest := deadline - time.monotonic()) > 0:
+        for handle, _ in poll.poll(rest * 1000):
+            poll.unregister(handle)
+            left.discard(handle)
+
+
+def _stray(folder: Path, devices: set[str]) -> Stray | None:
+    """Return a process as a stray; None if it holds no device, belongs to a run, or has ended."""
+    held = sorted(devices & open_files(folder))
+    if not held:
+        return None
+    try:
+        if _RUN.search(_text(folder / "cgroup")):
+            return None
+        # The program's name, in parentheses, may contain anything.
+        ticks = int(_text(folder / "stat").rpartition(")")[2].split()[19])
+        uid = int(_number(r"^Uid:\s+(\d+)", folder / "status"))
+        booted_s = int(_number(r"^btime (\d+)", folder.parent / "stat"))
+        words = _text(folder / "cmdline") or _text(folder / "comm")
+    except (OSError, ValueError, IndexError):
+        return None
+    started = time.gmtime(booted_s + ticks / os.sysconf("SC_CLK_TCK"))
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
+    return Stray(int(folder.name), ticks, _user(uid), _printable(words), since, held[0])
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _number(pattern: str, file: Path) -> str:
+    """Return the first group of ``pattern`` in a file.
+
+    Raises OSError, ValueError if none matches.
+    """
+    found = re.search(pattern, _text(file), re.MULTILINE)
+    if not found:
+        raise ValueError(f"{file} has no {pattern}")
+    return found[1]
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _printable(words: str) -> str:
+    """Return a command line as one short line that a terminal can show."""
+    text = words.strip("\0\n").replace("\0", " ")
+    shown = "".join(sign if sign.isprintable() else "?" for sign in text)
+    return shown if len(shown) <= MAX_COMMAND else f"{shown[:MAX_COMMAND]}…"

@@ -1,0 +1,66 @@
+"""Programs that modules run as the trainer's user, with access to this worker's devices.
+
+Python 3.9 and the standard library only, because it runs on workers.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from .devices import groups
+
+MOST_OUTPUT = 1 << 20
+"""Only this number of bytes at the end of each output stream is kept."""
+
+
+def run_as_user(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    seconds: int,
+    user: str,
+    device_glob: str = "",
+    directory: str = "/",
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user who may open the devices; return its exit code and output.
+
+    The output is what has been written when the command exits, at most the last MOST_OUTPUT bytes
+    of each stream. ``variables`` are its whole environment, whose PATH finds the program. Raises
+    subprocess.TimeoutExpired after ``seconds``, when the command's session has been killed; a
+    process that has left the session (setsid(2)) may still run.
+    """
+    account = pwd.getpwnam(user)
+    own = os.getgrouplist(user, account.pw_gid)
+    # Files, because a process that has left the session could keep a pipe open.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            ["/usr/bin/env", *words],  # env(1) searches the PATH in ``variables``
+            env=dict(variables),
+            cwd=directory,
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=sorted({*own, *groups(device_glob)}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        return subprocess.CompletedProcess(list(words), code, _end(output), _end(errors))
+
+
+def _end(stream: IO[bytes]) -> str:
+    """Return the last MOST_OUTPUT bytes of a file as text."""
+    size = os.fstat(stream.fileno()).st_size
+    content = os.pread(stream.fileno(), MOST_OUTPUT, max(size - MOST_OUTPUT, 0))
+    return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,133 @@
+#!/usr/bin/python
+"""The module tpufleet.core.image: installs a container image for runs on a worker."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image
+short_description: Install a container image for runs
+description:
+  - Unpacks an image to C(images/DIGEST) below O(root). Runs in the image use these files; no
+    container is started.
+  - The leader of a TPU pulls the image with podman or docker, which verify its digest, and unpacks
+    it. The other workers copy it from their leader, or pull it themselves if the leader does not
+    have it. An access token of the worker's service account is sent only to Google's registries.
+  - Removes images that no active run uses, except the two that were used last.
+options:
+  image:
+    description: The image to install, as C(REGISTRY/NAME@sha256:DIGEST).
+    type: str
+    required: true
+  leader_only:
+    description: Whether to do nothing on workers that copy from a leader. Set it in a first task,
+      so that the leaders finish before the others copy.
+    type: bool
+    default: false
+  root:
+    description: The directory of tpufleet on the worker. Images are in its directory C(images).
+    type: path
+    default: /opt/tpufleet
+extends_documentation_fragment:
+  - tpufleet.core.run_places
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Install the image on the leaders, which pull it
+  tpufleet.core.image:
+    image: "{{ image }}"
+    leader_only: true
+  become: true
+
+- name: Install the image on the other workers, which copy it
+  tpufleet.core.image:
+    image: "{{ image }}"
+  become: true
+"""
+
+RETURN = r"""
+path:
+  description: The directory of the image.
+  returned: success
+  type: str
+removed:
+  description: The digests of the images that were removed.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.worker.contract import ETC_DIR, IMAGE, ROOT, STATE_DIR
+from ..module_utils.worker.from_leader import has_leader
+from ..module_utils.worker.image import Image, image_folder
+from ..module_utils.worker.image_install import (
+    ImageError,
+    find_engine,
+    install,
+    mark_used,
+    remove,
+    unused,
+)
+from ..module_utils.worker.locks import IMAGES, one_at_a_time
+from ..module_utils.worker.run import RunError, WorkerPaths
+
+
+def main() -> None:
+    """Run the module: install the image if it is missing, and remove unused ones."""
+    module = AnsibleModule(
+        argument_spec={
+            "image": {"type": "str", "required": True},
+            "leader_only": {"type": "bool", "default": False},
+            "root": {"type": "path", "default": ROOT},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+            "etc": {"type": "path", "default": ETC_DIR},
+        },
+        supports_check_mode=True,
+    )
+    image, gone = module.params["image"], []
+    if not IMAGE.fullmatch(image):
+        module.fail_json(msg=f"image={image}: expected REGISTRY/NAME@sha256:DIGEST")
+    paths = WorkerPaths(*(Path(module.params[name]) for name in ("root", "state_dir", "etc")))
+    folder = image_folder(paths, image)
+    if module.params["leader_only"] and has_leader():
+        module.exit_json(changed=False, path=str(folder), removed=[])
+    try:
+        is_missing = not Image.read(folder)
+        if module.check_mode:
+            if is_missing and not has_leader():
+                find_engine()
+            gone = unused(folder.parent, folder, paths) if is_missing else []
+        else:
+            with one_at_a_time(IMAGES):
+                is_missing = not Image.read(folder)
+                if is_missing and (warning := install(image, paths)):
+                    module.warn(warning)
+                mark_used(folder)
+                if is_missing:
+                    gone = unused(folder.parent, folder, paths)
+                    remove(folder.parent, gone)
+    except (ImageError, RunError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    after = f"image {folder.name}\n"
+    before = [f"image {path.name}\n" for path in gone] + ([] if is_missing else [after])
+    module.exit_json(
+        changed=is_missing,
+        path=str(folder),
+        removed=[path.name for path in gone],
+        diff={"before": "".join(before), "after": after},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+#!/usr/bin/python
+"""The module tpufleet.core.run_command: runs a command with the code and environment of a run."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_command
+short_description: Run a command with the release, environment and variables of a run
+description:
+  - Runs the command in O(launch) once on this worker, as the trainer's user, and returns what the
+    command prints. Does not change the run itself, its files or its record.
+  - Fails while another process holds the devices that the command needs. If the launch's
+    environment sets C(JAX_PLATFORMS) to C(cpu), the command needs no device.
+  - In check mode it only checks whether the command could run. A missing release is not an error
+    then, because it can be pushed.
+options:
+  launch:
+    description: The launch, as M(tpufleet.core.trainer_command) returns it.
+    type: dict
+    required: true
+  process_id:
+    description: The number of this worker's process in the launch. Processes of one launch wait for
+      each other.
+    type: int
+    default: 0
+  env:
+    description: The inventory's environment variables for trainers on this worker. Those of the
+      launch override them.
+    type: dict
+    default: {}
+  secrets:
+    description: Environment variables of the command that are masked in all logs. Each value needs
+      at least 8 characters.
+    type: dict
+    default: {}
+    no_log: true
+  device_glob:
+    description: The glob pattern of the accelerators' device files. Empty for a worker without
+      accelerators.
+    type: str
+    default: ""
+  setup:
+    description: The command that the error suggests if this worker does not have the environment of
+      the launch.
+    type: str
+    default: ansible-playbook setup.yml
+  seconds:
+    description: After how many seconds the command is killed.
+    type: int
+    default: 3600
+  user:
+    description: The trainer's user.
+    type: str
+    default: tpufleet
+  root:
+    description: The directory of tpufleet on the worker, with environments and releases.
+    type: path
+    default: /opt/tpufleet
+  state_dir:
+    description: The directory on the worker for the files that runs write, such as logs and
+      heartbeats.
+    type: path
+    default: /var/lib/tpufleet
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Generate text
+  tpufleet.core.run_command:
+    launch: "{{ planned.launch }}"
+  become: true
+"""
+
+RETURN = r"""
+output:
+  description: The lines that the command has printed to standard output, at most the last megabyte.
+  returned: success
+  type: list
+  elements: str
+release_is_missing:
+  description: Whether the release is missing or damaged on this worker.
+  returned: check mode
+  type: bool
+"""
+
+import pwd
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.worker.contract import ROOT, STATE_DIR
+from ..module_utils.worker.devices import holders
+from ..module_utils.worker.env_use import active_runs
+from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec, fill_command
+from ..module_utils.worker.process import MIN_SECRET, Process, check_secrets, environment
+from ..module_utils.worker.python_env import (
+    EnvError,
+    env_id,
+    error_summary,
+    is_complete,
+    network_environment,
+    python_minor,
+)
+from ..module_utils.worker.run import RunError, WorkerPaths, chip_of, overlap
+from ..module_utils.worker.run_start import free_device, release_problem, usable_cache
+from ..module_utils.worker.run_unit import launched_here
+from ..module_utils.worker.safe_files import is_directory, make_directory
+from ..module_utils.worker.user_process import run_as_user
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def device_problem(process: Process, device_glob: str, paths: WorkerPaths) -> str:
+    """Return the error that another process holds a needed device; empty if none does."""
+    spec = process.spec
+    if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
+        return ""
+    held = holders(device_glob, chip=spec.chip) if device_glob else []
+    if not held:
+        return ""
+    on_cpu = "or use the CPU: -e env=JAX_PLATFORMS=cpu"
+    for other in active_runs():
+        if overlap(spec.chip, chip_of(launched_here(other, paths))):
+            return (
+                f"run {other} holds the devices ({held[0]}). Stop it: "
+                f"ansible-playbook playbooks/kill.yml -e run={other}, {on_cpu}"
+            )
+    return (
+        f"{held[0]}, but belongs to no run. End it: "
+        f"ansible-playbook playbooks/kill.yml -e strays=true, {on_cpu}"
+    )
+
+
+def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
+    """Run the command and return the lines that it prints to standard output.
+
+    ``params`` has the module's options. Raises RunError, OSError.
+    """
+    spec, account = process.spec, pwd.getpwnam(params["user"])
+    for owned in (paths.home, paths.run_dir(spec.run)):
+        if not is_directory(owned, account.pw_uid):
+            make_directory(owned, account.pw_uid, 0o755)
+    cache = usable_cache(spec.compile_cache, account)
+    variables = environment(process, paths, network_environment({}), cache)
+    with tempfile.TemporaryDirectory(prefix="tpufleet-") as folder:
+        Path(folder).chmod(0o755)
+        if spec.config is not None:
+            config = Path(folder) / spec.config_name
+            config.write_text(spec.config, encoding="utf-8")
+            config.chmod(0o644)
+            variables["TPUFLEET_CONFIG"] = str(config)
+        words = fill_command(spec.command, variables)
+        try:
+            done = run_as_user(
+                words,
+                {**variables, **process.secrets},
+                params["seconds"],
+                params["user"],
+                params["device_glob"],
+                str(paths.release(spec.release)),
+            )
+        except subprocess.TimeoutExpired:
+            free_device(params["device_glob"])
+            raise RunError(
+                f"{' '.join(words[:4])}: did not end within {params['seconds']} s. "
+                "Allow more time: -e seconds=SECONDS"
+            ) from None
+    if done.returncode != 0:
+        said = _CONTROL.sub(" ", error_summary(done.stderr or done.stdout))
+        raise RunError(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")
+    return _CONTROL.sub(" ", done.stdout).splitlines()
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "launch": {"type": "dict", "required": True},
+            "process_id": {"type": "int", "default": 0},
+            "env": {"type": "dict", "default": {}},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "device_glob": {"type": "str", "default": ""},
+            "setup": {"type": "str", "default": "ansible-playbook setup.yml"},
+            "seconds": {"type": "int", "default": 3600},
+            "user": {"type": "str", "default": "tpufleet"},
+            "root": {"type": "path", "default": ROOT},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    paths = WorkerPaths(root=Path(params["root"]), state=Path(params["state_dir"]))
+    for value in params["secrets"].values():
+        lines = map(str.strip, str(value).splitlines())
+        module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
+    try:
+        check_secrets(params["secrets"])
+        spec = LaunchSpec.from_json(params["launch"])
+        process = Process(
+            spec=spec,
+            process_id=params["process_id"],
+            python_env=env_id(spec.requirements, python_minor(paths.root / "bin/python")),
+            worker_env={name: str(value) for name, value in params["env"].items()},
+            secrets={name: str(value) for name, value in params["secrets"].items()},
+        )
+        if not is_complete(paths.python_env(process.python_env)):
+            raise RunError(
+                f"the Python environment of run {spec.run} is missing. Create it: {params['setup']}"
+            )
+        if held := device_problem(process, params["device_glob"], paths):
+            raise RunError(held)
+        missing = release_problem(process, paths)
+        if module.check_mode:
+            module.exit_json(changed=False, output=[], release_is_missing=bool(missing))
+        if missing:
+            raise RunError(missing)
+        output = run(process, paths, params)
+    except (RunError, EnvError, InvalidLaunchError) as error:
+        module.fail_json(msg=str(error))
+    except KeyError:
+        module.fail_json(
+            msg=f"this worker has no user {params['user']}. Set it up: {params['setup']}"
+        )
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    module.exit_json(changed=False, output=output)
+
+
+if __name__ == "__main__":
+    main()

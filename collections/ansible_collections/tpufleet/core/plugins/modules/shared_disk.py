@@ -1,0 +1,121 @@
+"""Documentation of tpufleet.core.shared_disk for ansible-doc; the code is in plugins/action."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: shared_disk
+short_description: Attach a shared data disk to one worker for writing, or read-only to all
+description:
+  - Changes how a data disk is attached to running TPUs. With V(writable), one worker can fill it.
+    With V(shared), all TPUs of the fleet that have it in C(data_disks) can read it.
+    C(fill_disk.yml) uses both.
+  - Never formats and never deletes anything. Detaches the disk only from READY TPUs of this fleet;
+    if another TPU has it, that is an error.
+  - Uses v2alpha1 of the Cloud TPU API, because other versions cannot attach a disk to a single
+    worker.
+author: tpufleet maintainers
+requirements: [google-auth, requests]
+attributes:
+  check_mode:
+    description: Changes nothing, and returns what would change.
+    support: full
+  diff_mode:
+    description: Shows nothing in addition.
+    support: none
+options:
+  api:
+    description: Project, endpoints, credentials and zones; the inventory's variable C(tpu_api).
+    type: dict
+    required: true
+  fleet:
+    description: The desired TPUs, the variable C(tpu_fleet).
+    type: list
+    elements: raw
+    required: true
+  fleet_name:
+    description: The name of this fleet, which its TPUs have as a label.
+    type: str
+    default: default
+  name:
+    description: The disk's name, as in C(data_disks).
+    type: str
+    required: true
+  tpu:
+    description: The TPU that writes to the disk. By default the first TPU of the fleet file that
+      has the disk.
+    type: str
+    default: ""
+  state:
+    description:
+      - V(writable) creates a missing disk that has a C(size_gb), and attaches it to worker 0 of
+        O(tpu) for writing, and to nothing else.
+      - V(shared) attaches it read-only to all workers of all its TPUs. A Hyperdisk gets the access
+        mode C(READ_ONLY_MANY), which can't be undone.
+    type: str
+    choices: [writable, shared]
+    default: shared
+  planned:
+    description: The RV(ids) that an earlier call returned. It is an error, and nothing changes, if
+      the writer is another TPU now, or if a TPU that is not listed shares the disk.
+    type: list
+    elements: str
+  timeout:
+    description: A time limit in seconds. All steps together may take this time multiplied by the
+      number of TPUs that share the disk.
+    type: int
+    default: 600
+"""
+
+EXAMPLES = r"""
+- name: Attach the disk to one worker for writing
+  tpufleet.core.shared_disk:
+    api: "{{ tpu_api }}"
+    fleet: "{{ tpu_fleet }}"
+    name: corpus
+    state: writable
+"""
+
+RETURN = r"""
+zone:
+  description: The zone of the disk.
+  type: str
+  returned: success
+writer:
+  description: The TPU whose worker 0 writes to the disk.
+  type: str
+  returned: success
+tpus:
+  description: The TPUs that share the disk.
+  type: list
+  elements: str
+  returned: success
+ids:
+  description: The identities of the TPUs in RV(tpus), first that of RV(writer). A recreated TPU has
+    another identity.
+  type: list
+  elements: str
+  returned: success
+attached:
+  description: The TPUs that have the disk attached to all of their workers.
+  type: list
+  elements: str
+  returned: success
+is_filled:
+  description: Whether the disk is a Hyperdisk that is shared already but not attached to all its
+    TPUs. O(state=writable) does not change such a disk; O(state=shared) attaches it.
+  type: bool
+  returned: success
+workers:
+  description: The number of workers of the TPUs in RV(tpus).
+  type: int
+  returned: success
+words:
+  description: The text of the confirmation prompt, which says what filling the disk does.
+  type: str
+  returned: success
+reason:
+  description: A code for the cause of the failure, such as C(different), C(configuration),
+    C(forbidden).
+  type: str
+  returned: failure
+"""

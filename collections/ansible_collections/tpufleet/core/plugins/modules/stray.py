@@ -1,0 +1,112 @@
+#!/usr/bin/python
+"""The module tpufleet.core.stray: lists or ends processes that hold a device outside of runs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: stray
+short_description: List or end the processes that hold a device but belong to no run
+description:
+  - Without O(end), lists the processes that hold one of this worker's accelerator devices open and
+    are not in the unit of a run.
+  - With O(end), sends TERM to these processes, and KILL to those that still hold a device after
+    O(grace_seconds). A process gets a signal only if its pid and start time are still those in the
+    list.
+  - Then removes libtpu's lock file, unless a process holds it or a device, or a run is active.
+options:
+  device_glob:
+    description: The glob pattern of the accelerators' device files. Empty for a worker without
+      accelerators.
+    type: str
+    required: true
+  end:
+    description: The C(id) of each process to end, as returned in RV(strays).
+    type: list
+    elements: str
+  grace_seconds:
+    description: How many seconds after TERM the processes get KILL.
+    type: int
+    default: 10
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Find the processes
+  tpufleet.core.stray:
+    device_glob: /dev/accel*
+  become: true
+  register: found
+
+- name: End them
+  tpufleet.core.stray:
+    device_glob: /dev/accel*
+    end: "{{ found.strays | map(attribute='id') }}"
+  become: true
+"""
+
+RETURN = r"""
+strays:
+  description: The processes that hold a device at the end of the task. C(since) is in UTC.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - id: "812-77"
+      pid: 812
+      user: ada
+      command: python x.py
+      since: "2026-01-02T03:04:05Z"
+      device: /dev/accel0
+lockfile_removed:
+  description: Whether the lock file was removed.
+  returned: O(end) was given
+  type: bool
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.worker.locks import RUNS, one_at_a_time
+from ..module_utils.worker.run import RunError
+from ..module_utils.worker.run_start import free_device
+from ..module_utils.worker.strays import end, strays
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "device_glob": {"type": "str", "required": True},
+            "end": {"type": "list", "elements": "str"},
+            "grace_seconds": {"type": "int", "default": 10},
+        },
+        supports_check_mode=True,
+    )
+    pattern, check = module.params["device_glob"], module.check_mode
+    try:
+        found = strays(pattern)
+        if module.params["end"] is None:
+            module.exit_json(changed=False, strays=[stray.to_json() for stray in found])
+        chosen = [stray for stray in found if stray.id in module.params["end"]]
+        if chosen and not check:
+            end(chosen, pattern, module.params["grace_seconds"])
+        with one_at_a_time(RUNS):
+            _, removed = free_device(pattern, check=check)
+        left = found if check else strays(pattern)
+    except RunError as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or 'a process'}: {error.strerror}")
+    module.exit_json(
+        changed=bool(chosen) or removed,
+        strays=[stray.to_json() for stray in left],
+        lockfile_removed=removed,
+    )
+
+
+if __name__ == "__main__":
+    main()

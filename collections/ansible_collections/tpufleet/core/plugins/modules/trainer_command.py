@@ -1,0 +1,98 @@
+"""Documentation of tpufleet.core.trainer_command for ansible-doc; the code is in plugins/action."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: trainer_command
+short_description: Plan a command of this project's trainer for a run
+description:
+  - Reads the run's record and returns a launch that runs C(python -m train COMMAND) with the
+    config, overrides, release, environment and checkpoints of the run's last launch, for
+    M(tpufleet.core.run_command). Runs on the controller only.
+  - The launch has one process on each worker of the TPU. V(export), a command with C(JAX_PLATFORMS)
+    set to C(cpu) and a command for a run on one chip have one process, on the first worker.
+  - Fails for a run of another trainer, and if a worker of the TPU is not READY.
+options:
+  command:
+    description: The command of the trainer to run.
+    type: str
+    choices: [sample, eval, export, bench]
+    required: true
+  kept:
+    description: The controller's state directory, with copies of releases and lock files.
+    type: path
+    required: true
+  tpu:
+    description: The TPU that the command runs on. By default the run's own.
+    type: str
+    default: ""
+  set:
+    description: Settings C(key=value) that override those of the launch, as a list or in one line.
+    type: raw
+    default: []
+  env:
+    description: Environment variables that override those of the launch, as a mapping, JSON or one
+      line.
+    type: raw
+    default: {}
+  step:
+    description: The step of the checkpoint, by default the newest; not for V(bench).
+    type: int
+  steps:
+    description: How many steps V(bench) measures.
+    type: int
+  names:
+    description: The naming scheme of parameters for V(export).
+    type: str
+    choices: [transformers, plain]
+  to:
+    description: Where V(export) writes, gs://BUCKET/PREFIX. Any other value is a directory of the
+      controller, to which the caller copies the result from RV(export).
+    type: str
+    default: ""
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.fleet_state
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Plan the command
+  tpufleet.core.trainer_command:
+    command: sample
+    run: shakespeare
+    fleet_state: gs://bucket/fleet
+    kept: ~/.cache/tpufleet
+  register: planned
+"""
+
+RETURN = r"""
+workers:
+  description: The hosts that the command runs on, in the order of its processes.
+  returned: success
+  type: list
+  elements: str
+launch:
+  description: The launch of the command, for M(tpufleet.core.run_command).
+  returned: success
+  type: dict
+code:
+  description: The path of the run's release in this controller's cache. Empty if the cache does not
+    have it.
+  returned: success
+  type: str
+setup:
+  description: The command that installs the launch's environment on the TPU.
+  returned: success
+  type: str
+export:
+  description: The directory on the worker that V(export) writes to; empty for other commands and
+    for a bucket.
+  returned: success
+  type: str
+"""

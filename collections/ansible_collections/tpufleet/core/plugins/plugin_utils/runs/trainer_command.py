@@ -1,0 +1,166 @@
+"""Commands of tpufleet's trainer other than training: sample, eval, export, bench, compile.
+
+The first four use the release, environment, config and checkpoints of a run's last launch. They
+have one process on each worker of the TPU, which connect to each other as those of a run do.
+compile runs on the controller, before a launch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ...module_utils.worker.contract import ATTEMPT_PORTS, OUTPUTS
+from ...module_utils.worker.launch_spec import LaunchSpec
+from ...module_utils.worker.run import TRAINER, RunError, WorkerPaths
+from .run_plan import Placement, Worker, place
+
+OPTIONS = {
+    "sample": ("step",),
+    "eval": ("step",),
+    "export": ("step", "names", "to"),
+    "bench": ("steps",),
+}
+"""The options of each command, which the trainer accepts as ``--OPTION VALUE``."""
+COMPILED_FOR = ("v4", "v5e", "v5p", "v6e")
+"""Generations of TPUs for which the trainer can compile a step."""
+EXPORT = "export"
+_FOLDER = ".export"
+_APART = 100
+
+
+def check_trainer(launch: LaunchSpec, command: str) -> None:
+    """Raise RunError unless the run was launched with a config of tpufleet's trainer.
+
+    A run with a container image is refused, too, because commands need the environment of the lock
+    file. ``launch`` is the run's last launch, ``command`` the trainer's command.
+    """
+    is_own = launch.command[: len(TRAINER)] == TRAINER and launch.config is not None
+    if is_own and not launch.image:
+        return
+    raise RunError(
+        f"run {launch.run}: {command}.yml needs a run of this project's trainer, launched with a "
+        f"config (its command: {shlex.join(launch.command):.100}). For your own trainer, log in to "
+        "a worker and start its program with tpufleet-python: "
+        "ansible-playbook playbooks/ssh_config.yml"
+    )
+
+
+def placements(
+    launch: LaunchSpec, command: str, tpu: str, workers: Sequence[Worker], env: Mapping[str, str]
+) -> dict[str, Placement]:
+    """Return the command's processes by host.
+
+    There is one on each worker, because libtpu waits for all of them. A command that uses one chip
+    or only the CPU has one process, on the first worker. Raises RunError if a worker is not READY.
+
+    Args:
+        launch: the run's last launch.
+        command: the trainer's command.
+        tpu: the name of the TPU.
+        workers: its READY workers.
+        env: environment variables that override those of the launch.
+    """
+    if not workers:
+        again = f"ansible-playbook playbooks/{command}.yml -e run={launch.run} -e tpu=NAME"
+        needs = "" if command == "bench" else f" that can read {launch.checkpoints}"
+        raise RunError(
+            f"run {launch.run}: no worker of the TPU {tpu} is READY. Use another TPU{needs}: "
+            f"{again}, or create this one: ansible-playbook playbooks/create.yml -e tpu={tpu}"
+        )
+    on_cpu = command == EXPORT or {**launch.env, **env}.get("JAX_PLATFORMS") == "cpu"
+    if not on_cpu and launch.chip < 0:
+        return place(workers, launch.run)
+    first = min(workers, key=lambda worker: (worker.slice_id, worker.index))
+    return {first.host: Placement(launch.run, 0, "127.0.0.1", first.tpu)}
+
+
+def command_launch(
+    launch: LaunchSpec,
+    command: str,
+    options: Mapping[str, object],
+    overrides: Sequence[str],
+    env: Mapping[str, str],
+    placed: Mapping[str, Any],
+    attempt: int = 0,
+) -> LaunchSpec:
+    """Return the launch that runs a command of the trainer.
+
+    Raises RunError for an option that the command does not have.
+
+    ``export`` uses no device, because the host has more memory. The attempt of the returned launch
+    decides the coordinator's port. It is far from the attempt of ``launch``, because a run on CPUs
+    may be training while the command runs.
+
+    Args:
+        launch: the run's last launch.
+        command: the trainer's command.
+        options: values of the command's options (OPTIONS); None for an option that is not set.
+        overrides: settings key=value that replace those of the launch.
+        env: environment variables that override those of the launch.
+        placed: the LaunchSpec fields that say where the processes are placed (launch.where).
+        attempt: a number from which the port is chosen.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(set(given) - set(OPTIONS[command])):
+        raise RunError(
+            f"{unknown[0]}: {command}.yml has no such option (it has: "
+            f"{', '.join(OPTIONS[command])}). Omit it: "
+            f"ansible-playbook playbooks/{command}.yml -e run={launch.run}"
+        )
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    platform = {}
+    if command == EXPORT:
+        if "to" not in given:
+            words += ["--to", str(export_directory(launch.run))]
+        platform = {"JAX_PLATFORMS": "cpu"}
+    recorded = launch.command[len(TRAINER) :]
+    return replace(
+        launch,
+        command=(*TRAINER[:-2], command, TRAINER[-1], *recorded, *overrides, *words),
+        env={**launch.env, **env, **platform},
+        attempt=launch.attempt + _APART + attempt % (ATTEMPT_PORTS - 2 * _APART),
+        **placed,
+    )
+
+
+def compile_words(
+    launch: LaunchSpec, config: Path, generation: str, accelerator_type: str, topology: str
+) -> list[str]:
+    """Return the arguments of the trainer that compile a launch's step for its TPU.
+
+    Empty if a step cannot be compiled without the TPU: that of another trainer, on a single chip or
+    without TPU, or for an unknown generation.
+    """
+    is_own = launch.command[: len(TRAINER)] == TRAINER and not launch.image
+    is_on_tpu = launch.jax_requirements == "worker-tpu" and generation in COMPILED_FOR
+    if not is_own or not is_on_tpu or launch.chip >= 0:
+        return []
+    slice_ = f"{generation}:{topology}" if topology else accelerator_type
+    where = ["--topology", slice_, "--slices", str(launch.slices)]
+    return ["compile", str(config), *launch.command[len(TRAINER) :], *where]
+
+
+def bucket_target(to: str) -> str | None:
+    """Return the URL to which a worker writes an export; None for a directory of the controller.
+
+    ``to`` is the option of export.yml.
+
+    Raises RunError for a URL that is not gs://bucket/prefix.
+    """
+    if "://" not in to:
+        return None
+    if not OUTPUTS.fullmatch(to.rstrip("/")):
+        raise RunError(
+            f"to={to:.200}: expected a directory, or gs://BUCKET/PREFIX. Correct it: "
+            "ansible-playbook playbooks/export.yml -e run=NAME -e to=gs://BUCKET/PREFIX"
+        )
+    return to.rstrip("/")
+
+
+def export_directory(run: str) -> PurePosixPath:
+    """Return the directory on the worker to which an export without ``-e to=`` is written."""
+    return PurePosixPath(WorkerPaths().run_dir(run)) / _FOLDER

@@ -1,0 +1,364 @@
+"""Validates the inventory's variable ``mounts`` and builds systemd mount units from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from ...module_utils.worker.data_disk import BY_ID
+
+_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,16}")
+_SYSTEM = frozenset(
+    {
+        *("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "sys"),
+        *("tmp", "usr", "var"),
+    }
+)
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_SHARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+# https://cloud.google.com/storage/docs/buckets#naming
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*){0,30}")
+_DISK = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+# Kernel names such as /dev/sdb may name another disk after an attachment or a boot.
+_DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_MODE = re.compile(r"[0-7]{3,4}")
+_OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
+
+_NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", "noatime")
+# https://cloud.google.com/filestore/docs/mounting-fileshares; version 3 works with every tier.
+_FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", "noatime")
+# All other generations support Hyperdisk ML: https://cloud.google.com/tpu/docs/storage-options
+_WITHOUT_HYPERDISK_ML = frozenset(("v2", "v3", "v4"))
+
+
+class Kind(StrEnum):
+    """Kind of an entry of ``mounts``."""
+
+    NFS = "nfs"
+    FILESTORE = "filestore"
+    GCSFUSE = "gcsfuse"
+    DISK = "disk"
+    HYPERDISK_ML = "hyperdisk-ml"
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether it is a data disk of the TPU."""
+        return self in (Kind.DISK, Kind.HYPERDISK_ML)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key of an entry of ``mounts``: the pattern of its value, and its description for errors."""
+
+    pattern: re.Pattern[str]
+    expected: str
+    is_required: bool = False
+
+
+_DEVICE_KEY = _Key(_DEVICE, "a path below /dev/disk/by-id (kernel names such as sdb can change)")
+_PATH_KEY = _Key(_PATH, "an absolute path, such as /mnt/data", is_required=True)
+_EXPORT = _Key(_PATH, "the server's absolute path, such as /export/data")
+_KEYS: Mapping[Kind, Mapping[str, _Key]] = {
+    Kind.NFS: {
+        "server": _Key(_HOST, "an inventory host, an address or a DNS name", is_required=True),
+        "export": _EXPORT,
+        "mode": _Key(_MODE, "a quoted octal mode, such as '1777'"),
+    },
+    Kind.FILESTORE: {
+        "server": _Key(_HOST, "the instance's address", is_required=True),
+        "share": _Key(_SHARE, "the name of the file share, such as vol1", is_required=True),
+    },
+    Kind.GCSFUSE: {
+        "bucket": _Key(_BUCKET, "a bucket's name without gs://", is_required=True),
+        "directory": _Key(_FOLDER, "a directory of the bucket without / at its ends"),
+    },
+    Kind.DISK: {
+        "disk": _Key(_DISK, "the name of a data disk of the TPU", is_required=True),
+        "device": _DEVICE_KEY,
+    },
+    Kind.HYPERDISK_ML: {
+        "disk": _Key(_DISK, "the name of a data disk of the TPU", is_required=True),
+        "device": _DEVICE_KEY,
+    },
+}
+_FOR_ALL = frozenset(("kind", "path", "options"))
+_CAN_BE_READ_ONLY = frozenset((Kind.NFS, Kind.FILESTORE, Kind.GCSFUSE))
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One validated entry of ``mounts``; ``values`` has the keys of its kind, see _KEYS."""
+
+    kind: Kind
+    path: str
+    values: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    read_only: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The name of its systemd units, without their suffixes ``.mount`` and ``.automount``."""
+        return unit_of(self.path)
+
+    @property
+    def device(self) -> str:
+        """The device of a disk."""
+        return self.values.get("device") or BY_ID + self.values["disk"]
+
+    @property
+    def export(self) -> str:
+        """The directory that the NFS server exports; by default the path of the mount."""
+        return self.values.get("export") or self.path
+
+
+def unit_of(path: str) -> str:
+    """Return the name of a path's systemd unit, as ``systemd-escape --path`` prints it."""
+    return path[1:].replace("-", r"\x2d").replace("/", "-")
+
+
+def parse_mounts(entries: object) -> tuple[Mount, ...]:
+    """Validate ``mounts``. Raises ValueError, which names the entry and what it expects."""
+    if not isinstance(entries, Sequence) or isinstance(entries, str | bytes):
+        raise ValueError(f"expected a list of entries ({entries!r:.60})")
+    mounts = tuple(_parse(entry, number) for number, entry in enumerate(entries, 1))
+    paths = [mount.path for mount in mounts]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"{path} is the path of two entries")
+    return mounts
+
+
+def _parse(entry: object, number: int) -> Mount:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"entry {number}: expected a mapping with kind and path ({entry!r:.60})")
+    try:
+        kind = Kind(entry.get("kind"))
+    except ValueError:
+        kinds = ", ".join(each.value for each in Kind)
+        raise ValueError(
+            f"entry {number}: kind: expected one of {kinds} ({entry.get('kind')!r:.60})"
+        ) from None
+    keys = {"path": _PATH_KEY, **_KEYS[kind]}
+    allowed = {*keys, *_FOR_ALL, *(("read_only",) if kind in _CAN_BE_READ_ONLY else ())}
+    if unknown := sorted(str(key) for key in entry if key not in allowed):
+        raise ValueError(
+            f"entry {number}: {kind.value} does not have {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(allowed))}"
+        )
+    values = {key: _text(entry, key, rule, number) for key, rule in keys.items()}
+    path = values.pop("path")
+    if _is_of_system(path):
+        raise ValueError(f"entry {number}: path: {path} belongs to the system; use /mnt/NAME")
+    read_only = entry.get("read_only", kind is Kind.GCSFUSE)
+    if not isinstance(read_only, bool):
+        raise ValueError(f"entry {number}: read_only: expected true or false ({read_only!r:.60})")
+    return Mount(kind, path, values, _options(entry.get("options", ()), number), read_only)
+
+
+def _is_of_system(path: str) -> bool:
+    return path == "/home" or path.split("/")[1] in _SYSTEM
+
+
+def _text(entry: Mapping[str, Any], key: str, rule: _Key, number: int) -> str:
+    value = entry.get(key)
+    if value is None and not rule.is_required:
+        return ""
+    if not isinstance(value, str) or not rule.pattern.fullmatch(value):
+        raise ValueError(f"entry {number}: {key}: expected {rule.expected} ({value!r:.60})")
+    return str(value)
+
+
+def _options(options: object, number: int) -> tuple[str, ...]:
+    if not isinstance(options, Sequence) or not all(
+        isinstance(option, str) and _OPTION.fullmatch(option) for option in options
+    ):
+        raise ValueError(
+            f"entry {number}: options: expected a list of mount options such as noatime "
+            f"({options!r:.60})"
+        )
+    return tuple(str(option) for option in options)
+
+
+def mount_units(
+    entries: object,
+    host: str,
+    hostvars: Mapping[str, Mapping[str, Any]],
+    uid: int,
+    fleet: Sequence[object] = (),
+) -> list[dict[str, Any]]:
+    """Return what a worker mounts, one dict per systemd mount unit.
+
+    Args:
+        entries: the value of ``mounts`` of this worker.
+        host: the worker's name in the inventory. It does not mount what it exports itself.
+        hostvars: the variables of all hosts, for the addresses of NFS servers.
+        uid: the user id and group id that own the files of a mounted bucket.
+        fleet: the value of ``tpu_fleet``. A data disk is mounted on the TPUs that have it; it is an
+            error if no TPU of the fleet file has it.
+
+    Raises AnsibleFilterError.
+    """
+    generation = hostvars[host].get("tpu_generation")
+    attached = hostvars[host].get("tpu_data_disks") or ()
+    units = []
+    for mount in _valid(entries):
+        if mount.kind is Kind.NFS and mount.values["server"] == host:
+            continue
+        if mount.kind.is_disk and mount.values["disk"] not in attached:
+            _check_listed(mount, fleet)
+            continue
+        if mount.kind is Kind.HYPERDISK_ML and generation in _WITHOUT_HYPERDISK_ML:
+            raise AnsibleFilterError(
+                f"mounts: {mount.path}: a TPU {generation} does not take Hyperdisk ML, which v5e, "
+                "v5p, v6e and later TPUs do. Set kind: disk and a disk of another type"
+            )
+        units.append(_unit(mount, hostvars, uid))
+    return units
+
+
+def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
+    """Return the ``device`` of a data disk and the names of its systemd ``units``.
+
+    Args:
+        entries: the value of ``mounts`` of a worker.
+        disk: the disk's name.
+        device: the device to return instead of the one in ``mounts``; empty for that one.
+
+    Raises AnsibleFilterError.
+    """
+    if device and not _DEVICE.fullmatch(device):
+        raise AnsibleFilterError(
+            f"device: expected {_DEVICE_KEY.expected} ({device!r:.60}). List the names: "
+            "ls -l /dev/disk/by-id"
+        )
+    mounts = [mount for mount in _valid(entries) if mount.values.get("disk") == disk]
+    devices = [mount.device for mount in mounts]
+    return {
+        "device": device or next(iter(devices), BY_ID + disk),
+        "units": [mount.unit for mount in mounts],
+    }
+
+
+def _check_listed(mount: Mount, fleet: Sequence[object]) -> None:
+    """Raise AnsibleFilterError if no entry of ``tpu_fleet`` has the disk."""
+    listed = set()
+    for entry in fleet:
+        disks = entry.get("data_disks") if isinstance(entry, Mapping) else None
+        for disk in disks if isinstance(disks, list) else [disks]:
+            listed.add(str(disk.get("name") if isinstance(disk, Mapping) else disk))
+    if mount.values["disk"] not in listed:
+        raise AnsibleFilterError(
+            f"mounts: {mount.path}: no TPU has the disk {mount.values['disk']}. Add it to "
+            "data_disks in fleet.yml, then run: ansible-playbook playbooks/create.yml"
+        )
+
+
+def _unit(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int) -> dict[str, Any]:
+    what, filesystem, options = _SOURCES[mount.kind](mount, hostvars, uid)
+    if mount.read_only:
+        options = ("ro", *options)
+    return {
+        "unit": mount.unit,
+        "path": mount.path,
+        "kind": mount.kind.value,
+        "what": what,
+        "type": filesystem,
+        "options": ",".join(_merged(options, mount.options)),
+        "is_network": not mount.kind.is_disk,
+        "disk": mount.values.get("disk", ""),
+    }
+
+
+_Source = tuple[str, str, tuple[str, ...]]
+
+
+def _nfs(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], _uid: int) -> _Source:
+    server = mount.values["server"]
+    # hostvars[server] is not an error for a host that the inventory does not have.
+    known = hostvars[server] if server in hostvars else {}  # noqa: SIM401
+    address = str(known.get("tpu_internal_ip") or known.get("ansible_host") or server)
+    if not _HOST.fullmatch(address):
+        raise AnsibleFilterError(
+            f"mounts: {mount.path}: the inventory has no valid address of {server} "
+            f"({address!r:.60}). Set tpu_internal_ip or ansible_host"
+        )
+    return f"{address}:{mount.export}", "nfs4", _NFS
+
+
+def _filestore(mount: Mount, _hostvars: object, _uid: int) -> _Source:
+    return f"{mount.values['server']}:/{mount.values['share']}", "nfs", _FILESTORE
+
+
+def _gcsfuse(mount: Mount, _hostvars: object, uid: int) -> _Source:
+    options = ("_netdev", "allow_other", f"uid={uid}", f"gid={uid}", "implicit_dirs")
+    if mount.values["directory"]:
+        options += (f"only_dir={mount.values['directory']}",)
+    if not mount.read_only:
+        options = ("rw", *options)
+    return mount.values["bucket"], "gcsfuse", options
+
+
+def _disk(mount: Mount, _hostvars: object, _uid: int) -> _Source:
+    return mount.device, "ext4", ("noatime",)  # the worker adds ro if the TPU has it read-only
+
+
+_SOURCES: Mapping[Kind, Callable[..., _Source]] = {
+    Kind.NFS: _nfs,
+    Kind.FILESTORE: _filestore,
+    Kind.GCSFUSE: _gcsfuse,
+    Kind.DISK: _disk,
+    Kind.HYPERDISK_ML: _disk,
+}
+
+
+def _merged(options: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Return ``options`` with the user's options ``own``, which replace those of the same name."""
+    named = {option.partition("=")[0]: option for option in (*options, *own)}
+    return list(named.values())
+
+
+def mount_exports(lists: Sequence[object], hosts: Sequence[str]) -> list[dict[str, str]]:
+    """Return the directories that hosts of the inventory must export by NFS.
+
+    Args:
+        lists: the value of ``mounts`` of each worker.
+        hosts: all hosts of the inventory.
+
+    Raises AnsibleFilterError.
+    """
+    exports = {
+        (mount.values["server"], mount.export): mount
+        for entries in lists
+        for mount in _valid(entries or ())
+        if mount.kind is Kind.NFS and mount.values["server"] in hosts
+    }
+    for (server, path), mount in exports.items():
+        if _is_of_system(path):
+            raise AnsibleFilterError(
+                f"mounts: {mount.path}: export: {path} of {server} belongs to the system; use "
+                "/mnt/NAME. Fix it in the inventory, then run: ansible-playbook setup.yml"
+            )
+    return [
+        {
+            "server": server,
+            "path": path,
+            "mode": mount.values["mode"] or "1777",
+            "unit": unit_of(path),
+        }
+        for (server, path), mount in sorted(exports.items())
+    ]
+
+
+def _valid(entries: object) -> tuple[Mount, ...]:
+    try:
+        return parse_mounts(entries)
+    except ValueError as error:
+        raise AnsibleFilterError(
+            f"mounts: {error}. Fix it in the inventory, then run: ansible-playbook setup.yml"
+        ) from None

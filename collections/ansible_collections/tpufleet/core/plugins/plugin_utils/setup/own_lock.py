@@ -1,0 +1,274 @@
+"""Lock files that the controller makes from requirements of the user, for the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible.errors import AnsibleFilterError
+from packaging.requirements import InvalidRequirement, Requirement
+
+from ...module_utils.worker.env_install import failed_steps, index_environment, without_secrets
+from .user_path import user_path
+
+PYTHON = "3.12"
+"""The oldest Python of workers; lock files are for it and for newer ones."""
+_HEAD = "# Made by setup."
+_INPUTS = re.compile(r"^# inputs: ([0-9a-f]{64})$", re.MULTILINE)
+_NESTED = re.compile(r"^(?:-r|-c|--requirements?|--constraints?)[ =]*(?P<file>\S+)", re.MULTILINE)
+_COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
+
+
+class LockError(Exception):
+    """A lock file cannot be made; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a lock file is made from.
+
+    Args:
+        requirements: the user's requirements file, which lists the whole environment; None to use
+            tpufleet's requirements.
+        extras: requirements that are added to those of the file.
+        project: the directory with tpufleet's requirements (.in) and lock files (.lock).
+        jax_requirements: the name of tpufleet's files for these workers, without suffix.
+    """
+
+    requirements: Path | None
+    extras: tuple[str, ...]
+    project: Path
+    jax_requirements: str
+
+    @property
+    def file(self) -> Path:
+        """The requirements file."""
+        return self.requirements or self.project / f"{self.jax_requirements}.in"
+
+    @property
+    def project_lock(self) -> Path:
+        """tpufleet's lock file for these workers."""
+        return self.project / f"{self.jax_requirements}.lock"
+
+    @property
+    def preferred(self) -> tuple[Path, ...]:
+        """Lock files whose versions are preferred, because tpufleet's tests ran with them."""
+        return self.project_lock, self.project / "dev.lock"
+
+    @property
+    def constraints(self) -> tuple[Path, ...]:
+        """Lock files whose versions are required: tpufleet's, unless the user has a file."""
+        return () if self.requirements else (self.project_lock,)
+
+    def digest(self) -> str:
+        """Return a digest of the content of all requirements and constraints. Raises LockError."""
+        texts = [*self.extras]
+        for path in (self.file, *self.constraints):
+            texts += _texts(path, set())
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+    def option(self) -> str:
+        """Return the option with which a user gives these sources to setup.yml, for messages."""
+        if self.requirements:
+            return f"-e requirements={self.requirements}"
+        return f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}"
+
+
+def own_lock(
+    requirements: str | None,
+    extras: Sequence[str] | str,
+    jax_requirements: str,
+    folder: str,
+    project: str,
+) -> str:
+    """Return the path of the lock file that setup makes for a user's packages.
+
+    Returns an empty string if the user has no packages. Different extras have different files.
+    Raises AnsibleFilterError.
+
+    Args:
+        requirements: the user's requirements file, beside which the lock file is; empty for none.
+        extras: additional requirements.
+        jax_requirements: the name of tpufleet's requirements, which are used if the user has only
+            extras.
+        folder: the directory of the lock file if the user has only extras.
+        project: the project's directory, below which ``requirements`` may be.
+    """
+    words = extra_words(extras)
+    # The digest distinguishes requirements whose replaced characters make equal names (a==1, a>=1).
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+    if requirements:
+        path = Path(user_path(requirements, project))
+        if path.suffix == ".lock":
+            raise AnsibleFilterError(
+                f"requirements={requirements}: this is a lock file. Use it as it is: "
+                f"ansible-playbook setup.yml -e jax_lock={path}"
+            )
+        return str(path.with_name(f"{path.stem}{f'-{digest}' if words else ''}.lock"))
+    if not words:
+        return ""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join((jax_requirements, *words)))
+    return str(Path(folder).expanduser() / f"{name[:100]}-{digest}.lock")
+
+
+def extra_words(extras: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the requirements in a list or a comma-separated string, sorted."""
+    words = extras.split(",") if isinstance(extras, str) else extras
+    return tuple(sorted({str(word).strip() for word in words} - {""}))
+
+
+def is_current(sources: Sources, lock: Path) -> bool:
+    """Return whether a lock file was made from these sources.
+
+    Returns False if it does not exist. Raises LockError, also if setup did not create the file.
+    """
+    try:
+        text = lock.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    if not text.startswith(_HEAD):
+        raise LockError(
+            f"{lock}: setup did not create this lock file, and does not replace it. Rename it, or "
+            f"use it as it is: ansible-playbook setup.yml -e jax_lock={lock}"
+        )
+    found = _INPUTS.search(text)
+    return bool(found) and found[1] == sources.digest()
+
+
+def stale_lock(
+    lock: str,
+    requirements: str | None,
+    extras: Sequence[str] | str,
+    jax_requirements: str,
+    project: str,
+) -> str:
+    """Return a warning if the user's requirements have changed since setup made the lock file.
+
+    Returns an empty string if they have not, if setup did not make the lock file, or if the
+    requirements are not on this controller. ``lock`` is the path of the lock file; for the other
+    arguments see own_lock.
+    """
+    file = Path(user_path(requirements, project)) if requirements else None
+    folder = Path(project).resolve() / "requirements"
+    sources = Sources(file, extra_words(extras), folder, jax_requirements)
+    try:
+        if not Path(lock).is_file() or is_current(sources, Path(lock)):
+            return ""
+    except LockError:
+        return ""
+    return (
+        f"{sources.file}: changed since setup made {Path(lock).name}, or a file that it includes "
+        "was. This run gets the packages of that lock file. To get the new ones, first run: "
+        f"ansible-playbook setup.yml {sources.option()}"
+    )
+
+
+def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: bool) -> str:
+    """Return the text of a new lock file, with hashes.
+
+    Args:
+        sources: the requirements.
+        lock: the path of the old lock file, whose versions are kept if they still fit. The file is
+            not changed and may be missing.
+        env: additional environment variables for uv.
+        upgrade: whether to use the newest versions instead of the old ones.
+
+    Raises:
+        LockError: there are no versions that fit, or a package has no hash.
+        OSError: a file cannot be read or written.
+    """
+    for extra in sources.extras:
+        try:
+            Requirement(extra)
+        except InvalidRequirement as error:
+            raise LockError(
+                f"worker_extras: {extra!r:.80} is not a requirement ({_first_line(error)}). Use "
+                "names of packages: ansible-playbook setup.yml -e worker_extras=wandb,datasets"
+            ) from None
+    digest = sources.digest()
+    with tempfile.TemporaryDirectory() as scratch:
+        new = Path(scratch) / lock.name
+        if not upgrade:  # uv prefers the versions that its output file already has
+            kept = [lock] if lock.is_file() else sources.preferred
+            new.write_text("\n".join(path.read_text(encoding="utf-8") for path in kept))
+        _compile(sources, new, env, upgrade)
+        text = new.read_text(encoding="utf-8")
+    if unhashed := _without_hash(text):
+        raise LockError(
+            f"{sources.file}: directories and git repositories cannot be locked "
+            f"({', '.join(unhashed)}). Push your own code with the run instead: "
+            "ansible-playbook train.yml -e code=DIRECTORY"
+        )
+    option = sources.option().replace(str(sources.file), sources.file.name)
+    update = f"To update it, run: ansible-playbook setup.yml {option} -e relock=true"
+    return f"{_HEAD} {update}\n# inputs: {digest}\n{text}"
+
+
+def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool) -> None:
+    beside = Path(sys.executable).with_name("uv")
+    words = [str(beside if beside.exists() else "uv"), "pip", "compile", "--quiet"]
+    words += ["--universal", "--python-version", PYTHON, "--only-binary", ":all:"]
+    words += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
+    words += ["--no-emit-find-links", "--output-file", str(new)]
+    words += ["--upgrade"] if upgrade else []
+    for path in sources.constraints:
+        words += ["--constraints", str(path)]
+    try:
+        done = subprocess.run(
+            [*words, str(sources.file), "-"],
+            cwd=sources.file.parent,  # relative paths in the file start here
+            env=index_environment(env),
+            input="\n".join(sources.extras),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise LockError("uv is not installed on the controller. Install it: make env") from None
+    if done.returncode:
+        reason = failed_steps(without_secrets(done.stderr, env))
+        raise LockError(
+            f"{sources.file}: cannot be locked ({reason}). {_fix(reason)}, then run: "
+            f"ansible-playbook setup.yml {sources.option()}"
+        )
+
+
+def _fix(reason: str) -> str:
+    if "no usable wheels" in reason:
+        return "Build a wheel for jax_own_wheels (docs/setup.md)"
+    return "Fix it"
+
+
+def _without_hash(lock: str) -> list[str]:
+    """Return the entries of a lock file without a hash: directories and git repositories."""
+    lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
+    return [line for line in lines if line.strip(" #") and "--hash=" not in line]
+
+
+def _texts(path: Path, seen: set[Path]) -> Iterator[str]:
+    """Yield the text of a requirements file and of the files that it includes, without comments."""
+    seen.add(path.resolve())
+    try:
+        text = _COMMENT.sub("", path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', error)}). Name a file of "
+            "requirements: ansible-playbook setup.yml -e requirements=FILE"
+        ) from None
+    yield "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    for found in _NESTED.finditer(text):
+        nested = path.parent / found["file"]
+        if "://" not in found["file"] and nested.resolve() not in seen:
+            yield from _texts(nested, seen)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,41 @@
+"""Prove that TorchTPU computes on each chip, one after the other: a process holds one chip."""
+
+import json
+import os
+import sys
+from importlib.metadata import version
+
+SIDE = 128
+
+
+def compute(chip):
+    """Compute on the chip with this number. Exits on a wrong result."""
+    os.environ["TPU_VISIBLE_CHIPS"] = str(chip)
+    os.environ["TPU_PROCESS_BOUNDS"] = os.environ["TPU_CHIPS_PER_PROCESS_BOUNDS"] = "1,1,1"
+    import torch
+
+    ones = torch.ones(SIDE, SIDE, device="tpu")
+    total = (ones @ ones).sum().item()
+    if total != SIDE**3:
+        sys.exit(f"torch_tpu computes {total}, expected {SIDE**3}")
+
+
+chips = int(os.environ["TPUFLEET_CHIPS"])
+if not chips:
+    sys.exit("TorchTPU needs TPU chips, and this worker has none. Set env_proof: none")
+for chip in range(chips):
+    child = os.fork()
+    if not child:
+        compute(chip)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"TorchTPU does not compute on chip {chip}")
+print(
+    json.dumps(
+        {
+            "torch_tpu": version("torch_tpu"),
+            "torch": version("torch"),
+            "devices": chips,
+        }
+    )
+)

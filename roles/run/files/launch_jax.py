@@ -1,0 +1,49 @@
+"""Call jax.distributed.initialize, then run a module or script as Python would.
+
+`tpufleet_launch jax` starts this file with the Python of the run's environment. Its arguments are
+those that would follow `python`: -m MODULE ARGUMENTS, or SCRIPT ARGUMENTS.
+"""
+
+import ipaddress
+import os
+import runpy
+import sys
+from pathlib import Path
+
+
+def initialize(environ):
+    """Connect this JAX process to the others of its run, by the variables of the run contract."""
+    import jax
+
+    coordinator = environ["TPUFLEET_COORDINATOR"]
+    host = coordinator.rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host)
+        # The coordination service has no authentication, so do not listen on all interfaces.
+        listen = coordinator
+    except ValueError:
+        listen = None
+    jax.distributed.initialize(
+        coordinator,
+        int(environ["TPUFLEET_NUM_PROCESSES"]),
+        int(environ["TPUFLEET_PROCESS_ID"]),
+        coordinator_bind_address=listen,
+    )
+
+
+def run(words):
+    """Run a module or script as the main program; ``words`` are the arguments of this program."""
+    is_module = words[0] == "-m"
+    sys.argv = words[1:] if is_module else words
+    # Python puts this file's directory first, unless it was started with -I or -P.
+    if Path(sys.path[0]) == Path(__file__).parent:
+        sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).resolve().parent)
+    if is_module:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    initialize(os.environ)
+    run(sys.argv[1:])

@@ -1,0 +1,218 @@
+"""Starts several processes (ranks) of a PyTorch trainer on one worker, in place of torchrun.
+
+If its processes fail, torchrun exits with 1 whatever their exit codes are, so a trainer that has
+saved after SIGTERM would count as crashed. Python 3.9, standard library.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from worker.contract import DONE, SAVED
+
+CRASH_GRACE = 20  # seconds that the other ranks may take to exit after one has failed
+EXIT_GRACE = 15  # seconds to wait until other ranks exit by themselves after one has saved
+ALONE_SECONDS = 1  # seconds after which a signal is sent to the ranks if they have not received it
+_STOP = (signal.SIGTERM, signal.SIGINT)
+
+
+class Place(NamedTuple):
+    """The address of process 0 of a run, the number of its workers, and this worker's number."""
+
+    host: str
+    port: int
+    workers: int
+    worker: int
+
+    @classmethod
+    def of(cls, environ):
+        """Read the variables of the run contract. Raises KeyError, ValueError."""
+        host, _, port = environ["TPUFLEET_COORDINATOR"].rpartition(":")
+        workers = int(environ["TPUFLEET_NUM_PROCESSES"])
+        worker = int(environ["TPUFLEET_PROCESS_ID"])
+        if not host or not 0 <= worker < workers:
+            raise ValueError("no worker of the run")
+        return cls(host.strip("[]"), int(port), workers, worker)
+
+
+def torch_variables(place, local, count, environ):
+    """Return the environment variables that torchrun would set for a rank.
+
+    ``place`` says which worker of the run this is. The rank is number ``local`` of the ``count``
+    ranks on this worker. ``environ`` has the variables of this process.
+    """
+    variables = {
+        "RANK": place.worker * count + local,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": place.workers * count,
+        "LOCAL_WORLD_SIZE": count,
+        "NNODES": place.workers,
+        "NODE_RANK": place.worker,
+        "MASTER_ADDR": place.host,
+        "MASTER_PORT": place.port,
+    }
+    if count > 1 and "OMP_NUM_THREADS" not in environ:
+        # Otherwise each rank would start a thread for every core.
+        variables["OMP_NUM_THREADS"] = max(1, (os.cpu_count() or 1) // count)
+    return {name: str(value) for name, value in variables.items()}
+
+
+class Ranks:
+    """The ranks of this worker: child processes in the process group of this process.
+
+    systemd and the program ``attempt`` send SIGTERM to the whole group. Then the ranks have
+    received it, and a second SIGTERM would interrupt them while they save. To detect this, there is
+    an idle child, the witness, which a signal to the group ends, too.
+
+    ``command`` is the trainer's command, ``environments`` has the variables of each rank.
+    """
+
+    def __init__(self, command, environments):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *_STOP})
+        self.asked = False  # the ranks have received SIGTERM or SIGINT
+        self.term_at = self.kill_at = self.pass_on_at = float("inf")
+        self.passed_on = signal.SIGTERM
+        self.first_failed = None
+        self.running = {}
+        self.codes = {}
+        for number, environment in enumerate(environments):
+            self.running[number] = subprocess.Popen(
+                command,
+                env=environment,
+                preexec_fn=accept_signals,  # noqa: PLW1509 - this process has no threads
+            )
+        self.witness = Witness()  # started last: a signal that it receives has reached all ranks
+
+    def wait(self):
+        """Wait for all ranks; return the exit code, or end by the signal of the first failure."""
+        while self.running:
+            now = time.monotonic()
+            self.send_due_signals(now)
+            due = min(self.term_at, self.kill_at, self.pass_on_at) - now
+            received = signal.sigtimedwait({signal.SIGCHLD, *_STOP}, max(0.01, min(due, 60)))
+            if received and received.si_signo in _STOP:
+                self.passed_on = received.si_signo
+                self.pass_on_at = time.monotonic() + ALONE_SECONDS
+            self.collect()
+        self.witness.end()
+        return self.exit_code()
+
+    def collect(self):
+        """Record which ranks have exited, and plan when to end the others."""
+        for number, rank in list(self.running.items()):
+            if rank.poll() is None:
+                continue
+            del self.running[number]
+            code = self.codes[number] = rank.returncode
+            if code == DONE:
+                continue
+            now = time.monotonic()
+            if code == SAVED:
+                self.term_at = min(self.term_at, now + EXIT_GRACE)
+                continue
+            self.term_at = min(self.term_at, now)
+            self.kill_at = min(self.kill_at, now + CRASH_GRACE)
+            if self.first_failed is None:
+                self.first_failed = number
+                report(f"rank {number} of this worker {ending(code)}")
+
+    def send_due_signals(self, now):
+        """Send the signals whose time has come; SIGTERM only once."""
+        if now >= self.pass_on_at:
+            self.pass_on_at = float("inf")
+            self.ask(self.passed_on)
+        if now >= self.term_at:
+            self.term_at = float("inf")
+            self.ask(signal.SIGTERM)
+        if now >= self.kill_at:
+            self.kill_at = float("inf")
+            self.send(signal.SIGKILL)
+
+    def ask(self, number):
+        """Send SIGTERM or SIGINT (``number``) to the ranks, unless they have received one."""
+        if not self.asked:
+            self.asked = True
+            if not self.witness.is_gone():
+                self.send(number)
+
+    def send(self, number):
+        """Send a signal to all ranks that run."""
+        for rank in self.running.values():
+            rank.send_signal(number)
+
+    def exit_code(self):
+        """Return the exit code of the first failed rank, else the one that all ranks exited with.
+
+        If a signal ended the first failed rank, end this process by the same signal.
+        """
+        if self.first_failed is not None:
+            code = self.codes[self.first_failed]
+            if code < 0:
+                die_of(-code)
+            return code
+        found = set(self.codes.values())
+        if len(found) == 1:
+            return found.pop()
+        saved = [number for number, code in sorted(self.codes.items()) if code == SAVED]
+        report(
+            f"only the ranks {', '.join(map(str, saved))} of this worker exited with {SAVED}, the "
+            "others with 0. Let all ranks stop after the same step"
+        )
+        return 1
+
+
+class Witness:
+    """An idle child process, which ends at SIGTERM, at SIGINT, or when this process has ended."""
+
+    def __init__(self):
+        pipe, self.lifeline = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.lifeline)
+            for number in _STOP:
+                signal.signal(number, signal.SIG_DFL)
+            accept_signals()
+            os.read(pipe, 1)
+            os._exit(0)
+        os.close(pipe)
+
+    def is_gone(self):
+        """Return whether the child has ended, by a signal that all ranks have also received."""
+        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.pid = 0
+        return not self.pid
+
+    def end(self):
+        """End the child."""
+        os.close(self.lifeline)
+        if self.pid:
+            os.waitpid(self.pid, 0)
+
+
+def accept_signals():
+    """Unblock the signals that this launcher blocks, in a child that has inherited the mask."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *_STOP})
+
+
+def ending(code):
+    """Return how a process ended, as words, from its return code."""
+    return f"exited with {code}" if code >= 0 else f"was ended by signal {-code}"
+
+
+def report(text):
+    """Write a line to the run's log."""
+    sys.stderr.write(f"tpufleet_launch: {text}\n")
+
+
+def die_of(number):
+    """End this process by a rank's signal, which systemd then reports, without a core dump."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    time.sleep(1)

@@ -1,0 +1,73 @@
+"""Environment variables that the ranks of TorchTPU (torch_tpu) need, the same on all workers.
+
+TorchTPU itself can set them only on Kubernetes and on a single host (torch.tpu.distributed,
+set_tpu_launch_env). This module reads them from the TPU VM's metadata server. Python 3.9, standard
+library.
+"""
+
+import ipaddress
+import re
+import sys
+
+from worker.bucket_objects import ask
+
+ATTRIBUTES = "http://169.254.169.254/computeMetadata/v1/instance/attributes/"
+SECONDS = 10
+BASE_PORT = 8070  # TorchTPU's default for the first chip; each further chip has the next port
+_BOUNDS = re.compile(r"^(CHIPS_PER_HOST_BOUNDS|HOST_BOUNDS): '(\d+),(\d+),(\d+)'$", re.MULTILINE)
+
+
+def torch_tpu_variables(place, count, attributes=ATTRIBUTES):
+    """Return the variables for ``count`` chips on each worker.
+
+    ``place`` says which worker of the run this is, ``attributes`` is the URL of the metadata. If
+    it can't be read or is of another TPU, writes a message and returns no variables.
+    """
+    try:
+        tpu_env, endpoints, index = (
+            ask("GET", attributes + name, {"Metadata-Flavor": "Google"}, seconds=SECONDS).decode()
+            for name in ("tpu-env", "worker-network-endpoints", "agent-worker-number")
+        )
+        hosts = addresses(endpoints)
+        if (len(hosts), index.strip()) != (place.workers, str(place.worker)):
+            raise ValueError(
+                f"this is worker {place.worker} of {place.workers} of the run, but worker "
+                f"{index.strip()[:9]} of {len(hosts)} of the TPU"
+            )
+        topology = shape(tpu_env)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(
+            f"tpufleet_launch: cannot set TorchTPU's variables ({error}). A trainer that uses "
+            "TorchTPU needs them: ansible-playbook train.yml "
+            "-e env='\"TORCH_TPU_TOPOLOGY=… TORCH_TPU_SLICEBUILDER_ADDRESSES=…\"'\n"
+        )
+        return {}
+    return {
+        "TPU_WORKER_HOSTNAMES": ",".join(hosts),
+        "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(
+            f"{host}:{BASE_PORT + chip}" for host in hosts for chip in range(count)
+        ),
+        "TORCH_TPU_TOPOLOGY": topology,
+        "TORCH_TPU_DEVICES_PER_HOST": str(count),
+    }
+
+
+def addresses(endpoints):
+    """Return the workers' addresses from the attribute ``worker-network-endpoints``, in order.
+
+    Raises ValueError for anything else.
+    """
+    found = [each.rpartition(":")[2] for each in endpoints.strip().split(",")]
+    return [str(ipaddress.IPv4Address(each)) for each in found]
+
+
+def shape(tpu_env):
+    """Return the chips of the whole slice along x, y and z, such as ``2,2,4``.
+
+    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it has no such values.
+    """
+    bounds = {found[1]: found.groups()[1:] for found in _BOUNDS.finditer(tpu_env)}
+    if len(bounds) != 2:
+        raise ValueError("the attribute tpu-env has no bounds of chips and hosts")
+    pairs = zip(*bounds.values())  # noqa: B905 - Python 3.9
+    return ",".join(str(int(chips) * int(hosts)) for chips, hosts in pairs)

@@ -1,0 +1,226 @@
+"""Proofs of environments, as processes. Small packages stand in for PyTorch's."""
+
+import json
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_proof import (
+    Worker,
+    proof_environment,
+    prove_slice,
+    prove_worker,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.modules.python_env import read_proof
+
+from harness.playbooks import ROOT
+from tests.collections.modules.test_launchers import free_port
+
+USER = pwd.getpwuid(os.getuid()).pw_name
+TORCH = """
+import os
+class Tensor:
+    def __init__(self, value): self.value = value
+    def __matmul__(self, other): return Tensor(128**3 * self.value)
+    def sum(self): return self
+    def item(self): return self.value
+def ones(*shape, device):
+    chip = os.environ.get("TPU_VISIBLE_CHIPS")
+    print("noise of", device, chip)
+    return Tensor(0 if chip in os.environ.get("BROKEN", "").split() else 1)
+"""
+TORCH_XLA = "import torch_xla.runtime\ndef device_count(): return 4\n"
+RUNTIME = "import os\ndef device_type(): return os.environ['FOUND']\n"
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="proofs change their user")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Path:
+    """An environment whose Python also finds the packages in ``packages``."""
+    program = tmp_path / "env/bin/python"
+    program.parent.mkdir(parents=True)
+    packages = tmp_path / "packages"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    for name, text in {
+        "torch/__init__.py": TORCH,
+        "torch_xla/__init__.py": TORCH_XLA,
+        "torch_xla/runtime.py": RUNTIME,
+        "torch-2.9.1.dist-info/METADATA": "Name: torch\nVersion: 2.9.1\n",
+        "torch_xla-2.9.0.dist-info/METADATA": "Name: torch_xla\nVersion: 2.9.0\n",
+        "torch_tpu-0.2.0.dist-info/METADATA": "Name: torch_tpu\nVersion: 0.2.0\n",
+    }.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
+    return tmp_path / "env"
+
+
+def script(name: str, **variables: str) -> list[str]:
+    """Return the command of a proof, with variables that only the stand-ins read."""
+    words = [f"{key}={value}" for key, value in variables.items()]
+    text = (ROOT / f"roles/jax/files/prove_{name}.py").read_text()
+    return ["env", *words, "python", "-c", text]
+
+
+def certificate(env: Path, name: str, command: list[str], worker: Worker, devices: int = 1) -> dict:
+    return prove_worker(env, name, command, worker, devices, 60)
+
+
+def cpu() -> Worker:
+    return Worker("cpu", user=USER)
+
+
+def tpu(chips: int = 4, device_glob: str = "") -> Worker:
+    return Worker("tpu", chips, device_glob, USER)
+
+
+def test_a_proof_is_limited_to_its_worker(env):
+    bounds = proof_environment(env, tpu())
+
+    assert bounds["TPU_PROCESS_BOUNDS"] == "1,1,1"
+    assert bounds["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+    assert not any(name.startswith("TPU_") for name in proof_environment(env, cpu()))
+
+
+@as_root
+def test_jax_is_proven_by_its_devices(env):
+    found = certificate(env, "jax", script("jax"), cpu())
+
+    assert found.pop("jax")
+    assert found == {"proof": "jax", "platform": "cpu", "devices": 1}
+
+
+@as_root
+def test_a_slice_is_proven_by_a_sum_over_its_devices(env):
+    place = (f"127.0.0.1:{free_port()}", 1, 0)
+
+    answer = prove_slice(env, script("slice"), cpu(), place, 60)
+
+    assert answer == {"devices": 1, "sum": 1.0}
+
+
+@as_root
+@pytest.mark.parametrize("worker", [tpu(), cpu()], ids=["tpu", "cpu"])
+def test_torch_xla_is_proven_on_the_platform_of_the_worker(env, worker):
+    command = script("torch_xla", FOUND=worker.platform.upper())
+
+    assert certificate(env, "torch_xla", command, worker) == {
+        "proof": "torch_xla",
+        "torch": "2.9.1",
+        "torch_xla": "2.9.0",
+        "platform": worker.platform,
+        "devices": 4,
+    }
+
+
+@as_root
+def test_torch_xla_on_another_platform_is_refused(env):
+    with pytest.raises(EnvError, match="torch_xla uses cpu, expected tpu"):
+        certificate(env, "torch_xla", script("torch_xla", FOUND="CPU"), tpu())
+
+
+@as_root
+def test_torch_xla_with_another_torch_is_refused_before_it_is_imported(env):
+    torch = env.parent / "packages/torch-2.9.1.dist-info/METADATA"
+    torch.write_text("Name: torch\nVersion: 2.15.0\n")
+    (env.parent / "packages/torch_xla/__init__.py").write_text("raise ImportError")
+
+    with pytest.raises(EnvError, match=r"torch 2\.15\.0\. Require torch==2\.9\.\*"):
+        certificate(env, "torch_xla", script("torch_xla"), tpu())
+
+
+@as_root
+def test_torch_tpu_is_proven_on_each_chip(env):
+    assert certificate(env, "torch_tpu", script("torch_tpu"), tpu(), devices=4) == {
+        "proof": "torch_tpu",
+        "torch": "2.9.1",
+        "torch_tpu": "0.2.0",
+        "platform": "tpu",
+        "devices": 4,
+    }
+
+
+@as_root
+def test_a_chip_that_does_not_compute_is_named(env):
+    with pytest.raises(EnvError, match=r"computes 0, expected 2097152; .* on chip 2"):
+        certificate(env, "torch_tpu", script("torch_tpu", BROKEN="2"), tpu())
+
+
+@as_root
+def test_torch_tpu_on_a_worker_without_chips_is_refused_with_what_to_set(env):
+    with pytest.raises(EnvError, match=r"this worker has none\. Set env_proof: none"):
+        certificate(env, "torch_tpu", script("torch_tpu"), cpu())
+
+
+@as_root
+def test_none_is_proven_by_the_device_files(env, tmp_path):
+    for name in ("0", "1", "vfio"):
+        (tmp_path / name).touch()
+    worker = tpu(2, f"{tmp_path}/[0-9v]*")
+
+    found = certificate(env, "none", script("none"), worker, devices=2)
+
+    assert found == {"proof": "none", "platform": "tpu", "devices": 2}
+    with pytest.raises(EnvError, match="env_proof none: found 2 tpu devices, expected 4"):
+        certificate(env, "none", script("none"), worker, devices=4)
+    assert certificate(env, "none", script("none"), cpu())["devices"] == 1
+
+
+@as_root
+def test_a_command_of_the_user_is_a_proof(env):
+    command = "python -c 'import torch' && echo noise && echo '{\"devices\": 3}'"
+
+    assert certificate(env, command, ["sh", "-c", command], tpu(), devices=3) == {
+        "proof": command,
+        "platform": "tpu",
+        "devices": 3,
+    }
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("echo said >&2; exit 3", "said"),
+        ("true", "not a JSON object with a number of devices"),
+        ("echo '[1]'", "not a JSON object with a number of devices"),
+        ("echo '{\"devices\": true}'", "not a JSON object with a number of devices"),
+        ("no-such-program here", "not found"),
+    ],
+)
+def test_a_proof_that_fails_shows_the_end_of_its_output(env, command, said):
+    with pytest.raises(EnvError, match=f"^env_proof .*{said}"):
+        certificate(env, command, ["sh", "-c", command], cpu())
+
+
+@as_root
+def test_a_proof_that_takes_too_long_is_ended_with_its_children(env, tmp_path):
+    command = f"sleep 60 & echo $! > {tmp_path}/child; wait"
+
+    with pytest.raises(EnvError, match="no result within 1 s"):
+        prove_worker(env, "sleep", ["sh", "-c", command], cpu(), 1, 1)
+
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    assert not child.exists() or child.read_text().rpartition(") ")[2].startswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "known"),
+    [
+        ('{"proof": "none", "devices": 4}', "none", True),
+        ('{"proof": "none", "devices": 4}', "jax", False),
+        ('{"jax": "0.12.0", "devices": 4}', "jax", True),
+        ('{"jax": "0.12.0", "devices": 4}', "torch_xla", False),
+        ("[]", "jax", False),
+        ("", "jax", False),
+    ],
+)
+def test_an_environment_is_proven_again_for_another_proof(tmp_path, content, name, known):
+    (tmp_path / "env.proof.json").write_text(content)
+
+    found = read_proof(tmp_path / "env.proof.json", name)
+
+    assert found == (json.loads(content) if known else None)

@@ -1,0 +1,541 @@
+"""Images of runs: their names, what an engine says of them, their files, and the unit's mounts.
+
+The engine is a script here; tests/journey/test_container.py uses podman and docker.
+"""
+
+import json
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import image as module
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import image_install
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import IMAGE
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
+    FromLeaderError,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.image import (
+    Image,
+    data_mounts,
+    existing,
+    image_folder,
+    mount_point,
+    outermost,
+    unit_settings,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.image_install import (
+    ImageError,
+    install,
+    remove,
+    unused,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import (
+    InvalidLaunchError,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import environment
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
+    image_problem,
+    is_same_launch,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import checked_image
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.valid_record import launch_spec, process
+from tests.collections.modules.test_env_copy import serve
+from tests.collections.running_modules import run_module
+
+DIGEST = "ab" * 32
+NAME = f"europe-docker.pkg.dev/project/repository/trainer@sha256:{DIGEST}"
+TOKEN = "ya29.the-token"
+CONFIG = {"Env": ["PATH=/venv/bin:/usr/bin", "LD_LIBRARY_PATH=/venv/lib"], "WorkingDir": "/app"}
+ENGINE = """#!{python} -I
+import json, os, shutil, stat, sys, time
+here, words = {here!r}, sys.argv[1:]
+with open(here + "/calls", "a") as calls:
+    calls.write(json.dumps(words) + "\\n")
+kind = next(word for word in words if word in ("image", "pull", "create", "export", "rm", "rmi"))
+if kind == "image":
+    if not os.path.exists(here + "/pulled"):
+        sys.exit(1)
+    print(json.dumps([{{"Config": {config!r}}}]))
+elif kind == "pull":
+    if "--authfile" in words:
+        file = words[words.index("--authfile") + 1]
+    elif "--config" in words:
+        file = words[words.index("--config") + 1] + "/config.json"
+    else:
+        file = ""
+    if file:
+        shutil.copy(file, here + "/login")
+        open(here + "/mode", "w").write(oct(stat.S_IMODE(os.stat(file).st_mode)))
+    if os.path.exists(here + "/hang"):
+        time.sleep(600)
+    if os.path.exists(here + "/refuse"):
+        sys.exit("Trying to pull\\nError: manifest unknown.")
+    open(here + "/pulled", "w").close()
+elif kind == "export":
+    if os.path.exists(here + "/corrupt"):
+        sys.exit("Error: layer not known")
+    sys.stdout.buffer.write(open(here + "/files.tar", "rb").read())
+"""
+
+
+def entry(name: str, mode: int, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mode, info.type, info.linkname, info.uid = mode, kind, target, 1000
+    return info
+
+
+@pytest.fixture
+def paths(tmp_path) -> WorkerPaths:
+    return WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """A directory with a container engine as the only programs beside the system's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root unpacks images")
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    monkeypatch.setattr(image_install, "access_token", lambda: TOKEN)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    with tarfile.open(folder / "files.tar", "w") as files:
+        files.addfile(entry("app", 0o700, tarfile.DIRTYPE))
+        files.addfile(entry("app/train.py", 0o600))
+        files.addfile(entry("app/su", 0o6777))
+        files.addfile(entry("app/pipe", 0o666, tarfile.FIFOTYPE))
+        files.addfile(entry("dev/null", 0o666))
+        files.addfile(entry("etc/passwd", 0o644, tarfile.SYMTYPE, "/etc/passwd"))
+    return folder
+
+
+def installed(folder: Path, name: str = "podman") -> None:
+    """Install the engine under this name."""
+    program = folder / name
+    program.write_text(ENGINE.format(python="/usr/bin/python3", here=str(folder), config=CONFIG))
+    program.chmod(0o755)
+
+
+def calls(folder: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        NAME,
+        f"docker.io/library/python@sha256:{DIGEST}",
+        f"localhost:5000/a@sha256:{DIGEST}",
+        f"gcr.io/p/a-b__c.d@sha256:{DIGEST}",
+    ],
+)
+def test_an_image_with_a_registry_and_a_digest_is_accepted(name):
+    assert launch_spec(image=name).image == checked_image(name, "python x.py") == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docker.io/library/python:3.12",
+        f"docker.io/library/python:3.12@sha256:{DIGEST}",
+        f"python@sha256:{DIGEST}",
+        f"library/python@sha256:{DIGEST}",
+        f"-v.x/python@sha256:{DIGEST}",
+        f"python.org/python@sha256:{DIGEST} --privileged",
+        f"gcr.io/../python@sha256:{DIGEST}",
+        f"gcr.io//python@sha256:{DIGEST}",
+        f"gcr.io/python@sha256:{DIGEST[:-1]}",
+        f"gcr.io/python@sha256:{DIGEST}\n",
+        f"user:password@gcr.io/python@sha256:{DIGEST}",
+    ],
+)
+def test_any_other_name_of_an_image_is_refused(name):
+    with pytest.raises(RunError, match=r"expected REGISTRY/NAME@sha256:DIGEST"):
+        checked_image(name, "python x.py")
+    with pytest.raises(InvalidLaunchError, match="image"):
+        launch_spec(image=name)
+
+
+@given(st.from_regex(IMAGE, fullmatch=True))
+def test_the_directory_of_an_image_is_named_by_its_digest_alone(name):
+    folder = image_folder(WorkerPaths(), name)
+
+    assert folder.parent == Path("/opt/tpufleet/images")
+    assert folder.name == name[-64:]
+
+
+def test_an_image_needs_a_command():
+    with pytest.raises(RunError, match="no command is set"):
+        checked_image(NAME, None)
+
+
+def test_the_image_is_part_of_a_launch_s_identity():
+    assert process(image=NAME).identity() != process().identity()
+
+
+def test_a_launch_of_an_older_version_had_no_image(paths):
+    alone = process()
+    launched = {
+        "format": 3,
+        "process_id": alone.process_id,
+        "python_env": alone.python_env,
+        "release": alone.spec.release,
+        "command": list(alone.spec.command),
+        "checkpoints": alone.spec.checkpoints,
+    }
+    folder = paths.run_dir(alone.spec.run)
+    folder.mkdir(parents=True)
+    (folder / "config.yml").write_text(alone.spec.config)
+
+    assert is_same_launch(alone, launched, paths)
+    assert not is_same_launch(process(image=NAME), launched, paths)
+
+
+def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():
+    image = Image.of_engine(Path("/opt/tpufleet/images/x/root"), [{"Config": CONFIG}])
+    trust = {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}
+
+    paths = WorkerPaths()
+    variables = environment(process(image=NAME), paths, trust, image_path=image.path(paths))
+
+    assert variables["PATH"] == "/venv/bin:/usr/bin:/opt/tpufleet/bin"
+    assert not {"VIRTUAL_ENV", "SSL_CERT_FILE", "LD_LIBRARY_PATH"} & set(variables)
+    assert variables["TPUFLEET_RUN"] == "mine"
+    assert image.for_attempt(variables) == {
+        "root": "/opt/tpufleet/images/x/root",
+        "directory": "/app",
+        "env": {"LD_LIBRARY_PATH": "/venv/lib"},
+    }
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], {}, [None], [{}], [{"Config": {"WorkingDir": "app"}}],
+     [{"Config": {"WorkingDir": "/a/../b"}}], [{"Config": {"Env": ["A=\x1b"]}}]],
+)  # fmt: skip
+def test_an_engine_s_answer_that_makes_no_sense_is_refused(answer):
+    with pytest.raises(ValueError, match=r"the engine|its config"):
+        Image.of_engine(Path("/root"), answer)
+
+
+def test_an_image_without_settings_starts_in_the_root_directory():
+    image = Image.of_engine(Path("/x"), [{"Config": {"Env": None, "WorkingDir": ""}}])
+
+    assert (image.directory, image.env) == ("/", {})
+
+
+@pytest.mark.parametrize("name", ["podman", "docker"])
+def test_an_image_is_pulled_with_a_token_that_only_a_file_of_root_has(
+    paths, engine, name, monkeypatch
+):
+    monkeypatch.setattr(image_install, "_ENGINES", (name,))
+    installed(engine, name)
+
+    assert install(NAME, paths) == ""
+
+    login = json.loads((engine / "login").read_text())
+    assert list(login["auths"]) == ["europe-docker.pkg.dev"]
+    assert (engine / "mode").read_text() == "0o600"
+    assert TOKEN not in (engine / "calls").read_text()
+    [login] = [word for words in calls(engine) for word in words if word.startswith("/run/")]
+    assert not Path(login).exists()
+
+
+def test_other_registries_get_no_token(paths, engine):
+    installed(engine)
+
+    install(f"docker.io/library/x@sha256:{DIGEST}", paths)
+    install(f"pkg.dev.example.org/x@sha256:{'cd' * 32}", paths)
+
+    assert not (engine / "login").exists()
+
+
+def test_the_files_of_an_image_are_root_s_and_give_no_rights(paths, engine):
+    installed(engine)
+    install(NAME, paths)
+
+    image = Image.read(image_folder(paths, NAME))
+    assert image
+    found = {path.relative_to(image.root).as_posix(): path for path in image.root.rglob("*")}
+    assert set(found) == {"app", "app/train.py", "app/su", "etc", "etc/passwd"}
+    modes = {name: stat.S_IMODE(path.lstat().st_mode) for name, path in found.items()}
+    assert (modes["app"], modes["app/train.py"], modes["app/su"]) == (0o755, 0o644, 0o755)
+    assert {path.lstat().st_uid for path in found.values()} == {0}
+
+
+def test_the_engine_keeps_the_image_only_if_it_had_it_before(paths, engine):
+    installed(engine)
+    install(NAME, paths)
+    assert ["rmi", NAME] in calls(engine)
+
+    (engine / "calls").unlink()
+    install(NAME.replace("ab" * 32, "cd" * 32), paths)
+    assert not any("rmi" in words or "pull" in words for words in calls(engine))
+
+
+def test_a_failed_pull_leaves_nothing_and_says_what_to_do(paths, engine):
+    installed(engine)
+    (engine / "refuse").touch()
+
+    with pytest.raises(ImageError, match=r"podman cannot pull it: manifest unknown\. .*roles/a"):
+        install(NAME, paths)
+
+    assert list((paths.root / "images").iterdir()) == []
+    assert "it is missing" in image_problem(process(image=NAME), paths)
+
+
+def test_a_pull_that_takes_too_long_is_ended(paths, engine, monkeypatch):
+    monkeypatch.setattr(image_install, "PULL_SECONDS", 1)
+    installed(engine)
+    (engine / "hang").touch()
+
+    with pytest.raises(ImageError, match=r"podman has not pulled it within 1 s\. Check the worker"):
+        install(NAME, paths)
+
+
+def test_a_failed_export_is_explained_by_the_engine(paths, engine):
+    installed(engine)
+    (engine / "corrupt").touch()
+
+    with pytest.raises(ImageError, match=r"cannot be unpacked: .*podman export: layer not known"):
+        install(NAME, paths)
+
+
+def test_files_that_cannot_be_unpacked_are_named_by_tar(paths, engine):
+    installed(engine)
+    with tarfile.open(engine / "files.tar", "w") as files:
+        files.addfile(entry("app", 0o600))
+        files.addfile(entry("app/train.py", 0o600))
+
+    with pytest.raises(ImageError, match=r"cannot be unpacked: tar: app/train.py: Cannot open"):
+        install(NAME, paths)
+
+
+def test_an_image_that_a_power_cut_has_damaged_is_replaced(paths, engine):
+    installed(engine)
+    damaged = image_folder(paths, NAME)
+    (damaged / "root").mkdir(parents=True)
+    (damaged / "image.json").touch()
+    assert Image.read(damaged) is None
+
+    install(NAME, paths)
+
+    assert (damaged / "root/app/train.py").is_file()
+
+
+def test_without_an_engine_the_error_names_the_packages(paths, monkeypatch):
+    monkeypatch.setattr(image_install, "_ENGINES", ("no-such-engine",))
+    with pytest.raises(ImageError, match=r"no container engine .*podman or docker.*base_packages"):
+        install(NAME, paths)
+
+
+@pytest.fixture
+def leader(tmp_path, monkeypatch) -> Path:
+    """The images of a leader, which another worker without an engine asks for one."""
+    monkeypatch.setattr(image_install, "_ENGINES", ("no-such-engine",))
+    (tmp_path / "peer").mkdir()
+    images = tmp_path / "leader"
+    images.mkdir()
+    serve(tmp_path / "peer", {"images": str(images)}, monkeypatch)
+    return images
+
+
+def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader, tmp_path):
+    root = leader / DIGEST / "root"
+    root.mkdir(parents=True)
+    (root / "python").write_text("#!")
+    (root / "python").chmod(0o755)
+    (root / "python3").hardlink_to(root / "python")
+    (root / "sh").symlink_to("/usr/bin/dash")
+    (leader / DIGEST / "image.json").write_text('{"directory": "/app", "env": {"A": "b"}}')
+
+    assert install(NAME, paths, tmp_path / "peer") == ""
+
+    folder = image_folder(paths, NAME)
+    assert Image.read(folder) == Image(folder / "root", "/app", {"A": "b"})
+    assert (folder / "root/python3").stat().st_nlink == 2
+    assert stat.S_IMODE((folder / "root/python").stat().st_mode) == 0o755
+    assert (folder / "root/sh").readlink() == Path("/usr/bin/dash")
+
+
+@pytest.mark.parametrize("config", [None, "{}"])
+def test_an_incomplete_image_of_the_leader_is_not_taken(paths, leader, tmp_path, config):
+    (leader / DIGEST / "root").mkdir(parents=True)
+    if config:
+        (leader / DIGEST / "image.json").write_text(config)
+
+    with pytest.raises(ImageError, match="the leader's copy of the image is incomplete"):
+        install(NAME, paths, tmp_path / "peer")
+    assert not image_folder(paths, NAME).exists()
+
+
+def test_a_full_disk_is_named_and_freed(paths, monkeypatch):
+    def full(module, path, destination, **options):
+        (destination / "part").touch()
+        raise FromLeaderError("copying failed: write failed: No space left on device (28)")
+
+    monkeypatch.setattr(image_install, "has_leader", lambda _: True)
+    monkeypatch.setattr(image_install, "pull", full)
+
+    with pytest.raises(ImageError, match=r"No space left .* Free space on /.*images"):
+        install(NAME, paths)
+    assert list((paths.root / "images").iterdir()) == []
+
+
+def test_an_image_that_the_leader_does_not_have_is_named(paths, leader, tmp_path):
+    with pytest.raises(ImageError, match=f"copying images/{DIGEST} from the leader failed"):
+        install(NAME, paths, tmp_path / "peer")
+
+
+def test_images_that_were_used_longest_ago_are_removed_but_none_of_an_active_run(
+    paths, monkeypatch
+):
+    monkeypatch.setattr(image_install, "active_runs", lambda: ["mine"])
+    unit = paths.unit_dir("mine")
+    unit.mkdir(parents=True)
+    named = [f"{number:064x}" for number in range(6)]
+    (unit / "launch.json").write_text(
+        json.dumps({"spec": {"image": NAME.replace(DIGEST, named[0])}})
+    )
+    images = paths.root / "images"
+    for age, name in enumerate(named):
+        (images / name).mkdir(parents=True)
+        (images / name / "image.json").touch()
+        os.utime(images / name / "image.json", (age, age))
+    (images / f".{named[0]}.new").mkdir()
+
+    gone = unused(images, images / named[5], paths)
+    assert [path.name for path in gone] == [named[1], named[2]]
+
+    remove(images, gone)
+    assert sorted(path.name for path in images.iterdir()) == [named[i] for i in (0, 3, 4, 5)]
+
+
+def test_a_dry_run_shows_which_images_would_be_removed(paths, tmp_path, monkeypatch):
+    named = [f"{number:064x}" for number in range(3)]
+    for age, name in enumerate(named):
+        config = paths.root / "images" / name / "image.json"
+        config.parent.mkdir(parents=True)
+        config.touch()
+        os.utime(config, (age, age))
+    for tool in ("podman", "systemctl"):
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    answer = run_module(
+        "image", check=True, image=NAME, root=str(paths.root), state_dir=str(paths.state)
+    )
+
+    assert answer["removed"] == [named[0]]
+    assert answer["diff"] == {"before": f"image {named[0]}\n", "after": f"image {DIGEST}\n"}
+    assert (paths.root / "images" / named[0]).is_dir()
+
+
+def test_the_unit_mounts_the_worker_s_directories_into_the_image(tmp_path, monkeypatch):
+    data, root = tmp_path / "data", tmp_path / "root"
+    for folder in (data / "checkpoints", root):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(module, "_OF_THE_WORKER", ("/dev", "/etc/hosts", "/proc"))
+    paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    for folder in (paths.root / "bin", paths.root / "releases", paths.state):
+        folder.mkdir(parents=True)
+
+    text = unit_settings(Image(root, "/", {}), paths, [str(data / "checkpoints/not-yet")])
+
+    assert f"BindPaths=/dev:{root}/dev\n" in text
+    assert f"BindPaths={data}/checkpoints:{root}{data}/checkpoints\n" in text
+    assert "AmbientCapabilities=CAP_SYS_CHROOT\nNoNewPrivileges=yes\n" in text
+    assert (root / "etc/hosts").is_file()
+    assert (root / str(data).lstrip("/") / "checkpoints").is_dir()
+
+
+def test_what_is_mounted_outside_the_system_is_data():
+    lines = """
+21 1 8:1 / / rw - ext4 /dev/sda1 rw
+22 21 0:5 / /dev rw - devtmpfs udev rw
+23 21 0:9 / /var/lib/docker/overlay2/x/merged rw - overlay overlay rw
+24 21 0:10 / /mnt/shared rw - nfs4 10.0.0.2:/share rw
+25 21 0:11 / /data/with\\040space rw - ext4 /dev/sdb rw
+26 21 0:12 / /data/corpus rw shared:7 - ext4 /dev/sdc ro
+27 21 0:13 / /home rw - ext4 /dev/sdd rw
+28 21 0:14 / /home/data rw - ext4 /dev/sde rw
+"""
+    assert data_mounts(lines) == ["/mnt/shared", "/data/corpus", "/home/data"]
+    assert outermost(["/mnt", "/mnt/shared", "/data/corpus", "/mnt"]) == ["/data/corpus", "/mnt"]
+
+
+@pytest.mark.parametrize("path", ["/no-such-directory/x", "/home/no-such-directory"])
+def test_no_directory_of_the_system_hides_one_of_the_image(path):
+    with pytest.raises(RunError, match="cannot be mounted into the image"):
+        existing(path)
+
+
+def test_a_directory_whose_name_systemd_would_misread_is_refused(tmp_path):
+    odd = tmp_path / "with:colon"
+    odd.mkdir()
+
+    with pytest.raises(RunError, match="cannot be mounted into the image"):
+        existing(str(odd))
+
+
+def test_a_mount_that_root_cannot_use_is_not_data(tmp_path, monkeypatch):
+    def refuse(path, *arguments, **options):
+        if str(path).startswith("/home/alice/bucket"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    real = os.stat
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(module, "data_mounts", lambda _: ["/home/alice/bucket"])
+    monkeypatch.setattr(module, "_OF_THE_WORKER", ())
+
+    text = unit_settings(Image(tmp_path, "/", {}), WorkerPaths(tmp_path, tmp_path, tmp_path), [])
+
+    assert f"BindPaths={tmp_path}:" in text
+    assert "alice" not in text
+
+
+def test_a_directory_below_a_mounted_one_may_have_any_name(tmp_path, monkeypatch):
+    place = tmp_path / "my data"
+    (place / "ck").mkdir(parents=True)
+    root = tmp_path / "image"
+    root.mkdir()
+    monkeypatch.setattr(module, "_OF_THE_WORKER", (str(tmp_path),))
+
+    text = unit_settings(Image(root, "/", {}), WorkerPaths(root, root, root), [f"{place}/ck"])
+
+    assert f"BindPaths={tmp_path}:{root}{tmp_path}\n" in text
+    assert "my data" not in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a link to another user")
+def test_no_checkpoints_are_mounted_through_a_link_of_the_trainer(tmp_path):
+    (tmp_path / "secret").mkdir()
+    checkpoints = tmp_path / "ck"
+    checkpoints.mkdir()
+    (checkpoints / "mine").symlink_to(tmp_path / "secret")
+    os.lchown(checkpoints / "mine", 1000, 1000)
+    os.chown(checkpoints, 1000, 1000)
+
+    with pytest.raises(RunError, match="mine is a link that another user may have made"):
+        existing(str(checkpoints / "mine"))
+
+
+def test_nothing_is_mounted_through_a_link_of_an_image(tmp_path):
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "etc", outside):
+        folder.mkdir(parents=True)
+    (root / "mnt").symlink_to(outside)
+    (root / "etc/hosts").symlink_to(outside / "hosts")
+
+    with pytest.raises(RunError, match="the image needs /mnt to be a directory"):
+        mount_point(root, "/mnt")
+    assert mount_point(root, "/etc/hosts").is_file()
+    assert not (root / "etc/hosts").is_symlink()
+    assert list(outside.iterdir()) == []

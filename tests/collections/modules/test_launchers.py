@@ -1,0 +1,406 @@
+"""tpufleet_launch: JAX, PyTorch and PyTorch/XLA trainers, as real processes of the program."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from harness.playbooks import ROOT
+
+sys.path.insert(0, str(ROOT / "roles/run/files"))
+from launch_torch import Place
+from launch_torch_tpu import torch_tpu_variables
+
+LAUNCH = (sys.executable, "-I", str(ROOT / "roles/run/files/tpufleet_launch"))
+"""How the program's first line runs it."""
+SHOW_ENVIRONMENT = """
+import json, os, pathlib
+pathlib.Path(os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
+"""
+COUNT_TERM = """
+import os, pathlib, signal, sys, time
+count = 0
+def note(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGTERM, note)
+rank = os.environ["RANK"]
+pathlib.Path(rank).touch()
+while not count:
+    time.sleep(0.05)
+time.sleep(2)  # a second TERM would arrive now
+pathlib.Path("terms-" + rank).write_text(str(count))
+sys.exit(75)
+"""
+EXITS = """
+import os, signal, sys, time
+code = int(sys.argv[1 + int(os.environ["RANK"])])
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+JAX_TRAINER = """
+import json, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+import jax
+import neighbour
+from jax.experimental.multihost_utils import process_allgather
+total = process_allgather(jax.numpy.ones(1) + jax.process_index()).sum()
+found = [__name__, sys.argv[1:], jax.process_count(), float(total)]
+path = pathlib.Path("found-%d" % jax.process_index())
+path.with_suffix(".new").write_text(json.dumps(found))
+path.with_suffix(".new").rename(path)
+signal.pause()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def contract(workers: int = 1, worker: int = 0, port: int = 0) -> dict[str, str]:
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "TPUFLEET_COORDINATOR": f"127.0.0.1:{port or 8476}",
+        "TPUFLEET_NUM_PROCESSES": str(workers),
+        "TPUFLEET_PROCESS_ID": str(worker),
+    }
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """The processes of a test; what is left of their groups is killed at its end."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        finally:
+            process.communicate()
+
+
+def launch(
+    folder: Path, *words: str, environ: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*LAUNCH, *words],
+        cwd=folder,
+        env=contract() if environ is None else environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=90)
+    return process.returncode, out, errors
+
+
+def wait_for(*paths: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, paths
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("variables", "device"),
+    [
+        ({}, "CPU"),
+        ({"TPU_VISIBLE_CHIPS": "0"}, "TPU"),
+        ({"TPU_VISIBLE_CHIPS": "0", "JAX_PLATFORMS": "cpu"}, "CPU"),
+        ({"TPU_VISIBLE_CHIPS": "0", "PJRT_DEVICE": "CPU"}, "CPU"),
+    ],
+)
+def test_xla_chooses_the_device_and_becomes_the_command(tmp_path, variables, device):
+    program = "import os, sys; print(os.getpid(), os.environ['PJRT_DEVICE'], *sys.argv[1:])"
+    words = ("xla", "--", "python", "-c", program, "--", "a b")
+
+    process = launch(tmp_path, *words, environ=contract() | variables)
+
+    assert ended(process) == (0, f"{process.pid} {device} -- a b\n", "")
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, ""), ({"LD_LIBRARY_PATH": "/a"}, ":/a")])
+def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, given, found):
+    (tmp_path / "uv/bin").mkdir(parents=True)
+    (tmp_path / "uv/bin/python3.12").touch()
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python").symlink_to(tmp_path / "uv/bin/python3.12")
+    environ = contract() | given | {"VIRTUAL_ENV": str(tmp_path / "env")}
+    show = ("xla", "--", "sh", "-c", "echo $LD_LIBRARY_PATH")
+
+    without = ended(launch(tmp_path, *show, environ=environ))
+    (tmp_path / "uv/lib").mkdir()
+    (tmp_path / "uv/lib/libpython3.12.so.1.0").touch()
+    beside = ended(launch(tmp_path, *show, environ=environ))
+
+    assert without == (0, f"{found[1:]}\n", "")
+    assert beside == (0, f"{tmp_path}/uv/lib{found}\n", "")
+
+
+@pytest.mark.parametrize("words", [("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py")])
+def test_jax_connects_the_processes_of_a_run_before_the_trainer_starts(tmp_path, started, words):
+    for folder in (tmp_path, tmp_path / "sub"):
+        folder.mkdir(exist_ok=True)
+        (folder / "trainer.py").write_text(JAX_TRAINER)
+        (folder / "neighbour.py").touch()
+    port = free_port()
+    for worker in range(2):
+        environ = contract(2, worker, port) | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        }
+        command = ("jax", "--", "python", *words, "--steps", "3")
+        started.append(launch(tmp_path, *command, environ=environ))
+    files = [tmp_path / f"found-{worker}" for worker in range(2)]
+    wait_for(*files)
+    for process in started:
+        process.terminate()
+
+    for process, file in zip(started, files, strict=True):
+        code, _, errors = ended(process)
+        assert code == 75, errors
+        assert json.loads(file.read_text()) == ["__main__", ["--steps", "3"], 2, 3.0]
+
+
+def test_jax_starts_the_trainer_of_one_worker_unchanged(tmp_path):
+    program = "import os, sys; print(os.getpid(), 'jax' in sys.modules)"
+
+    process = launch(tmp_path, "jax", "--", "python", "-c", program)
+
+    assert ended(process) == (0, f"{process.pid} False\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [["./train.sh"], ["python", "-c", "pass"], ["python", "-u"], ["python", "-m"]]
+)
+def test_jax_refuses_what_it_cannot_run_after_initialize(tmp_path, command):
+    code, _, errors = ended(launch(tmp_path, "jax", "--", *command, environ=contract(2)))
+
+    assert code == 2
+    assert "expected a Python module or script" in errors
+    assert "python -m MODULE" in errors
+
+
+def test_torch_numbers_the_ranks_of_all_workers(tmp_path):
+    environ = contract(2, 1, 9000) | {"OMP_NUM_THREADS": "7"}
+    command = ("torch", "--processes", "2", "--", "python", "-c", SHOW_ENVIRONMENT)
+
+    assert ended(launch(tmp_path, *command, environ=environ)) == (0, "", "")
+
+    for local in range(2):
+        found = json.loads((tmp_path / str(2 + local)).read_text())
+        expected = {
+            "RANK": str(2 + local),
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "NNODES": "2",
+            "NODE_RANK": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "9000",
+        }
+        assert found.items() >= (environ | expected).items()
+
+
+def test_torch_becomes_the_only_rank_of_a_worker_without_chips(tmp_path):
+    program = "import os; print(os.getpid(), os.environ['RANK'], os.environ['WORLD_SIZE'])"
+    command = ("torch", "--", "python", "-c", program)
+
+    process = launch(tmp_path, *command, environ=contract(3, 2))
+
+    assert ended(process) == (0, f"{process.pid} 2 3\n", "")
+
+
+def test_torch_starts_a_rank_for_each_chip(tmp_path):
+    environ = contract() | {"TPU_VISIBLE_CHIPS": "0,1,2"}
+    command = ("torch", "--", "python", "-c", SHOW_ENVIRONMENT)
+
+    assert ended(launch(tmp_path, *command, environ=environ)) == (0, "", "")
+
+    assert {file.name for file in tmp_path.iterdir()} == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ((0, 0, 0), 0),
+        ((75, 75, 75), 75),
+        ((0, 75, 0), 1),
+        ((0, 3, 75), 3),
+        ((75, -signal.SIGABRT, 0), -signal.SIGABRT),
+        ((0, 0, -(signal.SIGRTMIN + 1)), -(signal.SIGRTMIN + 1)),
+    ],
+)
+def test_torch_exits_as_its_ranks_did(tmp_path, codes, code):
+    words = ("torch", "--processes", "3", "--", "python", "-c", EXITS, *map(str, codes))
+
+    found, _, errors = ended(launch(tmp_path, *words))
+
+    assert found == code
+    assert bool(errors) == (code not in (0, 75))
+
+
+def test_torch_ends_the_other_ranks_when_one_has_failed(tmp_path, started):
+    others_wait = "if rank == '1' and len(os.listdir()) == 3:\n        sys.exit(9)\n    time.sleep"
+    program = COUNT_TERM.replace("time.sleep", others_wait, 1)
+    started.append(launch(tmp_path, "torch", "--processes", "3", "--", "python", "-c", program))
+
+    code, _, errors = ended(started[0])
+
+    assert code == 9
+    assert "rank 1 of this worker exited with 9" in errors
+    assert [(tmp_path / f"terms-{rank}").read_text() for rank in (0, 2)] == ["1", "1"]
+
+
+@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["to the group", "to the launcher"])
+def test_each_rank_receives_one_sigterm(tmp_path, started, send):
+    words = ("torch", "--processes", "2", "--", "python", "-c", COUNT_TERM)
+    started.append(launch(tmp_path, *words))
+    wait_for(tmp_path / "0", tmp_path / "1")
+
+    send(started[0].pid, signal.SIGTERM)
+
+    assert ended(started[0]) == (75, "", "")
+    assert [(tmp_path / f"terms-{rank}").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_nothing_is_left_when_the_launcher_is_killed_with_its_group(tmp_path, started):
+    started.append(launch(tmp_path, "torch", "--processes", "2", "--", "python", "-c", COUNT_TERM))
+    wait_for(tmp_path / "0", tmp_path / "1")
+
+    os.killpg(started[0].pid, signal.SIGKILL)
+
+    assert ended(started[0])[0] == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while group_exists(started[0].pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("launcher", ["jax", "torch", "xla"])
+def test_a_program_that_does_not_exist_is_named(tmp_path, launcher):
+    code, _, errors = ended(launch(tmp_path, launcher, "--", "pyhton", "train.py"))
+
+    assert code == 127
+    assert errors.startswith("tpufleet_launch: pyhton: No such file or directory. Name a program")
+
+
+@pytest.mark.parametrize("launcher", ["jax", "torch"])
+def test_a_launcher_outside_of_a_run_says_where_it_belongs(tmp_path, launcher):
+    environ = {"PATH": os.environ["PATH"]}
+    code, _, errors = ended(launch(tmp_path, launcher, "--", "python", "a.py", environ=environ))
+
+    assert code == 2
+    assert "ansible-playbook train.yml -e command=" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["torch"], "no command. Write it after --: tpufleet_launch torch -- python"),
+        (["torch", "--processes", "0", "--", "python"], "a number from 1 to 9999, not '0'"),
+        (["tourch", "--", "python"], "invalid choice: 'tourch'"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_what_was_expected(tmp_path, words, said):
+    code, _, errors = ended(launch(tmp_path, *words))
+
+    assert code == 2
+    assert said in errors
+
+
+def test_help_shows_each_launcher_with_an_example(tmp_path):
+    code, out, _ = ended(launch(tmp_path, "--help"))
+
+    assert code == 0
+    for launcher in ("jax", "torch", "xla"):
+        assert f"tpufleet_launch {launcher} -- python" in out
+        assert ended(launch(tmp_path, launcher, "--help"))[0] == 0
+
+
+@pytest.fixture
+def metadata() -> Iterator[tuple[str, dict[str, str]]]:
+    """The address and the attributes of a metadata server: those of worker 1 of a v4-16."""
+    attributes = {
+        "tpu-env": "ACCELERATOR_TYPE: 'v4-16'\nCHIPS_PER_HOST_BOUNDS: '2,2,1'\n"
+        "HOST_BOUNDS: '1,1,2'\nWORKER_ID: '1'\n",
+        "worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3",
+        "agent-worker-number": "1",
+    }
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = attributes.get(self.path.rpartition("/")[2])
+            self.send_response(200 if found is not None else 404)
+            self.end_headers()
+            self.wfile.write((found or "").encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/attributes/", attributes
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worker(metadata):
+    address, _ = metadata
+
+    assert torch_tpu_variables(Place("10.0.0.2", 8476, 2, 1), 2, address) == {
+        "TPU_WORKER_HOSTNAMES": "10.0.0.2,10.0.0.3",
+        "TORCH_TPU_SLICEBUILDER_ADDRESSES": (
+            "10.0.0.2:8070,10.0.0.2:8071,10.0.0.3:8070,10.0.0.3:8071"
+        ),
+        "TORCH_TPU_TOPOLOGY": "2,2,2",
+        "TORCH_TPU_DEVICES_PER_HOST": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "said"),
+    [
+        ((1, 0), {}, "this is worker 0 of 1 of the run, but worker 1 of 2 of the TPU"),
+        ((2, 0), {}, "this is worker 0 of 2 of the run, but worker 1 of 2 of the TPU"),
+        ((2, 1), {"worker-network-endpoints": "10.0.0.2,$(reboot)"}, "$(reboot)"),
+        ((2, 1), {"tpu-env": "HOST_BOUNDS: '1,1,2'\n"}, "no bounds of chips and hosts"),
+        ((2, 1), {"tpu-env": None}, "404"),
+    ],
+)
+def test_torch_tpu_gets_no_variables_if_the_tpu_s_shape_is_not_that_of_the_run(
+    metadata, place, changed, said, capfd
+):
+    address, attributes = metadata
+    attributes.update(changed)
+
+    assert torch_tpu_variables(Place("10.0.0.2", 8476, *place), 4, address) == {}
+    assert said in capfd.readouterr().err

@@ -1,0 +1,265 @@
+"""A lock file that the controller makes from requirements of a user, from an index on disk."""
+
+import hashlib
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import packages
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.own_lock import (
+    LockError,
+    Sources,
+    extra_words,
+    is_current,
+    lock_text,
+    own_lock,
+    stale_lock,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collections.package_index import publish, variables
+
+
+class Desk:
+    """A user's directory with an index, whose project pins pear 1.0 although 2.0 is newer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.index, self.lock = folder / "index", folder / "mine.lock"
+        publish(self.index, "apple", "1.0", needs="pear")
+        publish(self.index, "fig", "1.0")
+        publish(self.index, "pear", "1.0")
+        publish(self.index, "pear", "2.0")
+        project = folder / "project"
+        project.mkdir()
+        (project / "worker-cpu.in").write_text("pear\n")
+        (project / "worker-cpu.lock").write_text("pear==1.0\n")
+        (project / "dev.lock").write_text("")
+        self.file = folder / "mine.in"
+        self.file.write_text("apple\n")
+        self.sources = Sources(self.file, (), project, "worker-cpu")
+
+    def make(self, *, upgrade: bool = False, **changes) -> list[str]:
+        """Make the lock file and return what it pins."""
+        sources = replace(self.sources, **changes)
+        self.lock.write_text(lock_text(sources, self.lock, variables(self.index), upgrade))
+        assert is_current(sources, self.lock)
+        return packages(self.lock.read_text())
+
+
+@pytest.fixture
+def desk(tmp_path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_file_of_requirements_is_the_whole_environment(desk):
+    assert desk.make() == ["apple==1.0", "pear==1.0"]
+    assert desk.lock.read_text().count("--hash=sha256:") == 2
+
+
+def test_versions_of_the_project_are_only_preferred_by_a_file(desk):
+    desk.file.write_text("apple\npear >= 2\n")
+
+    assert desk.make() == ["apple==1.0", "pear==2.0"]
+
+
+def test_extras_are_added_to_a_file(desk):
+    assert desk.make(extras=("fig",)) == ["apple==1.0", "fig==1.0", "pear==1.0"]
+
+
+def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(desk):
+    made = [desk.make(requirements=None, extras=("fig",), upgrade=upgrade) for upgrade in (0, 1)]
+
+    assert made == [["fig==1.0", "pear==1.0"]] * 2
+
+
+def test_a_changed_file_keeps_versions_and_an_update_does_not(desk):
+    desk.make()
+    publish(desk.index, "apple", "1.1", needs="pear")
+    desk.file.write_text("apple\nfig\n")
+    assert not is_current(desk.sources, desk.lock)
+
+    assert desk.make() == ["apple==1.0", "fig==1.0", "pear==1.0"]
+    assert desk.make(upgrade=True) == ["apple==1.1", "fig==1.0", "pear==2.0"]
+
+
+def test_comments_and_newer_versions_outdate_no_lock_file(desk):
+    desk.make()
+    publish(desk.index, "apple", "1.1")
+
+    desk.file.write_text("# what I need\n\napple  # for pies\n")
+
+    assert is_current(desk.sources, desk.lock)
+
+
+@pytest.mark.parametrize("option", ["-r more.in", "-c more.in", "--requirement=more.in"])
+def test_a_file_that_is_included_outdates_the_lock_file(desk, option):
+    more = desk.file.with_name("more.in")
+    more.write_text("pear < 2\n")
+    desk.file.write_text(f"apple\n{option}\n")
+    desk.make()
+
+    more.write_text("pear >= 2\n")
+
+    assert not is_current(desk.sources, desk.lock)
+    assert "pear==2.0" in desk.make()
+
+
+def test_a_pyproject_file_names_requirements_too(desk):
+    file = desk.file.with_name("pyproject.toml")
+    file.write_text('[project]\nname = "mine"\nversion = "1"\ndependencies = ["fig"]\n')
+
+    assert desk.make(requirements=file) == ["fig==1.0"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ("quince", "Because quince was not found in"),
+        ("pear==3", "there is no version of pear==3"),
+        ("pear pear", "Couldn't parse requirement in `.*mine.in`"),
+    ],
+)
+def test_what_cannot_be_locked_is_one_line_with_the_command_and_changes_no_lock(
+    desk, wanted, reason
+):
+    desk.make()
+    before = desk.lock.read_text()
+    desk.file.write_text(f"{wanted}\n")
+
+    with pytest.raises(LockError, match=rf"mine.in: cannot be locked \(.*{reason}") as error:
+        desk.make()
+
+    assert str(error.value).endswith(f"ansible-playbook setup.yml -e requirements={desk.file}")
+    assert "\n" not in str(error.value)
+    assert desk.lock.read_text() == before
+
+
+def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_ones_own(desk, monkeypatch):
+    wheels = desk.file.with_name("wheels")
+    desk.file.write_text("quince\n")
+    (desk.index / "quince").mkdir()
+    (desk.index / "quince/index.html").write_text(
+        '<a href="quince-1.0.tar.gz">quince-1.0.tar.gz</a>'
+    )
+    with pytest.raises(LockError, match=r"no usable wheels.* Build a wheel for jax_own_wheels"):
+        desk.make()
+
+    publish(wheels, "quince", "1.0")
+    monkeypatch.setenv("UV_FIND_LINKS", str(wheels / "quince"))
+
+    assert desk.make() == ["quince==1.0"]
+    (wheel,) = (wheels / "quince").glob("*.whl")
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in desk.lock.read_text()
+
+
+@pytest.mark.parametrize("option", ["", "-e "])
+def test_a_directory_which_no_worker_has_is_refused(desk, option):
+    project = desk.file.with_name("lib")
+    project.mkdir()
+    (project / "pyproject.toml").write_text('[project]\nname = "lib"\nversion = "1"\n')
+    desk.file.write_text(f"apple\n{option}./lib\n")
+
+    with pytest.raises(LockError, match=r"cannot be locked \(.*lib\).* -e code="):
+        desk.make()
+
+
+@pytest.mark.parametrize("path", ["nowhere.in", "."])
+def test_a_file_that_cannot_be_read_is_named(desk, path):
+    with pytest.raises(LockError, match=r"cannot be read .* -e requirements=FILE$"):
+        desk.make(requirements=desk.file.parent / path)
+
+
+@pytest.mark.parametrize("extra", ["--index-url=http://x", "-r /etc/passwd", "../mine", "a\nb"])
+def test_an_extra_is_a_requirement_and_no_option_of_uv(desk, extra):
+    with pytest.raises(LockError, match="is not a requirement"):
+        desk.make(extras=(extra,))
+
+
+def test_the_lock_file_is_beside_the_requirements(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert own_lock("mine.in", [], "worker-cpu", "/locks", "/project") == f"{tmp_path}/mine.lock"
+    of_extras = own_lock("", ["fig", "apple"], "worker-tpu", "/l", "/project")
+    assert of_extras.startswith("/l/worker-tpu-apple-fig-")
+    assert own_lock(None, "fig,apple", "worker-tpu", "/l", "/project") == of_extras
+    assert own_lock(None, [], "worker-tpu", "/l", "/project") == ""
+    with pytest.raises(AnsibleFilterError, match="-e jax_lock="):
+        own_lock("mine.lock", [], "worker-cpu", "/locks", "/project")
+
+
+def test_requirements_with_different_extras_have_different_lock_files(tmp_path):
+    file = str(tmp_path / "mine.in")
+    extras = [[], ["fig"], ["fig<2"], ["apple"]]
+
+    found = [Path(own_lock(file, each, "worker-cpu", "/l", "/project")) for each in extras]
+
+    assert len(set(found)) == len(extras)
+    assert {path.parent for path in found} == {tmp_path}
+
+
+def test_the_requirements_of_one_file_are_locked_once_for_all_platforms(tmp_path):
+    file = str(tmp_path / "mine.in")
+    names = ("worker-cpu", "worker-tpu")
+
+    assert len({own_lock(file, ["fig"], name, "/l", "/project") for name in names}) == 1
+
+
+def test_variables_and_the_home_directory_in_the_path_of_requirements_are_replaced(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    for file in ("~/mine.in", "$HOME/mine.in"):
+        assert own_lock(file, [], "worker-cpu", "/l", "/project") == f"{tmp_path}/mine.lock"
+
+
+def test_versions_of_an_extra_have_different_lock_files():
+    extras = ["fig<0.5", "fig>=0.5", "fig==0.5"]
+
+    assert len({own_lock(None, [each], "worker-tpu", "/l", "/project") for each in extras}) == 3
+
+
+def test_a_lock_file_that_setup_did_not_make_is_never_replaced(desk):
+    desk.lock.write_text("apple==0.9\n")
+
+    with pytest.raises(LockError, match=f"does not replace it. .* -e jax_lock={desk.lock}$"):
+        is_current(desk.sources, desk.lock)
+
+
+def test_the_option_of_extras_can_be_pasted(desk):
+    sources = replace(desk.sources, requirements=None, extras=("einops >= 0.8", "fig"))
+
+    option, value = shlex.split(sources.option())
+
+    assert (option, json.loads(value)) == ("-e", {"worker_extras": ["einops >= 0.8", "fig"]})
+
+
+@given(st.lists(st.text(min_size=1)))
+def test_extras_name_a_file_in_the_directory_of_lock_files(extras):
+    found = own_lock(None, extras, "worker-tpu", "/locks", "/project")
+
+    assert bool(found) == bool(extra_words(extras))
+    assert not found or Path(found).parent == Path("/locks")
+    assert own_lock(None, extras[::-1], "worker-tpu", "/locks", "/project") == found
+
+
+def test_a_lock_file_is_stale_once_its_requirements_have_changed(desk, tmp_path):
+    (tmp_path / "requirements").symlink_to(desk.sources.project)
+    desk.make(project=tmp_path / "requirements")
+
+    def warning() -> str:
+        return stale_lock(str(desk.lock), str(desk.file), [], "worker-cpu", str(tmp_path))
+
+    desk.file.write_text("# A comment changes nothing.\napple\n")
+    assert warning() == ""
+    desk.file.write_text("apple\nfig\n")
+    assert warning().startswith(f"{desk.file}: changed since setup made mine.lock")
+    assert warning().endswith(f"ansible-playbook setup.yml -e requirements={desk.file}")
+    desk.lock.write_text("apple==1.0\n")  # not made by setup
+    assert warning() == ""
+    desk.lock.unlink()
+    assert warning() == ""

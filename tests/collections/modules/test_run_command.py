@@ -1,0 +1,187 @@
+"""A command of a run's trainer on a worker. The environment, release and device are the test's."""
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
+    COMPLETE,
+    env_id,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
+    MANIFEST,
+    build,
+    dump,
+    release_id,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.user_process import (
+    MOST_OUTPUT,
+    run_as_user,
+)
+from ansible_collections.tpufleet.core.plugins.modules import run_command
+
+from harness.valid_record import launch_fields, launch_spec, process
+from tests.collections.running_modules import run_module
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="the command changes its user")
+USER = pwd.getpwuid(os.getuid()).pw_name
+SHOW = """
+import os, sys
+config = open(sys.argv[1]).read()
+print(os.environ["TPUFLEET_RUN"], repr(config), sys.argv[2:], os.environ.get("TOKEN_OF_MINE"))
+print("\\x1b[2Jhere", os.path.basename(os.getcwd()) == sys.argv[2])
+sys.exit(int(os.environ.get("EXIT", 0)))
+"""
+
+
+class Worker:
+    """A worker's directories with an environment and a release; its device is accel0."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.state = folder / "opt", folder / "var"
+        (self.root / "bin").mkdir(parents=True)
+        minor = sys.version_info.minor
+        program = self.root / f"bin/python3.{minor}"
+        program.symlink_to(sys.executable)
+        (self.root / "bin/python").symlink_to(program)
+        self.env = self.root / "envs" / env_id("ab" * 32, minor)
+        (self.env / "bin").mkdir(parents=True)
+        (self.env / "bin/python").symlink_to(sys.executable)
+        (self.env / COMPLETE).write_text("{}")
+        code = folder / "code"
+        code.mkdir()
+        (code / "show.py").write_text(SHOW)
+        entries = build(code, ["show.py"])
+        self.release = release_id(entries)
+        (code / MANIFEST).write_text(dump(entries))
+        (self.root / "releases").mkdir()
+        code.rename(self.root / "releases" / self.release)
+        (folder / "accel0").touch()
+        self.device = folder / "accel0"
+
+    def run(self, *, check: bool = False, secrets: dict | None = None, **fields) -> dict:
+        given = {
+            "release": self.release,
+            "command": ["python", "show.py", "{config}", self.release],
+            "compile_cache": "",
+            "env": {},
+            "workers": 1,
+            "placement": ["pod-w0"],
+        }
+        return run_module(
+            "run_command",
+            check=check,
+            launch={"run": "mine", **launch_fields(**(given | fields))},
+            secrets=secrets or {},
+            device_glob=str(self.device.with_name("accel*")),
+            user=USER,
+            root=str(self.root),
+            state_dir=str(self.state),
+            seconds=20,
+        )
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    found = Worker(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return found
+
+
+def test_the_command_runs_in_the_release_with_the_config_and_returns_its_output(worker):
+    answer = worker.run(secrets={"TOKEN_OF_MINE": "a-long-secret"})
+
+    first, second = answer["output"]
+    assert first.startswith(f"mine 'steps: 10\\n' ['{worker.release}']")
+    assert second == " [2Jhere True"  # without the escape character
+    assert "a-long-secret" not in answer["process_output"]
+    assert not answer["changed"]
+
+
+def test_a_failure_is_one_line_with_the_exit_code(worker):
+    answer = worker.run(env={"EXIT": "2"})
+
+    assert answer["failed"]
+    assert "show.py" in answer["msg"]
+    assert "exit code 2: " in answer["msg"]
+
+
+def test_a_held_device_is_refused_with_its_holder(worker):
+    code = "import sys; held = open(sys.argv[1]); print('open', flush=True); input()"
+    words = [sys.executable, "-c", code, str(worker.device)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"open\n"
+        held = worker.run()
+        on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
+        unset = worker.run(env={"JAX_PLATFORMS": ""})  # JAX chooses the TPU
+        child.communicate(b"\n")
+
+    assert f"(pid {child.pid}) holds {worker.device}" in held["msg"]
+    assert "playbooks/kill.yml -e strays=true, or use the CPU" in held["msg"]
+    assert on_cpu["output"]
+    assert unset["msg"] == held["msg"]
+
+
+@pytest.mark.parametrize(("chip", "blamed"), [(0, "early"), (1, "late"), (-1, "early")])
+def test_a_held_device_is_blamed_on_the_run_of_its_chip(tmp_path, monkeypatch, chip, blamed):
+    paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
+    for number, name in enumerate(("early", "late")):
+        paths.unit_dir(name).mkdir(parents=True)
+        launch = {"spec": launch_spec(run=name, chip=number).to_json()}
+        (paths.unit_dir(name) / "launch.json").write_text(json.dumps(launch))
+    monkeypatch.setattr(run_command, "active_runs", lambda: ["early", "late"])
+    monkeypatch.setattr(run_command, "holders", lambda glob, chip: ["python (pid 7) holds it"])
+
+    found = run_command.device_problem(process(chip=chip), "/dev/accel*", paths)
+
+    assert found.startswith(f"run {blamed} holds the devices (python (pid 7) holds it). Stop it")
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    """A program that starts a process in another session, which keeps its output open."""
+    file = tmp_path / "pid"
+    yield (
+        "import subprocess, time; child = subprocess.Popen(['sleep', '60'], start_new_session=True)"
+        f"; open({str(file)!r}, 'w').write(str(child.pid)); "
+    )
+    os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_the_end_of_the_output_is_returned_when_the_command_exits(daemon):
+    words = [sys.executable, "-c", f"{daemon}print('x' * (2 << 20)); print('end')"]
+
+    done = run_as_user(words, dict(os.environ), 30, USER)
+
+    assert (done.returncode, len(done.stdout)) == (0, MOST_OUTPUT)
+    assert done.stdout.endswith("x\nend\n")
+
+
+def test_a_command_that_takes_too_long_is_killed(daemon):
+    words = [sys.executable, "-c", f"{daemon}time.sleep(60)"]
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_as_user(words, dict(os.environ), 2, USER)
+
+
+def test_a_dry_run_starts_nothing_and_says_whether_the_release_is_missing(worker):
+    there = worker.run(check=True)
+    missing = worker.run(check=True, release="f" * 16)
+
+    assert (there["output"], there["release_is_missing"]) == ([], False)
+    assert missing["release_is_missing"]
+    assert not worker.state.exists()
+
+
+def test_a_missing_environment_is_an_error_with_the_command_that_creates_it(worker):
+    answer = worker.run(requirements="cd" * 32)
+
+    assert answer["msg"] == (
+        "the Python environment of run mine is missing. Create it: ansible-playbook setup.yml"
+    )

@@ -1,0 +1,153 @@
+"""Processes that hold a device without being a run. A device is a file of the test."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.strays import end, strays
+
+from tests.collections.running_modules import run_module
+
+HOLD = """
+import os, signal, sys
+if sys.argv[2] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if sys.argv[2] == "releases":
+    signal.signal(signal.SIGTERM, lambda *_: held.close())
+held = open(sys.argv[1])
+print("holding", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def pattern(tmp_path):
+    (tmp_path / "accel0").touch()
+    return f"{tmp_path}/accel*"
+
+
+@pytest.fixture
+def holder(pattern):
+    """Start processes that hold the device; they are killed after the test."""
+    started = []
+
+    def hold(how: str = "holds") -> subprocess.Popen[str]:
+        device = pattern.replace("*", "0")
+        child = subprocess.Popen(
+            [sys.executable, "-c", HOLD, device, how], stdout=subprocess.PIPE, text=True
+        )
+        started.append(child)
+        assert child.stdout.readline() == "holding\n"
+        return child
+
+    yield hold
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start(pattern, holder):
+    before = int(time.time()) - 1
+    child = holder()
+    [found] = strays(pattern)
+
+    assert found.pid == child.pid
+    assert found.user == "root" if os.getuid() == 0 else found.user
+    assert found.command.startswith(sys.executable)
+    assert found.device == pattern.replace("*", "0")
+    began = time.mktime(time.strptime(found.since, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    assert before - 1 <= began <= time.time() + 1
+
+
+def fake_proc(root: Path, cgroup: str, command: bytes = b"python\0x.py\0") -> Path:
+    """Write a /proc with one process, 7, that holds /…/accel0."""
+    folder = root / "proc/7"
+    (folder / "fd").mkdir(parents=True)
+    (root / "accel0").touch()
+    (folder / "fd/3").symlink_to(root / "accel0")
+    (root / "proc/stat").write_text("cpu 1 2\nbtime 1000\n")
+    (folder / "stat").write_text(f"7 (a) S (b) S {'0 ' * 18}4200 0\n")
+    (folder / "status").write_text("Name:\tx\nUid:\t0\t5\t5\t5\n")
+    (folder / "cgroup").write_text(cgroup)
+    (folder / "cmdline").write_bytes(command)
+    return root / "proc"
+
+
+UNIT = "tpufleet-run@mine.service"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "is_stray"),
+    [
+        (f"0::/system.slice/system-tpufleet\\x2drun.slice/{UNIT}\n", False),
+        (f"0::/system.slice/{UNIT}/below\n", False),
+        (f"1:name=systemd:/system.slice/{UNIT}\n0::/\n", False),
+        ("0::/system.slice/tpufleet-jupyter.service\n", True),
+        ("0::/user.slice/user-0.slice/session-1.scope\n", True),
+        (f"0::/user.slice/user@1000.service/app.slice/{UNIT}\n", True),
+        (f"0::/system.slice/x{UNIT}\n", True),
+    ],
+)
+def test_only_a_process_in_the_unit_of_a_run_is_no_stray(tmp_path, cgroup, is_stray):
+    found = strays(f"{tmp_path}/accel*", fake_proc(tmp_path, cgroup))
+    assert [stray.pid for stray in found] == ([7] if is_stray else [])
+
+
+@pytest.mark.parametrize("unreadable", ["cgroup", "stat", "status", "fd"])
+def test_a_process_that_cannot_be_read_is_no_stray(tmp_path, unreadable):
+    proc = fake_proc(tmp_path, "0::/\n")
+    (proc / "7" / unreadable).rename(tmp_path / "gone")
+    assert strays(f"{tmp_path}/accel*", proc) == []
+
+
+def test_a_command_line_is_shown_without_control_characters_and_shortened(tmp_path):
+    proc = fake_proc(tmp_path, "0::/\n", b"x\0\x1b[31m" + b"y" * 500 + b"\xff\0")
+    [found] = strays(f"{tmp_path}/accel*", proc)
+    assert found.command.startswith("x ?[31myyy")
+    assert len(found.command) < 130
+    assert found.command.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("holds", -signal.SIGTERM), ("stubborn", -signal.SIGKILL)]
+)
+def test_a_process_gets_term_and_if_it_stays_kill(pattern, holder, how, code):
+    child = holder(how)
+    assert end(strays(pattern), pattern, 0.5) == []
+    assert child.wait(10) == code
+
+
+def test_a_process_that_has_released_the_device_is_not_killed(pattern, holder):
+    child = holder("releases")
+    assert end(strays(pattern), pattern, 0.5) == []
+    assert child.poll() is None
+
+
+def test_another_process_that_has_taken_the_pid_gets_no_signal(pattern, holder):
+    child = holder()
+    [found] = strays(pattern)
+    end([replace(found, started_ticks=found.started_ticks - 1)], pattern, 0.1)
+    assert child.poll() is None
+
+
+def test_a_process_that_came_after_the_list_was_shown_is_left_alone(pattern, holder):
+    shown, later = holder(), holder()
+    listed = [stray for stray in strays(pattern) if stray.pid == shown.pid]
+    end(listed, pattern, 0.5)
+    assert shown.wait(10) == -signal.SIGTERM
+    assert later.poll() is None
+
+
+def test_the_module_without_a_choice_only_lists(pattern, holder):
+    child = holder()
+    listed = run_module("stray", device_glob=pattern)
+    assert not listed["changed"]
+    assert [stray["pid"] for stray in listed["strays"]] == [child.pid]
+    assert child.poll() is None

@@ -1,0 +1,111 @@
+"""tpufleet-python, installed as the role run installs it, in an own directory."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.playbooks import ROOT
+
+ROLE = ROOT / "roles/run"
+ASK = "import os, sys; print(sys.path[1:2], os.getcwd(), os.environ.get('LD_PRELOAD'))"
+
+
+def installed_files() -> list[str]:
+    """Return the programs and modules that the role installs."""
+    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
+    [copied] = [task for task in tasks if "ansible.builtin.copy" in task]
+    return copied["loop"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A worker's /opt/tpufleet after setup, without a release; its devices are /…/accel*."""
+    root = tmp_path / "opt"
+    (root / "bin/worker").mkdir(parents=True)
+    for name in installed_files():
+        shutil.copy(ROLE / "files" / name, root / "bin" / name)
+    env = root / "envs/0123456789abcdef"
+    (env / "bin").mkdir(parents=True)
+    (env / "bin/python").symlink_to(sys.executable)
+    stamp = {"content": "c", "environment": env.name, "device_glob": f"{tmp_path}/accel*"}
+    (root / "ready.json").write_text(json.dumps(stamp))
+    return root
+
+
+@pytest.fixture
+def release(root: Path) -> Path:
+    """The release that was pushed last, with a module ``trainer``."""
+    release = root / "releases/aaaa"
+    release.mkdir(parents=True)
+    (release / "trainer.py").write_text("import sys; print('trained', sys.argv[1])\n")
+    (root / "current").symlink_to("releases/aaaa")
+    return release
+
+
+@pytest.fixture
+def one_run(tmp_path: Path) -> str:
+    """A path of programs on which systemctl shows one active run."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    systemctl = folder / "systemctl"
+    systemctl.write_text("#!/bin/sh\necho tpufleet-run@mine.service loaded active running x\n")
+    systemctl.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def ask(root: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [root / "bin/tpufleet-python", *words],
+        env={"PATH": os.environ["PATH"], **variables},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_module_of_the_release_runs_in_the_users_directory(root, release):
+    done = ask(root, "-m", "trainer", "well")
+    assert (done.stdout, done.stderr, done.returncode) == ("trained well\n", "", 0)
+
+    asked = ask(root, "-c", ASK, LD_PRELOAD="")
+    assert asked.stdout.split() == [f"['{release}']", str(root), "None"]
+
+
+def test_the_path_of_the_user_follows_the_release(root, release):
+    asked = ask(root, "-c", "import sys; print(*sys.path[1:3])", PYTHONPATH="/mine")
+    assert asked.stdout.split() == [str(release), "/mine"]
+
+
+def test_without_a_release_python_runs_and_the_command_to_push_one_is_shown(root):
+    done = ask(root, "-c", "print(1)")
+    assert done.stdout == "1\n"
+    assert "no release was pushed to this worker" in done.stderr
+
+
+@pytest.mark.parametrize("lost", ["ready.json", "envs/0123456789abcdef/bin/python"])
+def test_without_an_environment_the_error_names_setup(root, release, lost):
+    (root / lost).unlink()
+    done = ask(root, "-c", "print(1)")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Create it: ansible-playbook setup.yml" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("devices", "platforms", "is_shown"),
+    [(1, {}, True), (0, {}, False), (1, {"JAX_PLATFORMS": "cpu"}, False)],
+)
+def test_a_run_that_holds_the_devices_is_named(
+    root, release, tmp_path, one_run, devices, platforms, is_shown
+):
+    for number in range(devices):
+        (tmp_path / f"accel{number}").touch()
+    done = ask(root, "-c", "print(1)", **{"PATH": one_run, **platforms})
+    assert done.stdout == "1\n"
+    assert ("kill.yml -e run=mine" in done.stderr) == is_shown

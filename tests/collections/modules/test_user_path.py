@@ -1,0 +1,50 @@
+"""Files that users name, and directories of wheels in the variables of uv and pip."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.user_path import (
+    find_links,
+    user_path,
+)
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """The current directory and the project's, each with a file of its own."""
+    for name in ("here", "project"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.in").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["here", "project"])
+def test_a_relative_path_is_found_here_or_in_the_project(folders, name):
+    found = user_path(f"{name}.in", str(folders / "project"))
+
+    assert found == f"{folders}/{name}/{name}.in"
+
+
+def test_a_file_that_is_nowhere_is_one_of_the_current_directory(folders):
+    assert user_path("x.in", str(folders / "project")) == f"{folders}/here/x.in"
+
+
+def test_no_path_stays_no_path(folders):
+    assert user_path("", str(folders)) == ""
+
+
+def test_wheels_are_added_to_the_directories_that_uv_and_pip_search_already(monkeypatch, folders):
+    monkeypatch.setenv("UV_FIND_LINKS", "/of-the-shell")
+    given = {"UV_FIND_LINKS": "/a,/b", "PIP_FIND_LINKS": "/a /b"}
+
+    on_worker = find_links(given, "/wheels", "/copied")
+    assert on_worker == {"UV_FIND_LINKS": "/a,/b,/copied", "PIP_FIND_LINKS": "/a /b /wheels"}
+    assert find_links({}, "/wheels")["UV_FIND_LINKS"] == "/of-the-shell,/wheels"
+    assert find_links({}, "/wheels", "/copied")["UV_FIND_LINKS"] == "/copied"
+
+
+def test_without_wheels_no_variable_changes(monkeypatch):
+    monkeypatch.setenv("UV_FIND_LINKS", "/of-the-shell")
+
+    assert find_links({"A": "1"}, "") == {"A": "1"}

@@ -1,0 +1,163 @@
+"""The commands of the trainer that sample, eval, export and bench run, and train.yml --check."""
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import Process
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import where
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command import (
+    bucket_target,
+    check_trainer,
+    command_launch,
+    compile_words,
+    placements,
+)
+
+from harness.valid_record import launch_spec
+
+POD = tuple(Worker(f"pod-w{number}", "pod", number, 4, "10.0.0.9") for number in range(4))
+
+
+def planned(command: str, overrides=(), env=None, attempt=0, fields=None, **options):
+    launch = launch_spec(**(fields or {}))
+    placed = where("mine", placements(launch, command, "pod", POD[::-1], env or {}), {})
+    return command_launch(launch, command, options, overrides, env or {}, placed, attempt)
+
+
+def test_the_command_has_the_overrides_of_the_launch_then_those_given_now():
+    found = planned("sample", overrides=("sample.length=9",), step=400)
+
+    words = ("sample", "{config}", "steps=20", "sample.length=9", "--step", "400")
+    assert found.command == ("python", "-m", "train", *words)
+    assert (found.config, found.checkpoints) == (launch_spec().config, launch_spec().checkpoints)
+
+
+def test_each_worker_has_a_process_with_all_its_chips():
+    found = planned("bench")
+
+    assert (found.workers, found.slices, found.coordinator_host) == (4, 1, "10.0.0.9")
+    assert found.placement == ("pod-w0", "pod-w1", "pod-w2", "pod-w3")
+    assert "TPU_VISIBLE_CHIPS" not in Process(found, 3, "e" * 16).variables()
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "chip"),
+    [("export", {}, -1), ("eval", {"JAX_PLATFORMS": "cpu"}, -1), ("sample", {}, 2)],
+)
+def test_a_command_without_all_devices_is_one_process_on_the_first_worker(command, env, chip):
+    found = planned(command, env=env, fields={"chip": chip})
+
+    assert (found.workers, found.placement, found.chip) == (1, ("pod-w0",), chip)
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 799, 800, 998])
+def test_a_command_has_no_port_of_the_run_s_attempts(attempt):
+    fields = {"attempt": 950}
+    ports = {launch_spec(attempt=950 + number).coordinator for number in range(-50, 51)}
+
+    assert planned("bench", attempt=attempt, fields=fields).coordinator not in {
+        port.replace("10.0.0.2", "10.0.0.9") for port in ports
+    }
+
+
+def test_a_missing_worker_is_an_error():
+    with pytest.raises(RunError, match="TPU pod: a run needs all 4 workers"):
+        placements(launch_spec(), "sample", "pod", POD[1:], {})
+
+
+def test_the_environment_given_now_overrides_that_of_the_launch():
+    found = planned("sample", env={"XLA_FLAGS": "", "MORE": "1"})
+
+    assert found.env == {"XLA_FLAGS": "", "MORE": "1"}
+
+
+def test_an_export_needs_no_device_and_has_a_directory_of_its_own():
+    found = planned("export", env={"JAX_PLATFORMS": "tpu"}, names="plain")
+
+    assert found.env["JAX_PLATFORMS"] == "cpu"
+    to = "/var/lib/tpufleet/runs/mine/.export"
+    assert found.command[6:] == ("--names", "plain", "--to", to)
+
+
+def test_an_export_to_a_bucket_is_written_by_the_worker():
+    found = planned("export", to=bucket_target("gs://bucket-of-ours/export/"))
+
+    assert found.command[6:] == ("--to", "gs://bucket-of-ours/export")
+    assert bucket_target("fetched/mine") is None
+    for wrong in ("s3://bucket/a", "gs://bucket", "gs://bucket-of-ours/{config}"):
+        with pytest.raises(RunError, match="expected a directory, or gs://BUCKET/PREFIX"):
+            bucket_target(wrong)
+
+
+def test_an_option_that_the_command_does_not_have_is_refused():
+    with pytest.raises(RunError, match=r"step: bench.yml has no such option \(it has: steps\)"):
+        planned("bench", step=3, steps=None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": ["python", "mine.py"]},
+        {"config": None},
+        {"image": f"registry.example/mine@sha256:{'a' * 64}"},
+    ],
+)
+def test_a_run_of_another_trainer_is_refused(fields):
+    with pytest.raises(RunError, match=r"sample\.yml needs a run of this project's trainer"):
+        check_trainer(launch_spec(**fields), "sample")
+
+
+def test_a_multislice_run_uses_all_its_slices():
+    slices = [
+        Worker(
+            f"pod-s{number}-w{worker}", f"pod-s{number}", worker, 2, "", "pod", number, 2, "1.2.3.4"
+        )
+        for number in (1, 0)
+        for worker in (1, 0)
+    ]
+
+    processes = placements(launch_spec(), "bench", "multislice_pod", slices, {})
+    found = command_launch(launch_spec(), "bench", {}, (), {}, where("mine", processes, {}))
+    assert found.placement == ("pod-s0-w0", "pod-s0-w1", "pod-s1-w0", "pod-s1-w1")
+    assert (found.slices, found.coordinator_host) == (2, "1.2.3.4")
+
+
+def test_without_a_worker_the_error_says_what_another_tpu_must_reach():
+    with pytest.raises(RunError) as refused:
+        placements(launch_spec(), "sample", "pod", [], {})
+
+    assert "that can read gs://bucket-of-ours/checkpoints/mine" in str(refused.value)
+    assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in str(refused.value)
+
+
+def compiled(*where: str, **fields) -> list[str]:
+    return compile_words(launch_spec(**fields), Path("/here/a.yml"), *where)
+
+
+@pytest.mark.parametrize(
+    ("where", "slices", "expected"),
+    [
+        (("v5e", "v5litepod-16", ""), 1, "v5litepod-16"),
+        (("v4", "v4-32", "2x2x4"), 2, "v4:2x2x4"),
+    ],
+)
+def test_a_step_is_compiled_with_the_overrides_for_the_slices_of_the_run(where, slices, expected):
+    words = ["compile", "/here/a.yml", "steps=20", "--topology", expected]
+    assert compiled(*where, slices=slices) == [*words, "--slices", str(slices)]
+
+
+@pytest.mark.parametrize(
+    ("generation", "fields"),
+    [
+        ("v2", {}),
+        ("", {}),
+        ("v4", {"command": ["mine", "{config}"]}),
+        ("v4", {"image": f"docker.io/mine@sha256:{'a' * 64}"}),
+        ("v4", {"jax_requirements": "worker-cpu"}),
+        ("v4", {"chip": 2}),
+    ],
+)
+def test_what_cannot_be_compiled_without_the_tpu_is_left_out(generation, fields):
+    assert compiled(generation, "v4-8", "2x2x1", **fields) == []

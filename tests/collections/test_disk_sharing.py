@@ -1,0 +1,291 @@
+"""A shared disk: attached to one worker for writing, then to all for reading."""
+
+import json
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing import (
+    ensure_shared,
+    ensure_writable,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import read_disk
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import read_node
+
+from harness.playbooks import OURS, flat, play
+from harness.scripted_api import ZONE
+from tests.collections.local_client import cloud_of
+from tests.collections.test_fleet import DEMO
+from tests.collections.test_shortage import make
+
+CORPUS = {"name": "corpus", "size_gb": 50}
+POD = DEMO | {"accelerator_type": "v4-32", "data_disks": [CORPUS]}
+ML_POD = POD | {"accelerator_type": "v6e-16", "runtime_version": "v2-alpha-tpuv6e"}
+
+
+@pytest.fixture
+def api(local_api):
+    return cloud_of(local_api)
+
+
+def nodes(api, *names):
+    return [read_node(api, ZONE, name) for name in names]
+
+
+def attached(local_api, name="demo"):
+    path = f"/v2alpha1/projects/local-fleet/locations/{ZONE}/nodes/{name}"
+    return [
+        (disk["sourceDisk"].rpartition("/")[2], disk["mode"], disk.get("workerIds", []))
+        for disk in local_api.get(path).get("dataDisks", [])
+    ]
+
+
+def writable(api, disk="corpus", writer="demo", others=(), *, check=False):
+    [node] = nodes(api, writer)
+    return ensure_writable(
+        api, disk, node, nodes(api, *others), deadline=api.polling.deadline_in(60), check=check
+    )
+
+
+def shared(api, *names, check=False):
+    return ensure_shared(
+        api, "corpus", nodes(api, *names), deadline=api.polling.deadline_in(60), check=check
+    )
+
+
+def test_one_worker_writes_and_then_all_workers_read(api, local_api):
+    make(api, POD)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+    assert (writable(api), writable(api)) == (True, False)
+    assert attached(local_api) == [("corpus", "READ_WRITE", ["0"])]
+
+    assert (shared(api, "demo"), shared(api, "demo")) == (True, False)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    (again,) = make(api, POD)
+    assert not again.changed
+
+
+def test_all_tpus_that_share_the_disk_are_detached_while_one_writes(api, local_api):
+    make(api, POD)
+    make(api, POD | {"name": "other", "accelerator_type": "v4-8"})
+
+    writable(api, writer="other", others=["demo"])
+    assert (attached(local_api), attached(local_api, "other")) == (
+        [],
+        [("corpus", "READ_WRITE", [])],
+    )
+
+    shared(api, "other", "demo")
+    assert attached(local_api) == attached(local_api, "other") == [("corpus", "READ_ONLY", [])]
+
+
+def test_other_disks_stay_as_they_are(api, local_api):
+    make(api, POD | {"data_disks": [CORPUS, {"name": "books", "size_gb": 10}]})
+    writable(api, "books")
+    writable(api)
+    shared(api, "demo")
+    assert sorted(attached(local_api)) == [
+        ("books", "READ_WRITE", ["0"]),
+        ("corpus", "READ_ONLY", []),
+    ]
+
+
+def test_check_mode_attaches_nothing(api, local_api):
+    make(api, POD)
+    assert writable(api, check=True)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    writable(api)
+    assert shared(api, "demo", check=True)
+    assert attached(local_api) == [("corpus", "READ_WRITE", ["0"])]
+
+
+def test_a_tpu_gets_a_new_hyperdisk_only_after_it_was_filled(api, local_api):
+    (made,) = make(api, ML_POD)
+    assert not made.failed, made.msg
+    assert attached(local_api) == []
+    (again,) = make(api, ML_POD)
+    assert not again.changed, again.msg
+
+    writable(api)
+    shared(api, "demo")
+
+    assert read_disk(api.compute, ZONE, "corpus").access_mode == "READ_ONLY_MANY"
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    (later,) = make(api, ML_POD | {"name": "later"})
+    assert not later.failed, later.msg
+    assert attached(local_api, "later") == [("corpus", "READ_ONLY", [])]
+
+
+def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
+    make(api, ML_POD)
+    writable(api)
+    shared(api, "demo")
+    with pytest.raises(errors.Different, match="Set another name in data_disks"):
+        writable(api)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
+def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
+    make(api, POD)
+    old = nodes(api, "demo")
+    local_api.ended(local_api.call("DELETE", f"locations/{ZONE}/nodes/demo").json())
+    make(api, POD)
+    with pytest.raises(errors.Different, match="was recreated"):
+        ensure_shared(api, "corpus", old, deadline=api.polling.deadline_in(60))
+
+
+def fill(environment, tmp_path, *words, fleet=(POD,)):
+    file = tmp_path / "fleet.yml"
+    file.write_text(f"tpu_fleet: {list(fleet)}\n")
+    return play(environment, "playbooks/fill_disk.yml", "-e", f"@{file}", *words)
+
+
+NAMED = ("-e", "disk=corpus", "-e", "source=/")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("-e", "disk=corpus"),
+        ("-e", "disk=corpus", "-e", "source="),
+        ("-e", "disk=corpus", "-e", "command="),
+        (*NAMED, "-e", "command=true"),
+        ("-e", "source=/"),
+    ],
+)
+def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, words):
+    done = fill(environment, tmp_path, *words)
+    assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in flat(done)
+
+
+def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):
+    local_api.ready("demo", acceleratorType="v4-32", labels=OURS)
+    done = fill(environment, tmp_path, *NAMED)
+    assert done.returncode
+    assert (
+        f"This creates the disk corpus ({ZONE}, 50 GB, pd-balanced), attaches it "
+        "to worker 0 of demo for writing, formats it if it is empty"
+    ) in flat(done)
+    assert read_disk(api.compute, ZONE, "corpus") is None
+
+
+def planned(environment, local_api, tmp_path, disk):
+    pod = ML_POD | {"data_disks": [disk]}
+    local_api.ready("demo", acceleratorType="v6e-16", labels=OURS)
+    return flat(fill(environment, tmp_path, *NAMED, fleet=[pod]))
+
+
+def test_the_plan_says_that_a_new_hyperdisk_stays_read_only(environment, local_api, tmp_path):
+    said = planned(environment, local_api, tmp_path, CORPUS)
+    assert "nobody can write to this Hyperdisk any more" in said
+
+
+def test_a_type_that_cannot_be_shared_is_refused_in_the_plan(environment, local_api, tmp_path):
+    disk = CORPUS | {"type": "hyperdisk-balanced"}
+    said = planned(environment, local_api, tmp_path, disk)
+    assert "a disk of type hyperdisk-balanced cannot be shared. Set type: hyperdisk-ml" in said
+
+
+def test_a_disk_that_is_listed_by_its_path_is_found(environment, local_api, tmp_path):
+    path = f"projects/local-fleet/zones/{ZONE}/disks/corpus"
+    said = planned(environment, local_api, tmp_path, path)
+    assert f"This takes the disk corpus ({ZONE})" in said
+
+
+def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
+    environment, local_api, api, tmp_path
+):
+    make(api, POD | {"labels": OURS})
+    done = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
+    assert "source: /nowhere is not a directory of this computer" in flat(done)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
+def test_a_disk_that_no_tpu_of_the_fleet_has_is_reported(environment, local_api, tmp_path):
+    done = fill(environment, tmp_path, *NAMED)
+    assert "no READY TPU of this fleet has the disk 'corpus' in data_disks" in flat(done)
+
+
+def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api, tmp_path):
+    make(api, POD | {"name": "theirs"})
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    done = fill(environment, tmp_path, *NAMED, "-e", "yes=true")
+    assert "tpu-vm detach-disk theirs --zone=us-central2-b --disk=corpus" in flat(done)
+    assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
+
+
+def test_a_disk_for_writing_is_not_shared(environment, local_api, tmp_path):
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    alone = DEMO | {"data_disks": [CORPUS | {"mode": "read-write"}], "accelerator_type": "v4-8"}
+    done = fill(environment, tmp_path, *NAMED, fleet=[alone])
+    assert "has the disk corpus for writing, so it is not shared" in flat(done)
+
+
+HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
+
+
+def test_a_dry_run_asks_every_worker_and_attaches_nothing(environment, local_api, api, tmp_path):
+    make(api, ML_POD | {"labels": OURS})
+    mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
+    words = (*NAMED, *HERE, "-e", json.dumps(mount), "--check")
+    done = fill(environment, tmp_path, *words, fleet=[ML_POD])
+    assert done.returncode == 0, flat(done)
+    assert "Attach the disk for writing" in flat(done)
+    assert "is filled" not in flat(done)
+    assert attached(local_api) == []
+
+
+def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
+    environment, local_api, api, tmp_path
+):
+    make(api, ML_POD | {"labels": OURS})
+    words = (*NAMED, *HERE, "--limit", "localhost,demo-w0")
+    done = fill(environment, tmp_path, *words, fleet=[ML_POD])
+    assert "1 of 4 workers answered, so the disk was not detached" in flat(done)
+    assert "Unmount the disk everywhere" not in flat(done)
+    assert attached(local_api) == []
+
+
+def test_a_disk_is_not_detached_from_workers_without_its_device(
+    environment, local_api, api, tmp_path
+):
+    make(api, POD | {"labels": OURS})
+    by_name = "/dev/disk/by-id/scsi-corpus"
+    mount = {"kind": "disk", "disk": "corpus", "path": "/mnt/corpus", "device": by_name}
+    done = fill(environment, tmp_path, *NAMED, *HERE, "-e", json.dumps({"mounts": [mount]}))
+    assert f"TPU demo has the disk corpus, but the worker has no {by_name}" in flat(done)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
+def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_api, api, tmp_path):
+    make(api, ML_POD | {"labels": OURS})
+    writable(api)
+    shared(api, "demo")
+    api.wait(api.set_data_disks(ZONE, "demo", []), "detach the disk", api.polling.deadline_in(60))
+    done = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
+    assert done.returncode == 0, flat(done)
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    again = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
+    assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
+
+
+def test_a_tpu_that_was_not_planned_stops_the_filling(environment, local_api, api, tmp_path):
+    make(api, POD | {"labels": OURS})
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(f"tpu_fleet: {[POD]}\n")
+    book = tmp_path / "book.yml"
+    task = {
+        "api": "{{ tpu_api }}",
+        "fleet": "{{ tpu_fleet }}",
+        "name": "corpus",
+        "state": "writable",
+        "planned": ["another"],
+    }
+    play_ = {"hosts": "localhost", "gather_facts": False}
+    book.write_text(json.dumps([play_ | {"tasks": [{"tpufleet.core.shared_disk": task}]}]))
+    done = play(environment, book, "-e", f"@{fleet}")
+    assert "the TPUs that share the disk corpus have changed since you were asked (demo" in flat(
+        done
+    )
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]

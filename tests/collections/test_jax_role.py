@@ -1,0 +1,66 @@
+"""How the role jax decides what proves an environment."""
+
+import json
+
+import pytest
+
+from harness.playbooks import ROOT
+from tests.collections.test_run_role import played
+
+LOCKS = ROOT / "requirements"
+
+
+def test_the_lock_file_decides_what_proves_the_environment(tmp_path):
+    (tmp_path / "unsorted.lock").write_text("torch-xla==2.9.0\njax==0.7.1\n")
+    (tmp_path / "similar.lock").write_text("jax-cuda==1\ntorch==2\n    jax==1\n")
+    (tmp_path / "extra.lock").write_text("jax[tpu]==0.7.1\n")
+    (tmp_path / "frozen.lock").write_text("torch_xla[tpu,pallas]==2.9.0\n")
+    cases = [
+        ({"jax_lock": f"{tmp_path}/extra.lock"}, "jax"),
+        ({"jax_lock": f"{tmp_path}/frozen.lock"}, "torch_xla"),
+        ({"jax_lock": f"{LOCKS}/worker-cpu.lock"}, "jax"),
+        ({"jax_lock": f"{LOCKS}/worker-tpu.lock"}, "jax"),
+        ({"jax_lock": f"{LOCKS}/worker-torch-xla.lock"}, "torch_xla"),
+        ({"jax_lock": f"{LOCKS}/worker-torch-tpu.lock"}, "torch_tpu"),
+        ({"jax_lock": f"{LOCKS}/controller.lock"}, "none"),
+        ({"jax_lock": f"{tmp_path}/unsorted.lock"}, "torch_xla"),
+        ({"jax_lock": f"{tmp_path}/similar.lock"}, "none"),
+        ({"jax_lock": f"{LOCKS}/worker-tpu.lock", "env_proof": "none"}, "none"),
+        ({"jax_lock": f"{LOCKS}/worker-tpu.lock", "env_proof": "python a.py"}, "python a.py"),
+    ]
+    tasks = [
+        {"ansible.builtin.assert": {"that": f"jax_proof == '{expected}'"}, "vars": variables}
+        for variables, expected in cases
+    ]
+    defaults = str(ROOT / "roles/jax/defaults/main.yml")
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [defaults]}
+
+    done = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ok={len(cases)} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"env_proof": "torchxla"}, "expected jax, torch_xla, torch_tpu, none, or a command"),
+        ({"env_proof": "none", "verify": "slice"}, "only env_proof=jax shows that the workers"),
+        ({"env_proof": "python a.py", "verify": "slice"}, "checks each worker alone"),
+    ],
+)
+def test_a_proof_that_cannot_show_what_is_asked_is_refused_before_the_installation(
+    tmp_path, variables, said
+):
+    given = variables | {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
+    play = {"hosts": "localhost", "gather_facts": False, "connection": "local", "vars": given}
+
+    done = played(
+        tmp_path,
+        json.dumps([play | {"roles": [str(ROOT / "roles/jax")]}]),
+        *("-i", "localhost,"),
+    )
+
+    assert done.returncode == 2
+    assert said in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert "python_env" not in done.stdout

@@ -1,0 +1,279 @@
+"""``mounts``: validated entries, and the systemd units that they become."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.mounts import (
+    disk_mounts,
+    mount_exports,
+    mount_units,
+    parse_mounts,
+    unit_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.playbooks import ROOT, play
+from localcloud.place import PROJECT_ROOT
+from tests.collections.role_templates import rendered
+
+HOSTVARS = {
+    "pod-w0": {"tpu_internal_ip": "10.0.0.2", "tpu_generation": "v4"},
+    "pod-w1": {
+        "tpu_internal_ip": "10.0.0.3",
+        "tpu_generation": "v4",
+        "tpu_data_disks": ["my-corpus"],
+    },
+    "new-w0": {
+        "tpu_internal_ip": "10.0.0.4",
+        "tpu_generation": "v6e",
+        "tpu_data_disks": ["my-corpus"],
+    },
+    "store": {"ansible_host": "store.internal"},
+}
+SHARED = {"kind": "nfs", "path": "/mnt/shared", "server": "pod-w0"}
+BUCKET = {"kind": "gcsfuse", "path": "/mnt/corpus", "bucket": "my-bucket"}
+DISK = {"kind": "disk", "path": "/mnt/disks/my-corpus", "disk": "my-corpus"}
+
+
+def unit(entry, host="pod-w1"):
+    [made] = mount_units([entry], host, HOSTVARS, 64042)
+    return made
+
+
+def what(entry, host="pod-w1"):
+    made = unit(entry, host)
+    return made["what"], made["type"], made["options"]
+
+
+def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
+    assert what(SHARED)[:2] == ("10.0.0.2:/mnt/shared", "nfs4")
+    assert mount_units([SHARED], "pod-w0", HOSTVARS, 64042) == []
+    [export] = mount_exports([[SHARED], [SHARED], None], list(HOSTVARS))
+    assert (export["server"], export["path"], export["mode"]) == ("pod-w0", "/mnt/shared", "1777")
+
+
+def test_hosts_of_two_tpus_can_export_at_the_same_path():
+    other = SHARED | {"server": "new-w0", "mode": "0750"}
+    servers = [
+        (it["server"], it["mode"]) for it in mount_exports([[SHARED], [other]], list(HOSTVARS))
+    ]
+    assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
+
+
+def test_a_server_keeps_the_exports_of_all_hosts_also_with_a_limit(tmp_path):
+    entries = [SHARED | {"path": path} for path in ("/mnt/a-b", "/mnt/c")]
+    hosts = {
+        "pod-w0": {"mounts": entries[:1], "tpufleet_uid": 64042},
+        "pod-w1": {"mounts": entries[1:]},
+        "pod-w2": {},
+    }
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(json.dumps({"all": {"hosts": hosts}}))
+    tasks = [
+        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/vars/main.yml")},
+        {"ansible.builtin.debug": {"msg": "{{ __mounts_own_exports | join(' ') }}"}},
+    ]
+    book = tmp_path / "book.yml"
+    book.write_text(json.dumps([{"hosts": "pod-w0", "gather_facts": False, "tasks": tasks}]))
+    done = play(dict(os.environ), book, "--limit", "pod-w0", inventory=str(inventory))
+    assert r"tpufleet-mnt-a\x2db.exports tpufleet-mnt-c.exports" in done.stdout.replace(
+        "\\\\", "\\"
+    )
+
+
+@pytest.mark.parametrize("directory", ["/home", "/etc", "/root/x"])
+def test_a_directory_of_the_system_is_not_exported(directory):
+    with pytest.raises(AnsibleFilterError, match=f"{directory} of pod-w0 belongs to the system"):
+        mount_exports([[SHARED | {"export": directory}]], list(HOSTVARS))
+    assert what(SHARED | {"server": "10.9.9.9", "export": directory})[0] == f"10.9.9.9:{directory}"
+
+
+def test_any_other_nfs_server_is_only_mounted():
+    theirs = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
+    source, kind, options = what(theirs)
+    assert (source, kind) == ("10.9.9.9:/vol/data", "nfs4")
+    assert options.startswith("ro,vers=4.2,")
+    assert mount_exports([[theirs]], list(HOSTVARS)) == []
+    assert what(SHARED | {"server": "store"})[0] == "store.internal:/mnt/shared"
+
+
+def test_an_option_of_the_user_replaces_the_default():
+    options = what(SHARED | {"options": ["vers=4.1", "nconnect=8"]})[2].split(",")
+    assert [it for it in options if it.startswith("vers=")] == ["vers=4.1"]
+    assert {"hard", "nconnect=8"} <= set(options)
+
+
+def test_filestore_is_mounted_by_the_version_that_every_tier_has():
+    entry = {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"}
+    source, kind, options = what(entry)
+    assert (source, kind) == ("10.1.2.2:/vol1", "nfs")
+    assert "vers=3" in options.split(",")
+
+
+def test_a_bucket_belongs_to_the_trainer_s_user_and_is_read_only_unless_the_user_says_so():
+    source, kind, options = what(BUCKET | {"directory": "a/b"})
+    assert (source, kind) == ("my-bucket", "gcsfuse")
+    wanted = {"ro", "allow_other", "uid=64042", "gid=64042", "implicit_dirs", "only_dir=a/b"}
+    assert wanted <= set(options.split(","))
+    assert "ro" not in what(BUCKET | {"read_only": False})[2].split(",")
+
+
+def test_a_disk_is_mounted_by_its_name_and_not_on_demand():
+    made = unit(DISK)
+    assert made["what"] == "/dev/disk/by-id/google-my-corpus"
+    assert made["unit"] == r"mnt-disks-my\x2dcorpus"
+    assert not made["is_network"]
+    by_uuid = "/dev/disk/by-uuid/6f0c9c1e"
+    assert unit(DISK | {"device": by_uuid})["what"] == by_uuid
+
+
+@pytest.mark.parametrize(
+    "listed", [["my-corpus"], [{"name": "my-corpus", "size_gb": 5}], "my-corpus"]
+)
+def test_a_disk_is_mounted_only_where_the_tpu_has_it(listed):
+    fleet = [{"name": "other"}, {"name": "pod", "data_disks": listed}]
+    assert mount_units([DISK], "pod-w0", HOSTVARS, 64042, fleet) == []
+
+
+def test_a_disk_that_no_tpu_has_is_refused():
+    with pytest.raises(AnsibleFilterError, match=r"no TPU has the disk my-corpus\. Add it"):
+        mount_units([DISK], "pod-w0", HOSTVARS, 64042, [{"name": "pod", "data_disks": ["books"]}])
+
+
+def test_a_disk_is_found_by_its_mount_before_the_tpu_has_it():
+    entries = [SHARED, DISK | {"device": "/dev/disk/by-id/scsi-x"}]
+    found = disk_mounts(entries, "my-corpus")
+    assert found == {"device": "/dev/disk/by-id/scsi-x", "units": [r"mnt-disks-my\x2dcorpus"]}
+    assert disk_mounts(entries, "my-corpus", "/dev/disk/by-id/y")["device"] == "/dev/disk/by-id/y"
+    assert disk_mounts([], "other") == {"device": "/dev/disk/by-id/google-other", "units": []}
+    with pytest.raises(AnsibleFilterError, match=r"^device: expected a path below /dev/disk/by-id"):
+        disk_mounts([], "other", "/dev/sdb")
+
+
+def test_hyperdisk_ml_is_refused_where_the_tpu_does_not_take_it():
+    entry = DISK | {"kind": "hyperdisk-ml"}
+    assert unit(entry, "new-w0")["type"] == "ext4"
+    with pytest.raises(AnsibleFilterError, match="a TPU v4 does not take Hyperdisk ML"):
+        unit(entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("nfs", "entry 1: expected a mapping"),
+        ({"path": "/mnt/a"}, "kind: expected one of nfs, filestore, gcsfuse, disk, hyperdisk-ml"),
+        (SHARED | {"path": "mnt/a"}, "path: expected an absolute path"),
+        (SHARED | {"path": "/mnt/../etc"}, "path: expected an absolute path"),
+        (SHARED | {"path": "/etc/shared"}, "/etc/shared belongs to the system; use /mnt/NAME"),
+        (SHARED | {"path": "/home"}, "/home belongs to the system; use /mnt/NAME"),
+        (SHARED | {"server": "a b"}, "server: expected an inventory host"),
+        (SHARED | {"bucket": "b"}, "nfs does not have bucket; it has export, kind"),
+        (SHARED | {"mode": 1777}, "mode: expected a quoted octal mode"),
+        (SHARED | {"options": ["rw,suid"]}, "options: expected a list of mount options"),
+        (SHARED | {"read_only": "yes"}, "read_only: expected true or false"),
+        (BUCKET | {"bucket": "gs://my-bucket"}, "bucket: expected a bucket's name without gs://"),
+        (BUCKET | {"directory": "../other"}, "directory: expected a directory of the bucket"),
+        (DISK | {"disk": "a/b"}, "disk: expected the name of a data disk"),
+        (DISK | {"device": "/dev/sdb"}, "device: expected a path below /dev/disk/by-id"),
+        (DISK | {"device": "/dev/disk/by-id/../sdb"}, "device: expected a path below /dev"),
+        (DISK | {"read_only": True}, "disk does not have read_only"),
+    ],
+)
+def test_an_invalid_entry_is_refused_with_what_is_expected(entry, said):
+    with pytest.raises(ValueError) as caught:
+        parse_mounts([entry])
+    assert said in str(caught.value)
+
+
+def test_an_error_says_where_to_fix_it():
+    with pytest.raises(
+        AnsibleFilterError, match=r"^mounts: .*then run: ansible-playbook setup\.yml"
+    ):
+        mount_units({"kind": "nfs"}, "pod-w0", HOSTVARS, 64042)
+    with pytest.raises(AnsibleFilterError, match="/mnt/shared is the path of two entries"):
+        mount_units([SHARED, SHARED], "pod-w1", HOSTVARS, 64042)
+
+
+EVERY_KIND = [
+    SHARED | {"options": ["nconnect=8"]},
+    {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"},
+    BUCKET | {"directory": "a/b"},
+    DISK,
+]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.parametrize("entry", EVERY_KIND, ids=lambda entry: entry["kind"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_systemd_accepts_the_units(tmp_path, entry, read_only):
+    made = unit(entry)
+    variables = {
+        "item": [made],
+        "__mounts_mark": "# A mount of tpufleet.",
+        "__mounts_read_only": [made["unit"]] if read_only else [],
+        "mounts_seconds": 30,
+    }
+    kinds = ("mount", "automount") if made["is_network"] else ("mount",)
+    files = [tmp_path / f"{made['unit']}.{kind}" for kind in kinds]
+    for file, kind in zip(files, kinds, strict=True):
+        file.write_text(rendered(f"mounts/{kind}.j2", **variables))
+
+    words = ["systemd-analyze", "verify", *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in done.stderr
+    assert ("ro,noload" in files[0].read_text()) == read_only
+
+
+TEXT = st.text(alphabet="ab1-_./: %$\n\\\"'{}=,", max_size=12)
+
+
+@given(
+    st.sampled_from([SHARED, BUCKET, DISK]),
+    st.dictionaries(
+        st.sampled_from(["path", "server", "export", "bucket", "directory", "disk", "device"]),
+        TEXT,
+        max_size=3,
+    ),
+    st.lists(TEXT, max_size=2),
+)
+def test_no_text_that_means_something_to_systemd_or_a_shell_reaches_a_unit(base, change, options):
+    entry = {key: value for key, value in (base | change).items() if key in base}
+    try:
+        [made] = mount_units([entry | {"options": options}], "pod-w1", HOSTVARS, 64042)
+    except AnsibleFilterError:
+        return
+    for key in ("path", "what", "options"):
+        assert not set(made[key]) & set(" %$\n\\\"'{}")
+
+
+@pytest.mark.skipif(not shutil.which("systemd-escape"), reason="needs systemd-escape")
+@given(st.from_regex(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,8}){1,4}", fullmatch=True))
+def test_units_have_the_names_that_systemd_expects(path):
+    words = ["systemd-escape", "--path", path]
+    expected = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert unit_of(path) == expected
+
+
+def test_ansible_mounts_from_a_server_that_the_inventory_does_not_have(tmp_path):
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("tpu: {hosts: {pod-w0: {ansible_connection: local}}}\n")
+    entry = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"
+    arguments = "inventory_hostname, hostvars, 64042, []"
+    units = f"{{{{ {entry} | tpufleet.core.mount_units({arguments}) }}}}"
+
+    done = subprocess.run(
+        ["ansible", "-i", hosts, "-m", "ansible.builtin.debug", "-a", f"msg={units}", "tpu"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+    assert "192.0.2.7:/mnt/data" in done.stdout, done.stdout + done.stderr

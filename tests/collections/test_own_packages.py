@@ -1,0 +1,130 @@
+"""setup.yml locks packages of the user's own, without machines."""
+
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from harness.playbooks import ROOT, environment_of, flat, play
+from tests.collections.package_index import publish, variables
+
+
+@pytest.fixture
+def setup(local_api, tmp_path):
+    """Run the tasks of setup.yml that need no worker."""
+    local_api.ready("demo")
+    publish(tmp_path / "index", "apple", "1.0")
+    (tmp_path / "mine.in").write_text("apple\n")
+    environment = environment_of(local_api) | variables(tmp_path / "index")
+
+    def run(*words: str, tags: str = "lock", **variables: str):
+        given = ("-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", *words)
+        return play({**environment, **variables}, "setup.yml", "--tags", tags, *given)
+
+    return run
+
+
+def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
+    lock = tmp_path / "mine.lock"
+    checked = setup("--check")
+    assert checked.returncode != 0
+    assert f"{lock}: does not exist, and check mode does not create it" in flat(checked)
+    assert not lock.exists()
+
+    assert setup().returncode == 0
+    text = lock.read_text()
+    again = setup()
+
+    assert "apple==1.0" in text
+    assert "changed=0" in again.stdout
+    assert "changed=1" not in again.stdout
+    assert lock.read_text() == text
+
+
+def test_a_check_predicts_an_update_and_makes_none(setup, tmp_path):
+    lock = tmp_path / "mine.lock"
+    setup()
+    text = lock.read_text()
+
+    same = setup("--check", "-e", "relock=true")
+    publish(tmp_path / "index", "apple", "2.0")
+    newer = setup("--check", "--diff", "-e", "relock=true")
+
+    assert "changed=1" not in same.stdout
+    assert "changed=1" in newer.stdout
+    assert "-apple==1.0" in newer.stdout
+    assert "+apple==2.0" in newer.stdout
+    assert lock.read_text() == text
+
+
+@pytest.fixture
+def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
+    """Serve the index; give its address and the list of the paths that were asked for."""
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "index"))
+    ) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("package", "code"), [("apple", 0), ("quince", 2)])
+def test_one_worker_after_the_other_updates_a_lock_file_once(
+    setup, tmp_path, index_over_http, package, code
+):
+    address, asked = index_over_http
+    (tmp_path / "mine.in").write_text(f"{package}\n")
+    uv = {"UV_DEFAULT_INDEX": address, "UV_OFFLINE": "0", "UV_NO_CACHE": "1", "NO_PROXY": "*"}
+
+    done = setup("-e", "relock=true", ANSIBLE_FORKS="1", **uv)
+
+    assert done.returncode == code, flat(done)
+    assert flat(done).count("demo-w") > 1
+    assert asked.count(f"/{package}/") == 1
+
+
+def test_the_tag_of_another_role_locks_nothing(setup):
+    jax, users = (setup("--list-tasks", tags=tag).stdout for tag in ("jax", "users"))
+
+    assert "Create the lock file" in jax
+    assert "Create the lock file" not in users
+
+
+def test_a_lock_file_in_the_inventory_would_hide_requirements(setup, tmp_path):
+    done = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}")
+
+    assert done.returncode != 0
+    assert "so requirements and worker_extras have no effect" in flat(done)
+
+
+def test_a_relaunch_uses_the_lock_file_of_its_run(setup, tmp_path):
+    done = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}", "-e", "relaunch=true")
+
+    assert done.returncode == 0
+    assert not (tmp_path / "mine.lock").exists()
+
+
+def test_train_warns_that_the_requirements_have_changed_since_they_were_locked(
+    setup, local_api, tmp_path
+):
+    setup()
+    train = ("train.yml", "-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", "--check")
+
+    same = play(environment_of(local_api), *train)
+    (tmp_path / "mine.in").write_text("apple\nfig\n")
+    changed = play(environment_of(local_api), *train)
+
+    warning = "mine.in: changed since setup made mine.lock"
+    assert (warning in flat(same), warning in flat(changed)) == (False, True)

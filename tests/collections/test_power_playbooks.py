@@ -1,0 +1,134 @@
+"""stop_tpu.yml and start_tpu.yml against the local cloud's API; the worker is this computer."""
+
+import json
+import os
+
+import pytest
+
+from harness.playbooks import environment_of, flat, play
+from tests.localcloud.api.local_api import ZONE
+
+ON_DEMAND = {"acceleratorType": "v4-8"}
+HERE = (
+    "-e",
+    "ansible_connection=local",
+    "-e",
+    "ansible_become=false",
+    "-e",
+    "ansible_host=localhost",
+)
+
+
+@pytest.fixture
+def power(local_api, tmp_path):
+    """Run a playbook for the TPU solo; on its worker, systemctl shows no active unit."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "systemctl").write_text("#!/bin/sh\n")
+    (tools / "systemctl").chmod(0o755)
+
+    def run(playbook: str, *words: str):
+        environment = environment_of(local_api)
+        environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
+        given = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *words)
+        return play(environment, f"playbooks/{playbook}_tpu.yml", *given)
+
+    return run
+
+
+def test_a_tpu_is_stopped_once_and_started_again(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    stopped = power("stop")
+    assert stopped.returncode == 0, flat(stopped)
+    assert local_api.node("solo")["state"] == "STOPPED"
+    again = power("stop")
+    assert again.returncode == 0, flat(again)
+    assert "changed=1" not in again.stdout
+
+    started = power("start")
+    assert started.returncode == 0, flat(started)
+    assert local_api.node("solo")["state"] == "READY"
+    assert "changed=1" not in power("start").stdout
+
+
+def test_a_dry_run_stops_nothing(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    done = power("stop", "--check")
+
+    assert "changed=1" in done.stdout
+    assert local_api.node("solo")["state"] == "READY"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"acceleratorType": "v4-16"}, "has 2 workers"),
+        ({**ON_DEMAND, "schedulingConfig": {"spot": True}}, "is spot"),
+    ],
+)
+def test_what_google_does_not_stop_is_refused_before_anything_happens(
+    power, local_api, fields, why
+):
+    local_api.ready("solo", **fields)
+
+    said = flat(power("stop"))
+
+    assert f"{why}: Google stops only TPUs with one worker that are not spot" in said
+    assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in said
+    assert local_api.node("solo")["state"] == "READY"
+
+
+def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    done = power("stop", "-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9")
+
+    assert done.returncode != 0
+    assert "so a run may be active. Nothing was stopped" in flat(done)
+    assert local_api.node("solo")["state"] == "READY"
+
+
+def test_an_unknown_tpu_is_named(power, local_api):
+    local_api.ready("other", **ON_DEMAND)
+
+    assert "TPU solo: expected one of this name (there is none)" in flat(power("stop"))
+
+
+def test_variables_of_a_worker_such_as_secrets_are_not_shown(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+    more = {"secrets": {"TOKEN": "not-for-the-screen"}, "elsewhere": "{{ no_such_variable }}"}
+
+    done = power("stop", "-v", "-e", json.dumps(more))
+
+    assert done.returncode == 0, flat(done)
+    assert "not-for-the-screen" not in flat(done)
+
+
+def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+    local_api.ready("solo", "europe-west4-a", **ON_DEMAND)
+    silent = {
+        "elsewhere": "europe-west4-a",
+        "ansible_host": "127.0.0.9",
+        "ansible_connection": "{{ 'ssh' if tpu_zone | default('') == elsewhere else 'local' }}",
+    }
+
+    done = power("stop", "-e", f"zone={ZONE}", "-e", json.dumps(silent))
+
+    assert done.returncode == 0, flat(done)
+    assert local_api.node("solo")["state"] == "STOPPED"
+    assert local_api.node("solo", "europe-west4-a")["state"] == "READY"
+
+
+def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    local_api.ready("other", **ON_DEMAND)
+
+    done = power("stop", "--limit", "localhost,tpu_other")
+
+    assert "--limit localhost,tpu_other excludes its worker, so a run may be active" in flat(done)
+    assert done.returncode != 0
+    assert local_api.node("solo")["state"] == "READY"

@@ -1,0 +1,32 @@
+"""The setup stamp, as the role writes it and the programs on workers read it."""
+
+import json
+import os
+
+import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.setup_stamp import read_stamp
+
+from harness.playbooks import ROOT, play
+
+
+def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
+    given = {
+        "__setup_stamp_path": str(tmp_path / "ready.json"),
+        "__setup_stamp_wanted": "abc",
+        "jax_environment": {"id": "0123456789abcdef"},
+        "jax_device_glob": "/dev/accel*",
+    }
+    role = {"import_role": {"name": str(ROOT / "roles/setup_stamp")}}
+    playbook = tmp_path / "stamp.yml"
+    playbook.write_text(
+        yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [role]}])
+    )
+    hosts = tmp_path / "hosts.ini"
+    hosts.write_text("localhost ansible_connection=local\n")
+    done = play(dict(os.environ), playbook, "-e", json.dumps(given), inventory=str(hosts))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_stamp(tmp_path) == {
+        "content": "abc",
+        "environment": "0123456789abcdef",
+        "device_glob": "/dev/accel*",
+    }
