@@ -1,6 +1,6 @@
 """An ssh ProxyCommand that delays every round trip: delayed_proxy.py HOST PORT MILLISECONDS.
 
-Each direction is delayed by half of it; the bandwidth is not limited.
+Each direction is delayed by half of MILLISECONDS; the bandwidth is not limited.
 """
 
 import os
@@ -12,7 +12,11 @@ import time
 
 
 def carry(read, write, close, delay_s: float) -> None:
-    """Forward data after a delay, without limiting the bandwidth."""
+    """Write what ``read`` returns, each piece ``delay_s`` seconds later, and then ``close``.
+
+    b"" from ``read`` is the end. Reading does not wait for writing, so the bandwidth is not
+    limited.
+    """
     held: queue.Queue[tuple[float, bytes]] = queue.Queue()
 
     def late() -> None:

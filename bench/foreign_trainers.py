@@ -1,8 +1,9 @@
 """Measure how long third-party trainers take to end after a kill, and whether they resume.
 
-Runs Levanter and a PyTorch DDP script with two processes per attempt, through the program of the
-workers' units (roles/run/files/attempt) and with the environment of a launch, on this machine and
-without a cloud. A kill is as by systemd: SIGTERM to every process, later SIGKILL.
+Runs Levanter and a PyTorch DDP script with two processes per attempt on this machine, without a
+cloud. Each process is started as on a worker: by roles/run/files/attempt, with the environment
+variables of a launch. A kill sends the same signals as systemd: SIGTERM to every process, and
+later SIGKILL.
 
     python bench/foreign_trainers.py [--environments DIRECTORY] [--only levanter|ddp]
 
@@ -38,7 +39,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths  # noqa: E402
 
-FILES = PROJECT / "bench/foreign"
+FILES = PROJECT / "examples"
 PROCESSES = 2
 STEPS_BEFORE_KILL = 10
 START_SECONDS, KILL_SECONDS = 600, 120
@@ -46,9 +47,11 @@ START_SECONDS, KILL_SECONDS = 600, 120
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer: its packages, its command, and the log lines with its steps.
+    """A trainer: its packages, its command, and patterns of log lines.
 
-    ``limit`` is the bar for a kill, in seconds; ``saves`` whether it saves on SIGTERM.
+    ``step`` finds the number of a step in the log, ``resumed`` the step from which the trainer
+    resumes. ``limit`` is how many seconds a kill may take, ``saves`` is whether SIGTERM makes the
+    trainer save.
     """
 
     name: str
@@ -79,7 +82,7 @@ LEVANTER = Trainer(
 DDP = Trainer(
     "ddp",
     ("torch", "numpy"),
-    ("python", "ddp.py", "{coordinator}", "{num_processes}", "{process_id}", "{checkpoints}"),
+    ("tpufleet_launch", "torch", "--processes", "2", "--", "python", "ddp.py", "{checkpoints}"),
     re.compile(r"^step (\d+)", re.MULTILINE),
     re.compile(r"resumed from step (\d+)"),
     saves=True,
@@ -88,7 +91,7 @@ DDP = Trainer(
 
 
 class Attempt:
-    """One attempt of a trainer: one process of the unit's program per worker."""
+    """One attempt of a trainer, with PROCESSES processes of roles/run/files/attempt."""
 
     def __init__(self, trainer: Trainer, number: int, folder: Path, env: Path) -> None:
         self.trainer, self.folder = trainer, folder
@@ -110,7 +113,7 @@ class Attempt:
                 coordinator_host="127.0.0.1",
                 placement=tuple(f"worker-{n}" for n in range(PROCESSES)),
             )
-            launch = Process(spec, process, "env", token="bench")  # noqa: S106 - both are here
+            launch = Process(spec, process, "env", token="bench")  # noqa: S106 - no secret
             for directory in (paths.run_dir(spec.run), paths.unit_dir(spec.run), paths.home):
                 directory.mkdir(parents=True, exist_ok=True)
             (paths.root / "bin").mkdir(parents=True, exist_ok=True)
@@ -123,7 +126,7 @@ class Attempt:
                 code.symlink_to(folder / "code")
             (paths.unit_dir(spec.run) / "launch.json").write_text(launch_file(launch))
             variables = environment(launch, paths, {})
-            variables["PATH"] = f"{env}/bin:{os.environ['PATH']}"
+            variables["PATH"] = f"{env}/bin:{paths.root}/bin:{os.environ['PATH']}"
             variables["VIRTUAL_ENV"] = str(env)
             self.processes.append(
                 subprocess.Popen(
@@ -141,7 +144,10 @@ class Attempt:
         )
 
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
-        """Wait until the log matches with a number of at least ``least``; return the number."""
+        """Wait until ``pattern`` finds a number of at least ``least`` in the log; return it.
+
+        Exits if that takes START_SECONDS, or if a process ends.
+        """
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             numbers = [
@@ -156,7 +162,7 @@ class Attempt:
         raise SystemExit(f"{self.trainer.name}: no {pattern.pattern!r} in the log:\n{log}")
 
     def kill(self) -> tuple[float, list[int]]:
-        """End it like systemd; return the seconds until no process was left, and the exit codes."""
+        """Kill all processes as systemd does; return how many seconds it took, and exit codes."""
         everything = [pid for process in self.processes for pid in family(process.pid)]
         began = time.monotonic()
         for pid in everything:
@@ -180,7 +186,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send the signal ``number`` to a process that may have ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -221,7 +227,11 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
-    """Start, kill, start again, kill; print the figures. Return whether the bars are met."""
+    """Start and kill the trainer twice in ``folder``, with the packages of ``env``.
+
+    Prints the figures. Returns whether the first kill took at most ``limit`` seconds, and ended the
+    processes with exit code 75 only if the trainer ``saves``.
+    """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")
     tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # max_seq_len of levanter.yml
@@ -241,7 +251,7 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
 
 
 def main() -> int:
-    """Measure each trainer; return 1 if a bar is missed."""
+    """Measure each trainer; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--environments", type=Path)
     parser.add_argument("--only", choices=("levanter", "ddp"))

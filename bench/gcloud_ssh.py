@@ -1,4 +1,4 @@
-"""gcloud on a local cloud: the baseline of the daily verbs, with its own home directory."""
+"""gcloud on a local cloud, with which benchmarks compare the playbooks that are used daily."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ TRIES = 8
 
 
 def environment(home: Path, endpoint: str) -> dict[str, str]:
-    """Return the variables with which gcloud uses only one local cloud and its own home."""
+    """Return environment variables for gcloud: the local cloud at ``endpoint``, a ``home``."""
     return {
         **os.environ,
         "HOME": str(home),
@@ -27,10 +27,14 @@ def environment(home: Path, endpoint: str) -> dict[str, str]:
 
 
 class Gcloud:
-    """gcloud for the workers of one TPU, authenticated for one local cloud."""
+    """gcloud for the workers of one TPU of a local cloud."""
 
     def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
-        """Authenticate, and let gcloud copy its key to the workers, before any measurement."""
+        """Authenticate, and let gcloud copy its key to the workers, before any measurement.
+
+        ``cloud`` is the local cloud's name, ``home`` a new directory for gcloud's files, ``proxy``
+        the ssh ProxyCommand of delayed connections.
+        """
         place = Place.of(cloud)
         endpoint = (place.directory / "endpoint").read_text(encoding="ascii").strip()
         self._tpu, self._config = tpu, home / "ssh_config"
@@ -54,7 +58,7 @@ class Gcloud:
         return shutil.which("gcloud") is not None
 
     def on_all(self, command: str, delayed: bool = False) -> None:
-        """Run a command on all workers of the TPU."""
+        """Run a command on all workers of the TPU; with ``delayed``, over delayed connections."""
         longer = [f"--ssh-flag=-F{self._config}"] if delayed else []
         ssh = ("compute", "tpus", "tpu-vm", "ssh", f"bench@{self._tpu}", f"--zone={ZONE}")
         self._run(*ssh, "--worker=all", f"--command={command}", *longer)

@@ -2,12 +2,13 @@
 
     sudo .venv/bin/python -m bench.goodput [--minutes 20] [--seed 1] [--short] [--cloud NAME]
 
-A run of 4 workers on its own local cloud, with blocking checkpoints in the bucket
-(docs/decisions/0013), a fault every 60 to 120 s in the order of the seed, and watch.yml every 5 s.
-Goodput is the time of the counted steps over the wall time, without boot and setup of machines
-(create.yml and setup.yml in the watch's log), which are printed separately. A repeated step counts
-once. `--short` has two faults on 2 workers, to try this script; `--cloud` uses an existing cloud
-whose workers are set up. Exits with 1 if a bar is missed.
+The run has 4 workers on its own local cloud. Its checkpoints are in the bucket, and each save
+blocks training (docs/decisions/0013). A fault is injected every 60 to 120 s, in an order that the
+seed determines, and watch.yml runs every 5 s. Goodput is the time of the steps that counted,
+divided by the wall time without boot and setup of machines (create.yml and setup.yml in the watch's
+log), which are printed separately. A repeated step counts once. `--short` injects two faults on 2
+workers, to try this script; `--cloud` uses an existing cloud whose workers are set up. Exits with 1
+if a target is missed.
 """
 
 import argparse
@@ -35,11 +36,11 @@ from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.place import Place, clouds_directory
 
-GOODPUT_BAR = 0.75
-PREEMPTED_BAR_S = 20.0
+GOODPUT_TARGET = 0.75
+PREEMPTED_TARGET_S = 20.0
 CHECKPOINT_EVERY = 10
-"""Steps; two seconds here. 30 would give the best goodput (docs/recovery.md), but up to so many
-steps are repeated after a preemption."""
+"""Steps between two checkpoints, which take two seconds here. 30 would give the best goodput
+(docs/recovery.md), but then up to 30 steps would be repeated after a preemption."""
 
 FAULT_NAMES = (
     "KILL to one trainer",
@@ -64,8 +65,10 @@ LAUNCHES = re.compile(r"train\.yml" + ENDED)
 
 @dataclass(frozen=True)
 class Loss:
-    """The cost of a fault in seconds: until the next new step (``down_s``), of which until it was
-    noticed, boot and setup, launch. ``behind`` is the first step of the new attempt."""
+    """The cost of a fault. ``down_s`` are the seconds until the next new step. They include
+    ``noticed_s`` until the watch noticed the fault, ``machines_s`` of boot and setup, and
+    ``launch_s`` of launches. ``behind`` is the first step of the new attempt, ``again`` the number
+    of repeated steps."""
 
     fault: str
     behind: int
@@ -77,11 +80,11 @@ class Loss:
 
     @property
     def own_s(self) -> float:
-        """The seconds without boot and setup of machines."""
+        """The seconds until the next new step, without boot and setup of machines."""
         return max(0.0, self.down_s - self.machines_s)
 
     def line(self) -> str:
-        """Format it as one line."""
+        """Format the cost of the fault as one line."""
         rest_s = self.own_s - self.noticed_s - self.launch_s
         return (
             f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
@@ -106,10 +109,11 @@ def first_line_at(log: str) -> float:
 
 
 def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ()) -> float:
-    """Return the total seconds of the counted steps, each measured from its predecessor's end.
+    """Return the total seconds of the steps, each measured from the end of the step before it.
 
-    Several steps may end at once, as their results come in batches, so only the sum is meaningful.
-    The first step after a fault (``behind``) counts as an average step: its wait is the fault's.
+    ``finished_at`` is when each step ended. Only the sum is meaningful, because the results of
+    several steps come at once. ``behind`` are the first steps after faults. They count as average
+    steps, because the time before them is part of the cost of the fault.
     """
     whole = [
         at - finished_at[step - 1]
@@ -122,7 +126,10 @@ def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ())
 
 @contextmanager
 def watched(run: Disturbed) -> Iterator[None]:
-    """Run passes of the watch like its timer: every WATCH_EVERY_S, or when the last one ends."""
+    """Run a pass of the watch every WATCH_EVERY_S seconds during the ``with`` block.
+
+    A pass that takes longer delays the next one, as with the watch's timer.
+    """
     stop = threading.Event()
 
     def passes() -> None:
@@ -143,10 +150,11 @@ def watched(run: Disturbed) -> Iterator[None]:
 def cost(
     fault: str, best: int, last: float, finished_at: dict[int, float], log: str, again: int
 ) -> Loss:
-    """Return the cost of a fault, from the ends of the steps and the watch's log.
+    """Return the cost of a fault.
 
-    ``best`` is the old attempt's last step, which ended at ``last``. Time counts from then, as the
-    injection of the fault itself takes seconds.
+    ``best`` is the old attempt's last step, which ended at ``last``. Time counts from then, because
+    the injection of the fault itself takes seconds. ``finished_at`` is when each step ended,
+    ``log`` what the watch logged since the fault, ``again`` the number of repeated steps.
     """
     return Loss(
         fault=fault,
@@ -160,7 +168,7 @@ def cost(
 
 
 def inject(run: Disturbed, fault: Fault) -> Loss:
-    """Inject a fault and wait for the next new step; return the cost."""
+    """Inject a fault and wait for the next step that is not a repeated one; return the cost."""
     log, attempt, twice = len(run.watch_log()), run.attempt(), run.losses.repeated
     fault.inject(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
@@ -175,7 +183,10 @@ def inject(run: Disturbed, fault: Fault) -> Loss:
 def disturb(
     run: Disturbed, seconds: float, order: random.Random, short: bool
 ) -> tuple[list[Loss], float]:
-    """Inject faults for ``seconds``; return the cost of each, and the wall time."""
+    """Inject faults for ``seconds``; return the cost of each, and the wall time in seconds.
+
+    ``order`` draws their order and the pauses between them; ``short`` injects only SHORT.
+    """
     faults = {fault.name: fault for fault in FAULTS}
     began, losses, names = time.time(), [], []
     with watched(run):
@@ -189,7 +200,10 @@ def disturb(
 
 
 def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int:
-    """Print the figures with their bars; return 1 if one is missed."""
+    """Print the figures with their targets; return 1 if one is missed.
+
+    ``began`` is when the faults began (Unix time), ``wall`` the seconds since then.
+    """
     steps = {step: at for step, at in run.losses.finished_at.items() if at >= began}
     machines = sum(loss.machines_s for loss in losses)
     share = counted_seconds(steps, {loss.behind for loss in losses}) / max(1.0, wall - machines)
@@ -197,7 +211,7 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
     term = [loss.again for loss in losses if loss.fault.startswith(("TERM", "maintenance"))]
     kill = [loss.again for loss in losses if loss.fault.startswith(("KILL", "preempted"))]
     verdicts = [
-        (f"goodput {share:.1%} of {wall - machines:.0f} s", share >= GOODPUT_BAR, "≥ 75 %"),
+        (f"goodput {share:.1%} of {wall - machines:.0f} s", share >= GOODPUT_TARGET, "≥ 75 %"),
         (f"steps repeated after TERM {max(term, default=0)}", max(term, default=0) == 0, "0"),
         (
             f"steps repeated after KILL {max(kill, default=0)}",
@@ -206,18 +220,18 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
         ),
         (
             f"preemption to the next new step {max(preempted, default=0):.1f} s",
-            max(preempted, default=0) <= PREEMPTED_BAR_S,
-            f"≤ {PREEMPTED_BAR_S:g} s",
+            max(preempted, default=0) <= PREEMPTED_TARGET_S,
+            f"≤ {PREEMPTED_TARGET_S:g} s",
         ),
     ]
     print(f"wall time {wall:.0f} s, including boot and setup of machines {machines:.0f} s")
-    for words, reached, bar in verdicts:
-        print(f"{words}   (bar {bar}: {'reached' if reached else 'missed'})")
+    for words, reached, target in verdicts:
+        print(f"{words}   (target {target}: {'reached' if reached else 'missed'})")
     return 0 if all(reached for _, reached, _ in verdicts) else 1
 
 
 def main() -> int:
-    """Measure and compare with the bars."""
+    """Create the cloud if needed, measure, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -255,7 +269,7 @@ def main() -> int:
 
 
 def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:
-    """Launch the run, inject faults, and report."""
+    """Launch the run, inject faults, print the figures; return 1 if a target is missed."""
     name = f"goodput-{os.getpid()}"
     if not options.cloud:
         fleet.must_play("playbooks/create.yml")

@@ -1,12 +1,13 @@
-"""Measure the inventory plugin against a static YAML file of the same hosts, in the same run.
+"""Compare the inventory plugin with a static YAML file of the same hosts.
 
     .venv/bin/python -m bench.inventory [--rounds 5]
 
-Prints, for 1,000 TPUs with 4,000 workers in 20 zones and for 32 workers: seconds of
-``ansible-inventory --list`` for both (alternating; median and minimum), their ratio and difference,
-peak memory, and API requests. The API is a loopback server with prepared answers, so that only the
-plugin and Ansible are measured. If gcloud is installed, its own listing is measured too. Exits with
-1 if a bar is missed.
+Runs ``ansible-inventory --list`` alternately with the plugin and the file, for a fleet of 1,000
+TPUs with 4,000 workers in 20 zones and for one of 32 workers. Prints the median and minimum of the
+seconds, the ratio and difference of plugin and file, peak memory, and the number of API requests.
+The API is a loopback server with prepared answers, so that only the plugin and Ansible are
+measured. If gcloud is installed, its own listing is measured too. Exits with 1 if a target is
+missed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Fleet:
         ]
 
     def aliases(self) -> Iterator[str]:
-        """Yield every worker's alias in the known_hosts file."""
+        """Yield the name under which the known_hosts file has each worker."""
         for number in range(self.tpus):
             for worker in range(self.workers_each):
                 yield f"{_id(number)}-w{worker}"
@@ -105,7 +106,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost and output of one run of a command."""
+    """Wall seconds, peak memory in MiB, and output of one execution of a command."""
 
     seconds: float
     mib: float
@@ -125,7 +126,10 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 
 
 class Cloud:
-    """Answers lists from memory, counts them, and fails a page as often as requested."""
+    """API that answers lists of nodes from memory, and counts the requests.
+
+    ``failures`` is how often the first page of a zone still fails with 503, by zone.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.lists = 0
@@ -137,14 +141,14 @@ class Cloud:
         self._nodes["-"] = [node for nodes in self._nodes.values() for node in nodes]
 
     def start_counting(self) -> None:
-        """Reset the counters."""
+        """Set the counters of requests to 0."""
         self.lists = self.others = self.pages_needed = 0
 
     def __call__(self, asked: Request) -> Say:
-        """Answer a page, or ``503`` if a failure is due."""
+        """Return a page of the list, or 503 if ``failures`` says so."""
         if asked.method != "GET" or not asked.path.endswith("/nodes"):
             self.others += 1
-            return error(501, "only lists are answered here")
+            return error(501, "only list requests are supported")
         zone = asked.path.split("/")[5]
         query = parse_qs(asked.query)
         first = int(query.get("pageToken", ["0"])[0])
@@ -168,7 +172,7 @@ class Cloud:
 
 
 class Bench:
-    """The same fleet as a plugin configuration and as a static file."""
+    """A fleet as two inventories: the plugin's configuration, and a static YAML file."""
 
     def __init__(self, fleet: Fleet, api: ScriptedApi, folder: Path) -> None:
         self.fleet = fleet
@@ -195,19 +199,20 @@ class Bench:
         self.refuse_difference(first, self.list(self.static))
 
     def list(self, inventory: Path) -> Cost:
-        """Run ``ansible-inventory --list`` on it."""
+        """Run ``ansible-inventory --list`` on an inventory."""
         tool = str(Path(sys.executable).with_name("ansible-inventory"))
         env = {
             "HOME": str(self._home),
             "ANSIBLE_LOCAL_TEMP": str(self._home / "ansible"),
-            # A first run compiles Python's modules, outside the tree, for the measured runs.
+            # Keep compiled Python modules in this directory: the first execution compiles them, so
+            # that the measured ones do not.
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
         }
         return measured([tool, "-i", str(inventory), "--list"], env)
 
     def refuse_difference(self, one: Cost, other: Cost) -> None:
-        """Exit if two listings differ."""
+        """Exit if the output of two listings differs."""
         if _meaning(one) != _meaning(other):
             raise SystemExit("the two listings differ, so the figures are not comparable")
 
@@ -226,7 +231,7 @@ with open(sys.argv[1], "w") as report:
 
 
 def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
-    """Run a command and return its cost, with the kernel's figure for its peak memory."""
+    """Run a command with ``env`` added to the environment; return its cost."""
     with tempfile.TemporaryFile() as output, tempfile.NamedTemporaryFile("r") as report:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _STARTER, report.name, *command],
@@ -243,7 +248,7 @@ def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
 
 
 def _meaning(cost: Cost) -> Any:
-    """Return a listing's content, independent of the order of groups and hosts."""
+    """Return a listing's content with sorted groups and hosts, for comparison."""
     listing = json.loads(cost.output)
     return listing.pop("_meta"), {
         name: {kind: sorted(members) for kind, members in group.items()}
@@ -277,7 +282,10 @@ def _dumper() -> Any:
 
 
 def alternating(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
-    """Run the works alternately, so that a slow moment of the machine affects all of them."""
+    """Call the functions ``works`` in turn, ``rounds`` times; return the costs of each.
+
+    A slow moment of the machine thus affects all of them.
+    """
     costs: list[list[Cost]] = [[] for _ in works]
     for _ in range(rounds):
         for cost, work in zip(costs, works, strict=True):
@@ -292,10 +300,11 @@ def say(text: str = "") -> None:
 
 
 def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
-    """Measure and print; return the ratio, the difference in seconds and the plugin's peak MiB.
+    """Compare the plugin with the static file; return ratio, difference and the plugin's peak MiB.
 
-    The ratio is that of the medians, the difference the median of consecutive pairs. The fastest
-    runs are printed too, as they show the influence of a busy machine.
+    The ratio is that of the median times. The difference is the median of the differences between
+    consecutive runs, in seconds. The fastest runs are printed too, because they show the influence
+    of a busy machine.
     """
     bench.cloud.start_counting()
     plugin, static = alternating(
@@ -324,7 +333,7 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
 
 
 def fails_twice(bench: Bench) -> bool:
-    """Let one page fail with 503 twice; return whether the listing is the same."""
+    """Let one page fail with 503 twice; return whether the plugin still lists the same hosts."""
     whole = bench.list(bench.plugin)
     bench.cloud.failures[bench.fleet.zones[0]] = 2
     again = bench.list(bench.plugin)
@@ -334,7 +343,10 @@ def fails_twice(bench: Bench) -> bool:
 
 
 def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
-    """Measure and print gcloud's own listing, if it is installed."""
+    """Measure and print gcloud's own listing of ``fleet`` from ``api``, if gcloud is installed.
+
+    ``folder`` is for gcloud's files.
+    """
     if not shutil.which("gcloud"):
         say("  gcloud is not installed, so its listing is not measured")
         return
@@ -353,7 +365,7 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
 
 
 def main() -> int:
-    """Measure both fleets; return 1 if a bar is missed."""
+    """Measure both fleets; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
@@ -374,8 +386,8 @@ def main() -> int:
             if not fails_twice(bench):
                 missed.append("the same answer after two failures")
             gcloud(api, fleet, Path(folder))
-    for bar in missed:
-        say(f"missed: {bar}")
+    for target in missed:
+        say(f"missed: {target}")
     return 1 if missed else 0
 
 

@@ -2,13 +2,14 @@
 
     python bench/launch.py [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
 
-The baseline of launch and kill is ``gcloud compute tpus tpu-vm ssh --worker=all``, which starts and
-stops a no-op unit. The baseline of status, and of all without gcloud, is a new ssh connection to
-each worker in parallel, whose figures are always printed. A launch counts from the command to the
-start of the last process (each process records it), kill and status to the command's end. The code
-is pushed before, and its connections are reused. Then all again with 40 ms added to every round
-trip. The best round of each side counts. ``--cloud`` uses an existing cloud with workers set up.
-Exits with 0 if the bars are reached, else with 1.
+train.yml and kill.yml are compared with ``gcloud compute tpus tpu-vm ssh --worker=all``, which
+starts and stops a systemd unit that only sleeps. status.yml is compared with new ssh connections to
+all workers in parallel, and so are the others if gcloud is not installed. A launch takes from the
+start of the command to the start of the last process, which each process records; kill and status
+take until the command ends. The code is pushed before, and the push's connections are reused. All
+is measured again with 40 ms added to every round trip. The best round of each side counts.
+``--cloud`` uses an existing cloud with workers set up. Exits with 0 if the targets are reached,
+else with 1.
 """
 
 import argparse
@@ -23,13 +24,13 @@ sys.path.insert(0, str(PROJECT))
 from bench.gcloud_ssh import Gcloud  # noqa: E402
 from bench.verbs_cloud import WORKERS, VerbsCloud, proxy, seconds, verbs_cloud, verdict  # noqa: E402
 
-LAUNCH_BAR, KILL_BAR, STATUS_BAR = 1.2, 1.2, 2.5
+LAUNCH_TARGET, KILL_TARGET, STATUS_TARGET = 1.2, 1.2, 2.5
 COMMAND = "sh -c 'date +%s.%N >{run_dir}/began; exec sleep 3600'"
 UNIT = "bench-noop"
 
 
 def main() -> int:
-    """Measure all verbs and print the result."""
+    """Measure launch, kill and status, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, default=3)
@@ -46,7 +47,7 @@ def main() -> int:
         usual = "gcloud" if gcloud else "ssh"
         print(f"{len(cloud.workers)} workers, the best of {words.rounds} rounds")
         for delayed in (False, True):
-            cloud.verb("playbooks/push.yml", "-e", f"code={code}", delayed=delayed)
+            cloud.play_on_tpu("playbooks/push.yml", "-e", f"code={code}", delayed=delayed)
             rounds = [
                 one_round(
                     cloud, gcloud, code, f"bench-{os.getpid()}-{int(delayed)}-{number}", delayed
@@ -58,19 +59,23 @@ def main() -> int:
             for key, value in best.items():
                 print(f"  {key + where:<44} {value:6.2f} s")
             reached &= verdict(
-                "launch" + where, best["launch"] / best[f"{usual} start"], LAUNCH_BAR
+                "launch" + where, best["launch"] / best[f"{usual} start"], LAUNCH_TARGET
             )
             if not delayed:
-                reached &= verdict("kill", best["kill"] / best[f"{usual} stop"], KILL_BAR)
-                reached &= verdict("status", best["status"] / best["ssh read"], STATUS_BAR)
-    print(f"bars: {'reached' if reached else 'missed'}")
+                reached &= verdict("kill", best["kill"] / best[f"{usual} stop"], KILL_TARGET)
+                reached &= verdict("status", best["status"] / best["ssh read"], STATUS_TARGET)
+    print(f"targets: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 
 
 def one_round(
     cloud: VerbsCloud, gcloud: Gcloud | None, code: Path, run: str, delayed: bool
 ) -> dict[str, float]:
-    """Run every verb and baseline once; return the seconds by name."""
+    """Run launch, status, kill and what they are compared with once; return the seconds by name.
+
+    ``gcloud`` is None if it is not installed, ``code`` the directory to push, ``run`` the name of
+    the run. With ``delayed``, each round trip takes 40 ms longer.
+    """
     start, stop = (
         f"sudo systemd-run --quiet --unit={UNIT} sleep 3600",
         f"sudo systemctl stop {UNIT}",
@@ -86,20 +91,20 @@ def one_round(
     began = time.time()
     launch = ("-e", f"code={code}", "-e", f"command={COMMAND!r}", "-e", f"run={run}")
     found["launch command"] = seconds(
-        lambda: cloud.verb("train.yml", *launch, "-e", "wait=started", delayed=delayed)
+        lambda: cloud.play_on_tpu("train.yml", *launch, "-e", "wait=started", delayed=delayed)
     )
     found["launch"] = last_start(cloud, run) - began
     found["status"] = seconds(
-        lambda: cloud.verb("playbooks/status.yml", "-e", f"run={run}", delayed=delayed)
+        lambda: cloud.play_on_tpu("playbooks/status.yml", "-e", f"run={run}", delayed=delayed)
     )
     found["kill"] = seconds(
-        lambda: cloud.verb("playbooks/kill.yml", "-e", f"run={run}", delayed=delayed)
+        lambda: cloud.play_on_tpu("playbooks/kill.yml", "-e", f"run={run}", delayed=delayed)
     )
     return found
 
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
-    """Return when the last worker's process began, in unix seconds."""
+    """Return when the last process of the run began (Unix time), as the processes recorded."""
     command = [
         "ansible",
         ":".join(cloud.workers),

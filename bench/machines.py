@@ -3,9 +3,9 @@
     sudo .venv/bin/python bench/machines.py            # one TPU of 32 workers, then 8 TPUs of 4
     sudo .venv/bin/python bench/machines.py --workers 8
 
-It uses its own local cloud and removes it. CPU seconds of the machines' control groups and of the
-server with its child processes are comparable also on a busy host. The bar: 32 workers up within
-60 s on two cores, within 24 GiB.
+It uses its own local cloud and removes it. It prints the CPU seconds of the machines' control
+groups, and those of the server with its child processes, because they are comparable even on a busy
+host. The target: 32 workers up within 60 s on two cores, within 24 GiB.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from localcloud.place import Place
 
 NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
 DEADLINE_S = 600.0
-BAR_S, BAR_GIB = 60.0, 24.0
+TARGET_S, TARGET_GIB = 60.0, 24.0
 
 
 def machines_cpu_s(place: Place) -> float:
@@ -38,14 +38,14 @@ def machines_cpu_s(place: Place) -> float:
 
 
 def server_cpu_s(place: Place) -> float:
-    """Return the CPU seconds of the server and of its ended children (proc_pid_stat(5))."""
+    """Return the CPU seconds of the server and its ended child processes (proc_pid_stat(5))."""
     (pid,) = processes.with_argument(f"--directory={place.directory}")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def used_gib() -> float:
-    """Return the used memory in GiB (proc_meminfo(5))."""
+    """Return how much memory of this host is in use, in GiB (proc_meminfo(5))."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     return (kib["MemTotal"] - kib["MemAvailable"]) / 2**20
@@ -63,7 +63,10 @@ def node(place: Place, name: str) -> dict:
 
 
 def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
-    """Create the TPUs, print the figures, delete them and print the duration."""
+    """Create TPUs of the type ``accelerator``, print the figures, and delete the TPUs.
+
+    The seconds of the deletion are printed, too.
+    """
     memory, began = used_gib(), time.monotonic()
     machines, server = machines_cpu_s(place), server_cpu_s(place)
     body = {"acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -80,10 +83,10 @@ def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
     machines, server = machines_cpu_s(place) - machines, server_cpu_s(place) - server
     grown, count = used_gib() - memory, len(addresses)
     print(f"{len(names)} TPU{'s' * (len(names) > 1)} of {accelerator}, {count} workers:")
-    print(f"  all answer ssh after    {up_s:6.1f} s  (bar for 32: {BAR_S:.0f} s)")
+    print(f"  all answer ssh after    {up_s:6.1f} s  (target for 32: {TARGET_S:.0f} s)")
     of_each = f"its machine {machines / count:.2f}, the server {server / count:.2f}"
     print(f"  CPU per worker          {(machines + server) / count:6.2f} s  ({of_each})")
-    print(f"  memory                  {grown:6.2f} GiB  (bar for 32: {BAR_GIB:.0f} GiB)")
+    print(f"  memory                  {grown:6.2f} GiB  (target for 32: {TARGET_GIB:.0f} GiB)")
     began = time.monotonic()
     for name in names:
         client.ask(place, "DELETE", f"{NODES}/{name}")

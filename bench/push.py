@@ -1,13 +1,13 @@
-"""Compare push of 2,000 files, 50 MB, with tar and one parallel scp per worker, in one run.
+"""Compare push.yml with tar and scp to all workers in parallel, for 2,000 files of 50 MB in all.
 
     python bench/push.py [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
                                                                        (as root; takes minutes)
 
-Both sides send the tree once, and again after one file changed; the baseline always sends all of
-it. Bytes are those that leave this controller for the workers' ssh. Each round has a new tree, and
-the sides alternate in going first; the best round of each side counts. ``--uplink`` limits this
-controller's bandwidth to that of a real uplink. ``--cloud`` uses an existing cloud with workers set
-up. Exits with 0 if the bars are reached, else with 1.
+Both send a directory tree once, and again after one file has changed; scp always sends all of it.
+The bytes that this computer sends to the workers' ssh ports are counted. Each round has a new tree,
+and the two alternate in going first; the best round of each counts. ``--uplink`` limits the
+bandwidth, as a real network would. ``--cloud`` uses an existing cloud with workers set up. Exits
+with 0 if the targets are reached, else with 1.
 """
 
 import argparse
@@ -38,7 +38,7 @@ SIDES = (("usual first", "usual again"), ("ours first", "ours again"))
 
 
 def main() -> int:
-    """Measure both sides and print the result."""
+    """Measure push and scp; print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
@@ -69,17 +69,21 @@ def main() -> int:
         verdict("one file changed, time", ours[1][0] / usual[1][0], AGAIN_TIME),
         verdict("one file changed, bytes", ours[1][1] / usual[1][1], AGAIN_BYTES),
     ]
-    print(f"bars: {'reached' if all(reached) else 'missed'}")
+    print(f"targets: {'reached' if all(reached) else 'missed'}")
     return 0 if all(reached) else 1
 
 
 def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, int]]:
-    """Send a new tree on both sides, then again with one file changed; return the costs."""
+    """Send a new tree by push and by scp, then again with one file changed.
+
+    ``sent`` returns how many bytes were sent so far, ``number`` is that of the round. Returns
+    (seconds, bytes) by name.
+    """
     code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
     ways = {
         "usual": lambda: by_scp(cloud, code),
-        "ours": lambda: cloud.verb("playbooks/push.yml", "-e", f"code={code}"),
+        "ours": lambda: cloud.play_on_tpu("playbooks/push.yml", "-e", f"code={code}"),
     }
     order = list(ways) if number % 2 else list(ways)[::-1]
     cost = {f"{way} first": measured(sent, ways[way]) for way in order}
@@ -88,15 +92,15 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
 
 
 def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
-    """Return the minimum of the seconds and the minimum of the bytes."""
+    """Return the least seconds and the least bytes of all rounds."""
     times, sizes = zip(*costs, strict=True)
     return min(times), min(sizes)
 
 
 def write_tree(code: Path) -> None:
-    """Write a tree of files whose first half is incompressible.
+    """Write a tree of FILES files; the first half of each is random and can't be compressed.
 
-    The content is random each time, as workers of an existing cloud keep earlier releases.
+    It differs from all trees before, because workers of an existing cloud keep earlier releases.
     """
     chance = random.Random()  # noqa: S311 - no secret
     for number in range(FILES):
@@ -107,7 +111,7 @@ def write_tree(code: Path) -> None:
 
 
 def by_scp(cloud: VerbsCloud, code: Path) -> None:
-    """Pack the tree, copy it to each worker and unpack it there."""
+    """Pack the directory ``code``, copy it to each worker by scp and unpack it there."""
     there = f"bench-{code.name}"
     packed = cloud.scratch / "code.tgz"
     with tarfile.open(packed, "w:gz", compresslevel=6) as pack:
@@ -117,9 +121,9 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 
 
 def measured(sent, do) -> tuple[float, int]:
-    """Return the seconds and sent bytes of an action.
+    """Return how many seconds ``do()`` takes, and how many bytes are sent in it.
 
-    Earlier writes are flushed first; twice, as the disk may be a file on another disk.
+    Earlier writes to disk are flushed first: twice, because the disk may be a file on another disk.
     """
     os.sync()
     os.sync()

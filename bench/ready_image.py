@@ -3,9 +3,10 @@
     python bench/ready_image.py DIRECTORY                                (as root; takes minutes)
     TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python bench/launch.py --workers 128
 
-Setup of 32 bare workers takes seven minutes on two cores, mostly for copies of one environment. To
-measure the daily verbs, it is enough to set up one worker and use its disk as the image of the
-others. Setup still runs on each of them, for the worker's setup stamp, key and allowed addresses.
+Setup of 32 bare workers takes seven minutes on two cores, mostly for copies of one environment.
+Other benchmarks need not wait for that: this program sets one worker up and makes its disk the
+image of all machines. setup.yml still runs on each of them, for the setup stamp, the key and the
+allowed addresses of the worker.
 """
 
 import argparse
@@ -34,7 +35,7 @@ OF_ONE_MACHINE = (
 
 
 def main() -> int:
-    """Set one worker up in its own cloud, and copy its disk."""
+    """Set one worker up in a local cloud of its own, and copy its disk to the directory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.report [--runs 200] [--steps 100000]
 
-Writes runs of two attempts into a directory, as workers store them, and reads them three times: at
-first, again, and after one of them has grown. Prints the seconds of each, and the size of the
-cache. Exits with 1 if reading again takes more than AT_MOST_S. The runs share their files (hard
-links), so 200 runs need as much space as one.
+Writes the output of runs with two attempts into a directory, as workers store it, and reads it
+three times: without a cache, again, and after the output of one run has grown. Prints the seconds
+of each, and the size of the cache. Exits with 1 if reading again takes more than AT_MOST_S seconds.
+The runs share their files (hard links), so 200 runs need as much space as one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AT_MOST_S = 10.0
 
 
 def metrics(first: int, last: int, began: float) -> bytes:
-    """Return the lines of the steps from ``first`` to ``last``."""
+    """Return a metrics.jsonl of the steps from ``first`` to ``last``; ``began`` is Unix time."""
     lines = (
         {
             "step": step,
@@ -48,7 +48,7 @@ def metrics(first: int, last: int, began: float) -> bytes:
 
 
 def write_runs(folder: Path, runs: int, steps: int) -> None:
-    """Write the runs; the second attempt of each repeats a tenth of the first one's steps."""
+    """Write the output of ``runs`` runs; their second attempt repeats a tenth of the first one."""
     middle, resumed = steps // 2, steps // 2 - steps // 20
     later = BEGAN + steps
     log = "".join(f"step {step} loss 2.5 tokens/s 1,050,000\n" for step in range(steps)).encode()
@@ -69,7 +69,7 @@ def write_runs(folder: Path, runs: int, steps: int) -> None:
 
 
 def main() -> int:
-    """Measure; return the exit code."""
+    """Measure, print, and return 1 if reading again takes too long."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=100_000)

@@ -4,8 +4,8 @@
 
 The page has runs of 100,000 steps with 1,000 points for each curve. Prints, for every installed
 browser, the milliseconds from the navigation to the first frame after the load event, and from the
-click on an old run to the frame with its charts. Exits with 1 if the bar is missed or the page has
-an error.
+click on an old run to the frame with its charts. Exits with 1 if opening the page takes longer than
+TARGET_MS, or if the page has an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page i
 from harness.browser import Browser, browser, installed
 from harness.reported_runs import NOW, every_kind, old_runs
 
-BAR_MS = 2000
+TARGET_MS = 2000
 LAST_RUN = "section:last-of-type .run:last-child"
 FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
@@ -41,7 +41,7 @@ def opened(chrome: Browser, url: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Measure, print, and compare with the bar."""
+    """Measure, print, and return 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -64,9 +64,9 @@ def main() -> int:
         worst = max(first for first, _ in found)
         print(
             f"{Path(program).name}: opened in {page_ms:.0f} ms (worst {worst:.0f}), an old run in "
-            f"{run_ms:.0f} ms ({charts} pictures), {len(errors)} errors; bar {BAR_MS} ms"
+            f"{run_ms:.0f} ms ({charts} pictures), {len(errors)} errors; target {TARGET_MS} ms"
         )
-        missed = missed or page_ms > BAR_MS or bool(errors)
+        missed = missed or page_ms > TARGET_MS or bool(errors)
     return int(missed)
 
 

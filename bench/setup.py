@@ -2,16 +2,15 @@
 
     python bench/setup.py [--workers 8]        (as root; takes minutes)
 
-The script runs over parallel ssh: apt, a virtual environment, and
-``pip install -U jax optax orbax-checkpoint`` on every worker. Each side has a new TPU of the same
-size. Bytes are those that the workers receive from outside, without the system's package mirrors,
-counted by nft on the host. Then setup.yml runs again on the same workers. Exits with 0 if the bars
+The script runs on all workers in parallel: apt, a virtual environment, and
+``pip install -U jax optax orbax-checkpoint``. Script and setup.yml each have a new TPU of the same
+size. nft on the host counts the bytes that the workers receive from outside, except those from the
+system's package mirrors. Then setup.yml runs again on the same workers. Exits with 0 if the targets
 are reached, else with 1.
 """
 
 import argparse
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -28,9 +27,11 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.disk import warn_of_distortion  # noqa: E402
+from harness.fleet import Fleet, Played  # noqa: E402
+from harness.own_cloud import own_cloud  # noqa: E402
 from localcloud.place import clouds_directory  # noqa: E402
 
-TIME_BAR, BYTES_BAR, SECOND_BAR_S = 1.1, 0.2, 12.0
+TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
 TABLE = "tpufleet-bench"
 USUAL = """set -e
 sudo apt-get update -qq
@@ -44,116 +45,66 @@ WORKERS = {2: "v4-16", 4: "v4-32", 8: "v4-64"}
 
 @dataclass(frozen=True)
 class Measured:
-    """One side's figures."""
+    """Duration and received megabytes of setup.yml or of the script."""
 
     seconds: float
     megabytes: float
 
 
 def main() -> int:
-    """Measure both sides and print the result."""
+    """Measure the script and setup.yml; print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     words = parser.parse_args()
     warn_of_distortion(clouds_directory())
-    with local_cloud() as cloud:
-        cloud.create("usual", WORKERS[words.workers])
+    with own_cloud("setup") as place, tempfile.TemporaryDirectory() as scratch:
+        fleet = Fleet(place)
+        create(fleet, "usual", WORKERS[words.workers])
         with counted() as total:
-            usual = measure(total, lambda: cloud.by_script("usual"))
-        cloud.delete("usual")
-        cloud.create("ours", WORKERS[words.workers])
+            usual = measure(total, lambda: by_script(fleet, "usual", Path(scratch) / "ssh_config"))
+        fleet.must_play("playbooks/delete.yml", "-e", "tpu=usual", "-e", "yes=true")
+        create(fleet, "ours", WORKERS[words.workers])
         with counted() as total:
-            ours = measure(total, lambda: cloud.play("setup.yml"))
+            ours = measure(total, lambda: fleet.must_play("setup.yml"))
         with counted() as total:
-            output: list[str] = []
-            again = measure(total, lambda: output.append(cloud.play("setup.yml")))
-        return report(usual, ours, again, recap_changes(output[0]))
+            played: list[Played] = []
+            again = measure(total, lambda: played.append(fleet.must_play("setup.yml")))
+        return report(usual, ours, again, played[0].changed())
 
 
-class LocalCloud:
-    """The bench's own local cloud, driven by the playbooks."""
-
-    def __init__(self, name: str, scratch: Path) -> None:
-        self.name, self.scratch = name, scratch
-        self.environment = {
-            **os.environ,
-            "ANSIBLE_INVENTORY": "inventory/local",
-            "TPUFLEET_LOCALCLOUD": name,
-            "ANSIBLE_FORCE_COLOR": "0",
-        }
-
-    def create(self, tpu: str, accelerator: str) -> None:
-        """Create a TPU of bare machines."""
-        fleet = [
-            {
-                "name": tpu,
-                "zone": "us-central2-b",
-                "accelerator_type": accelerator,
-                "runtime_version": "tpu-ubuntu2204-base",
-            }
-        ]
-        self.fleet = self.scratch / "fleet.json"
-        self.fleet.write_text(json.dumps({"tpu_fleet": fleet}))
-        self.play("playbooks/create.yml")
-
-    def delete(self, tpu: str) -> None:
-        """Delete the TPU with its machines."""
-        self.play("playbooks/delete.yml", "-e", f"tpu={tpu}", "-e", "yes=true")
-
-    def play(self, playbook: str, *arguments: str) -> str:
-        """Run a playbook that must succeed; return its output."""
-        command = ["ansible-playbook", playbook, "-e", f"@{self.fleet}", *arguments]
-        return self.must(command)
-
-    def by_script(self, tpu: str) -> None:
-        """Run the script on all workers in parallel, over ssh."""
-        config = self.scratch / "ssh_config"
-        listing = json.loads(self.must(["ansible-inventory", "--list"]))
-        workers = listing[f"tpu_{tpu}"]["hosts"]
-        self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={config}")
-
-        def one(worker: str) -> None:
-            self.must(["ssh", "-F", str(config), worker, "bash -s"], stdin=USUAL)
-
-        with ThreadPoolExecutor(len(workers)) as pool:
-            list(pool.map(one, workers))
-
-    def must(self, command: list[str], stdin: str = "") -> str:
-        """Run a command that must succeed; return its output."""
-        done = subprocess.run(
-            command,
-            cwd=PROJECT,
-            env=self.environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(
-                f"setup: {' '.join(command[:3])}: {(done.stdout + done.stderr)[-2000:]}"
-            )
-        return done.stdout
+def create(fleet: Fleet, tpu: str, accelerator: str) -> None:
+    """Create a TPU of the type ``accelerator``, whose workers are not set up."""
+    entry = {
+        "name": tpu,
+        "zone": "us-central2-b",
+        "accelerator_type": accelerator,
+        "runtime_version": "tpu-ubuntu2204-base",
+    }
+    fleet.must_play("playbooks/create.yml", "-e", json.dumps({"tpu_fleet": [entry]}))
 
 
-@contextmanager
-def local_cloud() -> Iterator[LocalCloud]:
-    """Bring a cloud up, and down at the end in any case."""
-    name = f"bench{os.getpid()}"
-    command = [sys.executable, "-m", "localcloud", "--name", name]
-    with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as scratch:
-        subprocess.run([*command, "up"], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
-        try:
-            yield LocalCloud(name, Path(scratch))
-        finally:
-            subprocess.run(
-                [*command, "down", "--yes"], cwd=PROJECT, check=False, stdout=subprocess.DEVNULL
-            )
+def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:
+    """Run the script on all workers of a TPU in parallel, over ssh.
+
+    ``ssh_config`` is the file to which the ssh configuration is written.
+    """
+    fleet.must_play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={ssh_config}")
+
+    def one(worker: str) -> None:
+        command = ["ssh", "-F", str(ssh_config), worker, "bash -s"]
+        subprocess.run(command, input=USUAL, text=True, check=True, stdout=subprocess.DEVNULL)
+
+    workers = fleet.groups()[f"tpu_{tpu}"]
+    with ThreadPoolExecutor(len(workers)) as pool:
+        list(pool.map(one, workers))
 
 
 @contextmanager
 def counted() -> Iterator[object]:
-    """Count the bytes that machines receive from outside, except from package mirrors."""
+    """Count the bytes that machines receive from outside, except from package mirrors.
+
+    Yields a function that returns the number so far.
+    """
     sources = ", ".join(f"{address} . {port}" for address, port in sorted(mirrors()))
     skip_mirrors = f"ip saddr . tcp sport {{ {sources} }} return" if sources else ""
     subprocess.run(
@@ -177,7 +128,7 @@ def counted() -> Iterator[object]:
 
 
 def received() -> int:
-    """Return the counter, in bytes."""
+    """Return how many bytes nft has counted so far."""
     command = ["nft", "--json", "list", "counter", "ip", TABLE, "received"]
     listing = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return next(entry["counter"]["bytes"] for entry in listing["nftables"] if "counter" in entry)
@@ -197,28 +148,31 @@ def mirrors() -> set[tuple[str, int]]:
 
 
 def measure(total, do) -> Measured:
-    """Time an action and count the received bytes."""
+    """Call ``do``; return its duration and how many bytes were received, by ``total()``."""
     before, start = total(), time.perf_counter()
     do()
     return Measured(time.perf_counter() - start, (total() - before) / 1e6)
 
 
-def recap_changes(output: str) -> int:
-    """Return the sum of a recap's changes."""
-    counts = [word for word in output.split() if word.startswith("changed=")]
-    return sum(int(count.partition("=")[2]) for count in counts)
-
-
 def report(usual: Measured, ours: Measured, again: Measured, changes: int) -> int:
-    """Print the figures; return 0 if the bars are reached, else 1."""
+    """Print the figures; return 0 if the targets are reached, else 1.
+
+    ``usual`` is of the script, ``ours`` of setup.yml, and ``again`` of the second setup.yml, in
+    which ``changes`` tasks changed something.
+    """
     times, sizes = ours.seconds / usual.seconds, ours.megabytes / max(usual.megabytes, 1e-6)
     print(f"first setup    ours {ours.seconds:.0f} s   script {usual.seconds:.0f} s")
     print(f"from outside   ours {ours.megabytes:.0f} MB   script {usual.megabytes:.0f} MB")
-    print(f"ratio          time {times:.2f} (bar {TIME_BAR})   bytes {sizes:.2f} (bar {BYTES_BAR})")
-    print(f"second setup   {again.seconds:.1f} s (bar {SECOND_BAR_S:.0f} s), {changes} changed")
-    reached = times <= TIME_BAR and sizes <= BYTES_BAR
-    reached = reached and again.seconds <= SECOND_BAR_S and changes == 0
-    print(f"bars: {'reached' if reached else 'missed'}")
+    print(
+        f"ratio          time {times:.2f} (target {TIME_TARGET})   "
+        f"bytes {sizes:.2f} (target {BYTES_TARGET})"
+    )
+    print(
+        f"second setup   {again.seconds:.1f} s (target {SECOND_TARGET_S:.0f} s), {changes} changed"
+    )
+    reached = times <= TIME_TARGET and sizes <= BYTES_TARGET
+    reached = reached and again.seconds <= SECOND_TARGET_S and changes == 0
+    print(f"targets: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 
 

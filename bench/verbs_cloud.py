@@ -1,4 +1,4 @@
-"""Shared by the benches of the daily verbs: their own local cloud with workers set up."""
+"""A local cloud with workers set up, for benchmarks of the playbooks that are used daily."""
 
 import json
 import os
@@ -34,7 +34,11 @@ TABLE = "tpufleet-bench-verbs"
 
 
 class VerbsCloud:
-    """A local cloud with one TPU, driven by the playbooks and, as the baseline, by plain ssh."""
+    """A local cloud with one TPU, used by playbooks and, for comparison, by plain ssh.
+
+    ``name`` is the cloud's name, ``scratch`` a directory for temporary files. ``delayed`` calls use
+    ssh connections whose round trips take DELAY_MS longer.
+    """
 
     def __init__(self, name: str, scratch: Path) -> None:
         self.name, self.scratch = name, scratch
@@ -45,7 +49,7 @@ class VerbsCloud:
         self.addresses: list[str] = []
 
     def make(self, tpu: str, workers: int) -> None:
-        """Create a TPU and set its workers up."""
+        """Create a TPU with this number of workers and set them up."""
         fleet = {
             "name": tpu,
             "zone": "us-central2-b",
@@ -67,19 +71,25 @@ class VerbsCloud:
         self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={self.ssh_config}")
 
     def play(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
-        """Run a playbook that must succeed; return its output."""
+        """Run a playbook; return its output, or exit if it fails.
+
+        With ``delayed``, the round trips to the workers take DELAY_MS longer.
+        """
         command = ["ansible-playbook", playbook, *arguments]
         if delayed:
             option = shlex.quote(f"ProxyCommand={proxy()}")
             command += ["-e", json.dumps({"ansible_ssh_extra_args": f"-o {option}"})]
         return self.must(command, sockets="slow" if delayed else "fast")
 
-    def verb(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
-        """Run a daily verb's playbook on the TPU."""
+    def play_on_tpu(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
+        """Run a playbook like ``play``, with the option ``-e tpu=NAME`` for the TPU."""
         return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
     def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
-        """Run ``ssh`` or ``scp`` for all workers in parallel; ``@`` in a word is the worker."""
+        """Run ``ssh`` or ``scp`` for all workers in parallel.
+
+        ``words`` are its arguments, in which ``@`` stands for the worker.
+        """
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:
             options += ["-o", f"ProxyCommand={proxy()}"]
@@ -91,7 +101,10 @@ class VerbsCloud:
             list(pool.map(one, self.workers))
 
     def must(self, command: Sequence[str], sockets: str = "fast") -> str:
-        """Run a command that must succeed; return its output."""
+        """Run a command; return its output, or exit if it fails.
+
+        ``sockets`` is the subdirectory of ``scratch`` for Ansible's shared ssh connections.
+        """
         done = subprocess.run(
             command,
             cwd=PROJECT,
@@ -100,7 +113,8 @@ class VerbsCloud:
                 "ANSIBLE_INVENTORY": "inventory/local",
                 "TPUFLEET_LOCALCLOUD": self.name,
                 "ANSIBLE_FORCE_COLOR": "0",
-                # On one disk with the code, like a user's home, as push hard-links files there.
+                # push.yml makes hard links to the code's files in ANSIBLE_LOCAL_TEMP, so both must
+                # be on one disk, as they usually are for users.
                 "ANSIBLE_LOCAL_TEMP": str(self.scratch / "tmp"),
                 # Connections with and without the delay must not share a socket.
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
@@ -119,9 +133,9 @@ class VerbsCloud:
 
 @contextmanager
 def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
-    """Bring a cloud up, set up its workers, and bring it down at the end in any case.
+    """Start a local cloud and set up its workers; remove it after the ``with`` block.
 
-    An ``existing`` cloud is used instead and stays up.
+    ``existing`` is the name of a cloud that is used instead and not removed.
     """
     # Also remove the machines after a SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -145,7 +159,7 @@ def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
 
 
 def close_sockets(scratch: Path) -> None:
-    """Close the shared connections that Ansible keeps open."""
+    """Close the shared ssh connections that Ansible keeps open; ``scratch`` has their sockets."""
     for socket in scratch.glob("*/*"):
         if socket.is_socket():
             words = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "worker"]
@@ -153,13 +167,13 @@ def close_sockets(scratch: Path) -> None:
 
 
 def proxy() -> str:
-    """Return the ssh proxy command that delays each round trip."""
+    """Return the ssh ProxyCommand that makes each round trip DELAY_MS longer."""
     script = Path(__file__).with_name("delayed_proxy.py")
     return f"{sys.executable} {script} %h %p {DELAY_MS}"
 
 
 def seconds(do) -> float:
-    """Return the seconds that an action takes."""
+    """Return how many seconds ``do()`` takes."""
     start = time.perf_counter()
     do()
     return time.perf_counter() - start
@@ -167,7 +181,10 @@ def seconds(do) -> float:
 
 @contextmanager
 def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
-    """Count the bytes to the workers' ssh, with headers; yield a function that reads the count."""
+    """Count the bytes that are sent to port 22 of the addresses, including headers.
+
+    Yields a function that returns the number so far.
+    """
     to = ", ".join(addresses)
     table = f"{TABLE}-{os.getpid()}"
     subprocess.run(
@@ -198,9 +215,9 @@ def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
 
 @contextmanager
 def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
-    """Limit this controller's bandwidth to the machines, by tc-tbf(8) on the cloud's bridge.
+    """Limit the bandwidth from this computer to the machines to ``megabits`` per second.
 
-    Answers of machines are not limited. None sets no limit.
+    Uses tc-tbf(8) on the cloud's bridge. The other direction is not limited. None sets no limit.
     """
     way = ["dev", Place.of(cloud.name).bridge, "root"]
     if megabits is None:
@@ -214,7 +231,9 @@ def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
         subprocess.run(["tc", "qdisc", "del", *way], check=False)
 
 
-def verdict(name: str, ratio: float, bar: float) -> bool:
-    """Print a ratio with its bar; return whether it is reached."""
-    print(f"{name:<44} {ratio:6.2f}   bar {bar:<5} {'reached' if ratio <= bar else 'missed'}")
-    return ratio <= bar
+def verdict(name: str, ratio: float, target: float) -> bool:
+    """Print a ratio with its target; return whether the ratio is at most the target."""
+    print(
+        f"{name:<44} {ratio:6.2f}   target {target:<5} {'reached' if ratio <= target else 'missed'}"
+    )
+    return ratio <= target

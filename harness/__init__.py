@@ -1,1 +1,1 @@
-"""Shared by tests and benchmarks: fleets, faults, trainer processes and a scripted API."""
+"""Code shared by tests and benchmarks: fleets, faults, trainer processes and a scripted API."""

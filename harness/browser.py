@@ -34,7 +34,10 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """A running browser with one tab. ``errors`` are the tab's errors so far."""
+    """A running browser with one tab. ``errors`` has the errors of the tab's pages so far.
+
+    ``to_browser`` and ``from_browser`` are the file descriptors of the protocol's pipes.
+    """
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self.errors: list[str] = []
@@ -47,7 +50,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result. Raises BrowserError."""
+        """Send a command of the DevTools protocol and return its result. Raises BrowserError."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
         message |= {"sessionId": self._tab} if self._tab else {}
@@ -87,7 +90,7 @@ class Browser:
         return found["result"].get("value")
 
     def picture(self, path: Path, *, is_whole: bool = False) -> None:
-        """Write the window, or the whole page, as a PNG file."""
+        """Write the window, or if ``is_whole`` the whole page, as a PNG file."""
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=is_whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
@@ -98,7 +101,7 @@ class Browser:
             ready, _, _ = select.select([self._from], [], [], deadline - time.monotonic())
             more = os.read(self._from, 1 << 20) if ready else b""
             if not more:
-                raise BrowserError("the browser ended" if ready else "no answer")
+                raise BrowserError("the browser exited unexpectedly" if ready else "no answer")
             self._buffer += more
         text, _, self._buffer = self._buffer.partition(b"\0")
         found = json.loads(text)
@@ -113,11 +116,11 @@ class Browser:
 
 @contextmanager
 def browser(program: str) -> Iterator[Browser]:
-    """Run a browser in a directory of its own, until the block ends."""
+    """Run the browser ``program`` in a temporary directory, until the block ends."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        # Above 10, so that none of them is 3 or 4 itself.
+        # Duplicate to descriptors above 10, because the browser gets its ends as 3 and 4.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         process = os.posix_spawn(

@@ -1,4 +1,4 @@
-"""A run under faults, observed from outside: its losses, its record, the watch."""
+"""A run on a local cloud that tests disturb by faults, and what they observe of it."""
 
 import json
 import os
@@ -26,7 +26,9 @@ WATCH_EVERY_S = 5.0
 class Losses:
     """All losses that the leader of a run ever wrote, collected while machines are replaced.
 
-    ``differing`` lists the steps that were repeated with another loss.
+    ``by_step`` has the loss and ``finished_at`` the time of each step. ``repeated`` is how often a
+    step was computed again, and ``differing`` lists the steps for which this gave another loss.
+    ``machines`` is the local cloud's directory of machines.
     """
 
     def __init__(self, machines: Path, run: str) -> None:
@@ -42,7 +44,7 @@ class Losses:
 
     @property
     def best(self) -> int:
-        """The highest step."""
+        """The highest step with a loss; 0 if there is none."""
         return max(self.by_step, default=0)
 
     @contextmanager
@@ -88,7 +90,16 @@ class Losses:
 
 @dataclass
 class Disturbed:
-    """A run on a fleet, with everything that can be done to it and observed of it."""
+    """A run on a fleet, with methods that disturb or observe it.
+
+    Args:
+        fleet: the fleet.
+        run: the run's name.
+        losses: the losses of the run, collected in the background.
+        log: the file of the watch's log.
+        fleet_state: where the run record is.
+        passes: the terminal output of each pass of the watch so far.
+    """
 
     fleet: Fleet
     run: str
@@ -98,17 +109,18 @@ class Disturbed:
     passes: list[str] = field(default_factory=list)
 
     def fault(self, *words: str) -> None:
-        """Inject a fault into the cloud (python -m localcloud fault …)."""
+        """Inject a fault into the cloud; ``words`` are arguments of python -m localcloud fault."""
         self._localcloud("fault", *words)
 
     def bucket(self, verb: str) -> None:
-        """Stop or start the bucket."""
+        """Run ``localcloud bucket`` with a verb such as stop or start."""
         self._localcloud("bucket", verb)
 
     def signal_trainer(self, number: str, *workers: str) -> None:
-        """Send a signal to all processes of the run's unit, on all workers at once.
+        """Send a signal to all processes of the run's unit on the named workers, at the same time.
 
-        Trainers end together, so the last one may have ended before it gets the signal.
+        ``number`` is the signal's name, such as KILL. Trainers end together, so the last one may
+        have ended before it gets the signal.
         """
         unit = f"tpufleet-run@{self.run}.service"
         kill = ["systemctl", "kill", f"--signal={number}", unit]
@@ -117,20 +129,25 @@ class Disturbed:
         self.fleet.on(":".join(workers), *kill)
 
     def preempt(self, warning_s: float = 0) -> None:
-        """Preempt the TPU."""
+        """Preempt the run's TPU, ``warning_s`` seconds after the workers were warned."""
         body = {"warningSeconds": warning_s} if warning_s else {}
-        client.ask(self.fleet.place, "POST", f"/_localcloud/nodes/{TPU}:preempt", body)
+        node = f"/_localcloud/locations/{self.zone()}/nodes/{TPU}"
+        client.ask(self.fleet.place, "POST", f"{node}:preempt", body)
+
+    def zone(self) -> str:
+        """Return the zone of the run's TPU, as recorded at its last launch."""
+        return str(self.record()["nodes"][0]["zone"])
 
     def workers(self) -> list[str]:
         """Return the inventory's workers."""
         return self.fleet.groups().get("tpu", [])
 
     def attempt(self) -> int:
-        """Return the attempt in the record."""
+        """Return the number of the attempt in the run record."""
         return int(self.record().get("attempt", 0))
 
     def record(self) -> dict:
-        """Return the record from the bucket."""
+        """Return the run record, which is in the bucket."""
         from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
             record_store,
         )
@@ -140,11 +157,11 @@ class Disturbed:
         return record_store(self.fleet_state, api | {"storage_endpoint": endpoint}).read(self.run)
 
     def watch_log(self, since: int = 0) -> str:
-        """Return the watch's log from an offset on."""
+        """Return the watch's log from the character ``since`` on."""
         return self.log.read_text()[since:] if self.log.exists() else ""
 
     def can_write(self, worker: str) -> bool:
-        """Return whether a worker can write a file of a megabyte."""
+        """Return whether a worker's disk has space for a file of a megabyte."""
         write = ("dd", "if=/dev/zero", "of=/var/tmp/chaos", "bs=1M", "count=1")
         try:
             self.fleet.on(worker, *write)
@@ -169,13 +186,16 @@ class Disturbed:
         return endpoint, BUCKET.removeprefix("gs://")
 
     def watch(self, *words: str) -> int:
-        """Run one pass of the watch, like its timer, and return its exit code."""
+        """Run one pass of the watch, as its timer does, and return its exit code.
+
+        ``words`` are further arguments of ansible-playbook.
+        """
         played = self.fleet.play("playbooks/watch.yml", *words, limit_s=1800)
         self.passes.append(played.output)
         return played.code
 
     def begin_watch(self) -> subprocess.Popen:
-        """Start a pass of the watch in the background, as another controller would."""
+        """Start watch.yml in the background, as another controller would."""
         return self.begin("playbooks/watch.yml")
 
     def begin(self, *words: str) -> subprocess.Popen:
@@ -190,7 +210,10 @@ class Disturbed:
         )
 
     def watch_until(self, is_true: Callable[[], bool], seconds: float) -> None:
-        """Run passes of the watch until a condition is true."""
+        """Run passes of the watch until a condition is true.
+
+        Raises AssertionError after ``seconds``.
+        """
         deadline = time.monotonic() + seconds
         while not is_true():
             if time.monotonic() > deadline:

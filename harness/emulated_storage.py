@@ -13,7 +13,11 @@ BUCKET = "fleet"
 
 @contextmanager
 def emulated_storage(port: int | None = None) -> Iterator[str]:
-    """Run the emulator; yield its address, which the environment does not name."""
+    """Run the emulator and yield its address.
+
+    ``port`` is its port; None for a free one. STORAGE_EMULATOR_HOST is not set while it runs, so
+    that only code that gets the address uses it.
+    """
     before = os.environ.get("STORAGE_EMULATOR_HOST")
     with FakeGCSServer(port=port) as server:
         # The server logs every request; a full pipe would block it.
@@ -28,7 +32,7 @@ def emulated_storage(port: int | None = None) -> Iterator[str]:
 
 
 def put_object(address: str, name: str, content: bytes) -> None:
-    """Store an object in one piece, whatever is there."""
+    """Create or replace an object in the bucket of the emulator at ``address``."""
     requests.post(
         f"{address}/upload/storage/v1/b/{BUCKET}/o",
         params={"uploadType": "media", "name": name},

@@ -1,6 +1,6 @@
-"""Faults of a run, each with what the watch's log must contain.
+"""Faults that tests inject into a run, each with what the watch's log must then contain.
 
-A fault ends by itself or undoes itself; the watch does the rest.
+A fault ends after a while, or its function undoes it. The watch must then bring the run back.
 """
 
 import json
@@ -23,7 +23,7 @@ HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault, which ``inject`` causes.
 
     ``log_pattern`` must match the watch's log; ``new_attempt`` is whether the run can resume only
     as a new attempt; ``loses_machines`` whether machines are lost with their files.
@@ -64,7 +64,7 @@ def _no_capacity(run: Disturbed) -> None:
 
 
 def _api_fails(run: Disturbed) -> None:
-    run.signal_trainer("KILL", f"{TPU}-w1")  # first, as it needs the API to find the worker
+    run.signal_trainer("KILL", f"{TPU}-w1")  # first, because it needs the API
     run.fault("error", "*", "503", "--for", "45")
     run.watch()
 
@@ -72,7 +72,7 @@ def _api_fails(run: Disturbed) -> None:
 def _cut(run: Disturbed) -> None:
     run.fault("worker", f"{TPU}-w1", "cut")
     run.watch()
-    time.sleep(35)  # longer than the workers' rendezvous with each other
+    time.sleep(35)  # longer than the rendezvous may take
     run.fault("worker", f"{TPU}-w1", "reconnect")
 
 
@@ -103,7 +103,10 @@ def _bucket_gone(run: Disturbed) -> None:
 
 
 def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
-    """Cut a worker off just before the run is relaunched by the watch or restart.yml."""
+    """Return a function that cuts a worker off just before a playbook relaunches the run.
+
+    ``playbook`` is that of the watch or restart.yml.
+    """
 
     def inject(run: Disturbed) -> None:
         since = len(run.watch_log())
@@ -154,7 +157,8 @@ def _releases() -> Path:
 
 
 def _same_name(run: Disturbed) -> None:
-    nodes = f"/v2/projects/local-fleet/locations/{OTHER_ZONE}/nodes"
+    other = OTHER_ZONE if run.zone() == HOME_ZONE else HOME_ZONE
+    nodes = f"/v2/projects/local-fleet/locations/{other}/nodes"
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.ask(run.fleet.place, "POST", f"{nodes}?nodeId={TPU}", body)
     foreign = lambda: client.ask(run.fleet.place, "GET", f"{nodes}/{TPU}")  # noqa: E731
@@ -265,9 +269,9 @@ FAULTS = (
     Fault("the newest checkpoint truncated", _truncated, r": launch"),
     Fault("the controller killed in the middle of watch", _controller_killed, r": launch"),
     Fault("two controllers at once", _two_controllers, r": launch"),
-    Fault("a worker lost between look and start, by watch",
+    Fault("a worker lost between check and start, by watch",
           _lost_before_launch("playbooks/watch.yml"), r": launch"),
-    Fault("a worker lost between look and start, by restart",
+    Fault("a worker lost between check and start, by restart",
           _lost_before_launch("playbooks/restart.yml"), r"restarted on request"),
     Fault("a worker that hangs during a pass", _hang_in_a_pass, new_attempt=False),
     Fault("a controller without the release", _no_release, r": launch"),
@@ -290,7 +294,7 @@ def chosen(what: str, seed: int) -> list[Fault]:
     """Return the faults to inject, in order.
 
     ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``),
-    ``all`` (``alone``, then ``order``) or a part of names.
+    ``all`` (``alone``, then ``order``) or a part of the faults' names.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]

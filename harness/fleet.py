@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.process_tree import kill_tree
 from localcloud.place import PROJECT_ROOT, Place
 
 
@@ -20,13 +23,16 @@ class Played:
     output: str
 
     def changed(self) -> int:
-        """Return the sum of the recap's changes."""
+        """Return the number of changed tasks, summed over the hosts in the recap."""
         counts = [word for word in self.output.split() if word.startswith("changed=")]
         return sum(int(count.partition("=")[2]) for count in counts)
 
 
 def beside(folder: Path, **variables: Any) -> Path:
-    """Write an inventory with only variables for all."""
+    """Write an inventory without hosts to a new ``folder``; return its path.
+
+    ``variables`` are the values that the inventory sets for all hosts.
+    """
     (folder / "group_vars/all").mkdir(parents=True)
     (folder / "group_vars/all/own.yml").write_text(json.dumps(variables))
     (folder / "hosts.yml").write_text("all: {}\n")
@@ -35,16 +41,20 @@ def beside(folder: Path, **variables: Any) -> Path:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The playbooks and the inventory, on the cloud at ``place``.
+    """A fleet on the local cloud ``place``, on which the methods run playbooks and commands.
 
-    ``beside`` is an inventory whose variables override the local cloud's (beside()).
+    ``beside`` is an inventory whose variables override those of inventory/local; the function
+    ``beside`` writes one.
     """
 
     place: Place
     beside: Path | None = None
 
     def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
-        """Run a playbook without a terminal."""
+        """Run a playbook without a terminal; ``arguments`` are further ones of ansible-playbook.
+
+        ``limit_s`` is the time limit in seconds.
+        """
         done = self._run("ansible-playbook", playbook, *arguments, limit_s=limit_s)
         return Played(done.returncode, done.stdout + done.stderr)
 
@@ -54,13 +64,22 @@ class Fleet:
         assert played.code == 0, played.output[-4000:]
         return played
 
+    def must_run(self, *command: str) -> str:
+        """Run a command of Ansible that must succeed, and return its output."""
+        done = self._run(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def groups(self) -> dict[str, list[str]]:
         """Return the inventory's groups with their hosts."""
-        listing = json.loads(self._run("ansible-inventory", "--list").stdout)
+        listing = json.loads(self.must_run("ansible-inventory", "--list"))
         return {name: group.get("hosts", []) for name, group in listing.items() if name != "_meta"}
 
     def status(self, run: str, scratch: Path) -> dict[str, dict[str, Any]]:
-        """Return the rows of status.yml's JSON for a run, by worker."""
+        """Return the entries for a run in the JSON that status.yml writes, by worker.
+
+        ``scratch`` is a directory for that JSON file.
+        """
         file = scratch / "status.json"
         self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
         rows = json.loads(file.read_text())["workers"]
@@ -69,9 +88,7 @@ class Fleet:
     def on(self, worker: str, *command: str) -> str:
         """Run a command as root on a worker and return its output; it must succeed."""
         words = ("-b", "-m", "ansible.builtin.command", "-a", shlex.join(command))
-        done = self._run("ansible", worker, *words)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.partition(">>\n")[2]
+        return self.must_run("ansible", worker, *words).partition(">>\n")[2]
 
     def module(self, worker: str, module: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Run a module as root on a worker and return its result; it must succeed."""
@@ -81,9 +98,29 @@ class Fleet:
         return json.loads(done.stdout.partition("=> ")[2])
 
     def read(self, worker: int, path: str) -> str:
-        """Return the content of a file on a worker, through the local cloud's directory."""
+        """Return the content of a file on the worker of this number, without a connection to it."""
         [root] = self.place.machines.glob(f"*-w-{worker}/root")
         return (root / path.lstrip("/")).read_text()
+
+    def log(self, run: str, worker: int = 0) -> str:
+        """Return a run's log of the last attempt on a worker; "" if it or the worker is missing."""
+        try:
+            text = self.read(worker, f"/var/lib/tpufleet/runs/{run}/log")
+        except (OSError, ValueError):
+            return ""
+        return text.rpartition("--- ")[2]
+
+    def wait_for_log(self, run: str, pattern: str, limit_s: float = 600) -> re.Match[str]:
+        """Wait until the log of the last attempt matches the pattern; return the match.
+
+        Raises AssertionError after ``limit_s`` seconds, or if the log has a traceback.
+        """
+        deadline = time.monotonic() + limit_s
+        while not (found := re.search(pattern, self.log(run))):
+            assert "Traceback" not in self.log(run), self.log(run)[-3000:]
+            assert time.monotonic() < deadline, self.log(run)[-3000:]
+            time.sleep(0.5)
+        return found
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
         """Return the leader's metrics of a run."""
@@ -91,7 +128,7 @@ class Fleet:
         return [json.loads(line) for line in lines]
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of commands."""
+        """Return the environment variables for Ansible's commands on this fleet."""
         inventories = ["inventory/local", *([str(self.beside)] if self.beside else [])]
         return {
             **os.environ,
@@ -103,13 +140,18 @@ class Fleet:
     def _run(
         self, *command: str, limit_s: float = 600, more: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess:
-        return subprocess.run(
+        with subprocess.Popen(
             command,
             cwd=PROJECT_ROOT,
             env={**self.environment(), **(more or {})},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=limit_s,
-        )
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=limit_s)
+            except BaseException:
+                kill_tree(process.pid)  # Ansible's workers would outlive it
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)

@@ -18,7 +18,7 @@ OURS = {LABEL: DEFAULT_FLEET_NAME}
 
 
 class ServedApi(Protocol):
-    """A local cloud's API, its files in ``state``."""
+    """A local cloud's API without machines; ``state`` is the cloud's directory."""
 
     state: Path
 
@@ -28,23 +28,23 @@ class ServedApi(Protocol):
 
 
 def environment_of(local_api: ServedApi) -> dict[str, str]:
-    """Return the environment variables with which inventory/local is this cloud."""
+    """Return the environment variables that make inventory/local list the TPUs of this API."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
-    # Another test's emulator, which has ended by now.
+    # Drop the emulator of an earlier test, which has ended.
     inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     return {
         **inherited,
         "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line per host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
-        "ANSIBLE_TIMEOUT": "1",  # the workers of this cloud are addresses without a machine
+        "ANSIBLE_TIMEOUT": "1",  # no machine answers at the workers' addresses
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
     }
 
 
 def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:
-    """Return the command that runs a playbook."""
+    """Return the command that runs a playbook; ``words`` are further arguments."""
     tool = str(Path(sys.executable).with_name("ansible-playbook"))
     return [tool, "-i", inventory, str(playbook), *words]
 
@@ -52,7 +52,10 @@ def command(playbook: str | Path, *words: str, inventory: str = "inventory/local
 def play(
     environment: dict[str, str], playbook: str | Path, *words: str, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a playbook without a terminal; ``more`` as for ``command``."""
+    """Run a playbook without a terminal; ``words`` and ``more`` are those of ``command``.
+
+    ``environment`` is that of ``environment_of``.
+    """
     return subprocess.run(
         command(playbook, *words, **more),
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""A process and its descendants, from /proc(5)."""
+"""Listing and killing a process with all its descendants, by proc(5)."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ def tree_of(pid: int) -> list[int]:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """KILL processes in this order; ignore those that have ended."""
+    """Send SIGKILL to processes, in the given order; ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def kill_tree(pid: int) -> None:
-    """KILL a process and all its descendants, parents first, so that none can clean up.
+    """Send SIGKILL to a process and all its descendants, parents first, so that none can clean up.
 
     Killing the process group is not enough: Ansible's workers have their own sessions.
     """

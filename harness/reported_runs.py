@@ -1,4 +1,4 @@
-"""Runs as the report shows them, of every kind, with curves like those of real ones."""
+"""Made-up runs of every kind with realistic curves, for tests of the HTML report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ allocate 2.31G. That was not possible. There are 1.87G free.""".splitlines()
 def curves(
     seed: int, steps: int, begin: float, end: float, *, rate: float = 1.1e6, points: int = 1000
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return curves of ``points`` points over ``steps`` steps from ``begin`` to ``end``."""
+    """Return made-up curves of ``points`` points over ``steps`` steps, by name.
+
+    A curve is a list of (step, value). ``begin`` and ``end`` are the times of the first and the
+    last step in unix seconds, ``rate`` is in tokens per second, and ``seed`` selects the random
+    numbers.
+    """
     chance = random.Random(seed)  # noqa: S311 - no secret
     floor, each = 2.2 + chance.random() * 0.5, steps / points
     xs = [each * (number + 0.5) for number in range(points)]
@@ -58,7 +63,11 @@ def run(
     ended: float = NOW,
     points: int = 1000,
 ) -> RunView:
-    """Return a run of one attempt that trained ``share`` of its steps in ``hours``."""
+    """Return a run of one attempt that trained ``share`` of its steps in ``hours``.
+
+    ``ended`` is when the attempt ended, in unix seconds. ``seed`` and ``points`` are those of
+    ``curves``.
+    """
     begin, last = ended - hours * HOUR, int(steps * share)
     found = curves(seed, last, begin, ended, points=points)
     wall = hours * HOUR
@@ -152,7 +161,7 @@ def crashed_run(name: str) -> RunView:
 
 
 def swept_runs(name: str, count: int = 20) -> list[RunView]:
-    """Return the finished runs of a sweep over learning rates and widths."""
+    """Return ``count`` finished runs of a sweep over learning rates and widths."""
     found = []
     for number in range(count):
         rate, width = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)[number % 5], (256, 512, 768, 1024)[number // 5]
@@ -170,7 +179,10 @@ def swept_runs(name: str, count: int = 20) -> list[RunView]:
 
 
 def old_runs(count: int, points: int = 1000) -> list[RunView]:
-    """Return finished runs of 100,000 steps."""
+    """Return ``count`` runs of 100,000 steps that ended days ago.
+
+    Each curve has ``points`` points.
+    """
     return [
         run(
             f"ablation-{number:03}",
@@ -184,7 +196,7 @@ def old_runs(count: int, points: int = 1000) -> list[RunView]:
 
 
 def every_kind() -> list[RunView]:
-    """Return a fleet with runs of every kind, the most recently changed first."""
+    """Return runs of every kind, the most recently changed first."""
     found = [
         run("shakespeare-large", RunState.TRAINING, seed=1, share=0.37, hours=6),
         preempted_run("openwebtext-1.5b"),

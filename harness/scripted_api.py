@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that gives scripted answers, mainly errors."""
+"""An HTTP server on loopback that answers in place of Google's APIs as a test scripts it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ class Request:
 
 
 def error(code: int, message: str, status: str = "", **more: Any) -> Say:
-    """Return an error in Google's shape."""
+    """Return an error response in the format of Google's APIs.
+
+    ``code`` is the HTTP status, ``status`` the canonical code, and ``more`` has further fields of
+    the error.
+    """
     return Say({"error": {"code": code, "message": message, "status": status, **more}}, code)
 
 
@@ -61,7 +65,12 @@ def _private_key() -> str:
 
 
 class ScriptedApi:
-    """Answers from a list in order, or by a function; records the requests."""
+    """A server whose answers a test defines, and which records the requests in ``asked``.
+
+    It gives the answers in ``script`` in order, or if ``answerer`` is set, those that it returns.
+    ``tokens`` counts the requests for an access token. ``directory`` gets the key file of a service
+    account.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[Request] = []
@@ -85,7 +94,7 @@ class ScriptedApi:
 
     @property
     def api(self) -> dict[str, str]:
-        """The value for the variable tpu_api."""
+        """The value of the inventory's variable tpu_api with which clients use this server."""
         return {
             "project": PROJECT,
             "endpoint": self.endpoint,
@@ -113,7 +122,7 @@ class ScriptedApi:
             self.asked.append(request)
             if self.answerer:
                 return self.answerer(request)
-            return self.script.pop(0) if self.script else error(500, "no more scripted answers")
+            return self.script.pop(0) if self.script else error(500, "no scripted answer is left")
 
     def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  self is the handler's inside
         class Handler(BaseHTTPRequestHandler):
@@ -148,7 +157,7 @@ class ScriptedApi:
 
 @contextmanager
 def serving(directory: Path) -> Iterator[ScriptedApi]:
-    """Serve a scripted API inside the context."""
+    """Serve a scripted API until the block ends; ``directory`` gets a key file for it."""
     api = ScriptedApi(directory)
     api.serve()
     try:
@@ -158,7 +167,7 @@ def serving(directory: Path) -> Iterator[ScriptedApi]:
 
 
 def node(name: str = "demo", zone: str = ZONE, **fields: Any) -> dict[str, Any]:
-    """Return a READY TPU of two workers as an API message."""
+    """Return the JSON of a READY TPU of two workers; ``fields`` replaces or adds some keys."""
     return {
         "name": f"projects/{PROJECT}/locations/{zone}/nodes/{name}",
         "id": "4711",

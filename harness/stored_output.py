@@ -10,10 +10,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
     SEGMENT_BYTES,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.interface import OutputStore
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputBucket,
     OutputDirectory,
-    OutputStore,
 )
 
 from harness.emulated_storage import BUCKET, put_object
@@ -29,7 +29,7 @@ EXITS: dict[str, dict[str, Any]] = {
 
 
 def line(step: int, **more: Any) -> dict[str, Any]:
-    """A line of metrics: a step each second from the start of the first attempt on."""
+    """Return a step's line of metrics; each step takes one second. ``more`` has further fields."""
     loss = {"loss": 5 / step, "tokens_per_second": 1000.0}
     return {"step": step, "time": BEGAN + 10 + step, **loss, **more}
 
@@ -39,7 +39,10 @@ def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def segments(name: str, content: bytes, size: int = SEGMENT_BYTES) -> dict[str, bytes]:
-    """Cut a stream as workers do, at the ends of lines, into segments of at most ``size``."""
+    """Cut the content of a log or of metrics into objects of at most ``size`` bytes, as workers do.
+
+    They are cut at the ends of lines. ``name`` is ``log`` or ``metrics``.
+    """
     found: dict[str, bytes] = {}
     while content:
         cut = content.rfind(b"\n", 0, size) + 1
@@ -61,7 +64,11 @@ def attempt(
     end: Mapping[str, Any] | None = None,
     size: int = SEGMENT_BYTES,
 ) -> dict[str, bytes]:
-    """The objects of one process of an attempt; ``end`` is one of EXITS, or None if it was lost."""
+    """Return the stored objects of one process of an attempt, by name.
+
+    ``end`` is a value of EXITS, or None if it is unknown how the attempt ended. ``size`` is the
+    maximum size of a stored piece of ``log`` or ``metrics``.
+    """
     start = {
         "run": run,
         "attempt": number,

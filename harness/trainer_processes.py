@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.config import Config
-from train.contract import Contract, Heartbeat, check_writable
-from train.corpus import prepare
-from train.data import Corpus
+from train.core.config import Config
+from train.core.data import Corpus
+from train.data.corpus import prepare_all
+from train.run.contract import Contract, Heartbeat, check_writable
 
 PROJECT = Path(__file__).parents[1]
 LIMIT_SECONDS = 300
@@ -43,7 +43,7 @@ class Compiled:
         """The environment in which Python and XLA cache everything that they compile."""
         return {
             "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
-            "PYTHONDONTWRITEBYTECODE": "",  # override this process's environment
+            "PYTHONDONTWRITEBYTECODE": "",  # may be set for this process
             "JAX_COMPILATION_CACHE_DIR": str(self.jax),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
@@ -52,8 +52,16 @@ class Compiled:
 class Attempt:
     """The processes of an attempt: ``directory/w<i>`` for each, ``directory/checkpoints`` for all.
 
-    The process ``own_checkpoints`` gets its own directory of checkpoints; ``environment`` is added
-    to that of each process.
+    Args:
+        directory: the directory of the attempt's files.
+        config: the config file.
+        overrides: settings that override the config, by process.
+        compiled: the compile caches that the processes use.
+        own_checkpoints: the process that gets a directory of checkpoints of its own; None for no
+            process.
+        processes: the number of processes.
+        environment: variables that are added to those of each process.
+        verb: the command of ``python -m train`` to run.
     """
 
     def __init__(
@@ -65,8 +73,10 @@ class Attempt:
         own_checkpoints: int | None = None,
         processes: int = PROCESSES,
         environment: dict[str, str] | None = None,
+        verb: str = "run",
     ) -> None:
         self.directory = directory
+        self._verb = verb
         self._environment = {"TPUFLEET_NUM_PROCESSES": str(processes)} | (environment or {})
         self.compiled = compiled
         self.started = time.time()
@@ -87,7 +97,7 @@ class Attempt:
             clean_environment()
             | self.compiled.environment
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as the fleet sets it for all trainers
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as on a fleet
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
@@ -96,7 +106,7 @@ class Attempt:
             }
             | self._environment
         )
-        command = [sys.executable, "-m", "train", "run", str(config), *overrides]
+        command = [sys.executable, "-m", "train", self._verb, str(config), *overrides]
         with (run_dir / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
 
@@ -114,7 +124,7 @@ class Attempt:
         self.wait_for(lambda: any(line["time"] > self.started for line in read_metrics(run_dir)))
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Wait until a condition is true; fail if a process ends."""
+        """Wait until a condition is true; fail if a process ends or after LIMIT_SECONDS."""
         end = time.monotonic() + LIMIT_SECONDS
         while not ready():
             assert time.monotonic() < end, self.logs()
@@ -136,12 +146,15 @@ class Attempt:
 
 
 def train_here(cfg: Config, directory: Path) -> int:
-    """Train to the end in this process, like the command line, and return the exit code."""
-    from train.loop import Run
+    """Train to the end in this process, as ``python -m train run`` does, and return the exit code.
+
+    ``directory`` gets the run's files and its checkpoints.
+    """
+    from train.core.loop import Run
 
     place = Contract("alone", directory, directory / "checkpoints")
     check_writable(place)
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
 
 

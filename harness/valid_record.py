@@ -16,6 +16,8 @@ LAUNCH: dict[str, Any] = {
     "compile_cache": "/mnt/shared/jax-cache",
     "outputs": "",
     "volatile_checkpoints": True,
+    "image": "",
+    "starts_in_image": False,
     "tpu": "pod",
     "nodes": [{"name": "pod", "zone": "us-east1-d", "id": "4711"}],
     "chip": -1,
@@ -28,21 +30,21 @@ LAUNCH: dict[str, Any] = {
 
 
 def launch_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """Return what a record holds of a launch of a run, with some ``fields`` of another value."""
+    """Return the fields of a record that describe a launch of a run; ``fields`` replaces some."""
     return {**LAUNCH, "checkpoints": f"gs://bucket-of-ours/checkpoints/{run}"} | fields
 
 
 def launch_spec(run: str = "mine", **fields: Any) -> LaunchSpec:
-    """Return a valid launch of a run, with some ``fields`` of another value."""
+    """Return a valid launch of a run; ``fields`` replaces some of its fields."""
     return LaunchSpec.from_json({"run": run, **launch_fields(run, **fields)})
 
 
 def process(process_id: int = 0, **fields: Any) -> Process:
-    """Return a process of a valid launch of two workers, with some ``fields`` of another value."""
+    """Return a process of a valid launch of two workers; ``fields`` replaces some of its fields."""
     two = {"workers": 2, "placement": ["pod-w0", "pod-w1"]}
     return Process(launch_spec(**(two | fields)), process_id, python_env="e" * 16)
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """Return a whole record, of a run that is wanted in its first attempt."""
+    """Return a record of a run that is wanted in its first attempt; ``fields`` replaces some."""
     return {"run": run, "wanted": "running", "attempt": 1, **launch_fields(run)} | fields

@@ -14,8 +14,8 @@ import pytest
 from harness.disturbed import BUCKET, TPU, Disturbed, Losses
 from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, chosen
 from harness.fleet import Fleet, beside
-from localcloud import client, cloud
-from localcloud.place import Place
+from harness.own_cloud import EXISTING, own_or_existing_cloud
+from localcloud import client
 
 WHAT = os.environ.get("TPUFLEET_CHAOS", "")
 pytestmark = [
@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(not WHAT, reason="TPUFLEET_CHAOS is not set: make chaos"),
 ]
 SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 SELECTED = chosen(WHAT or "some", SEED)
 CHECKPOINT_EVERY = 20
 CONFIG = f"""
@@ -53,28 +52,23 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-chaos-{os.getpid()}")
-    workers = "v4-16" if WHAT == "some" or CLOUD else "v4-32"
     tpu = {
         "name": TPU,
         "zones": [HOME_ZONE, OTHER_ZONE],
-        "accelerator_type": workers,
+        "accelerator_type": "v4-16" if WHAT == "some" or EXISTING else "v4-32",
         "runtime_version": "tpu-ubuntu2204-base",
         "spot": True,
     }
-    inventory = beside(
-        tmp_path_factory.mktemp("inventory"),
-        tpu_fleet=[tpu],
-        fleet_state=f"{BUCKET}/fleet",
-        checkpoints=f"{BUCKET}/checkpoints",
-        watch_log=str(place.directory / "watch.log"),
-        watch_limits=LIMITS,
-    )
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-    yield Fleet(place, inventory)
-    if not CLOUD:
-        cloud.down(place, say=print)
+    with own_or_existing_cloud("chaos") as place:
+        inventory = beside(
+            tmp_path_factory.mktemp("inventory"),
+            tpu_fleet=[tpu],
+            fleet_state=f"{BUCKET}/fleet",
+            checkpoints=f"{BUCKET}/checkpoints",
+            watch_log=str(place.directory / "watch.log"),
+            watch_limits=LIMITS,
+        )
+        yield Fleet(place, inventory)
 
 
 @pytest.fixture(scope="module")

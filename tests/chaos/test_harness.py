@@ -9,7 +9,9 @@ import pytest
 
 from harness.disturbed import Losses
 from harness.faults import FAULTS, SOME, chosen
+from harness.fleet import Fleet
 from harness.process_tree import kill_tree
+from localcloud.place import Place
 
 
 def test_all_injects_each_fault_once_and_then_again_shuffled_by_the_seed():
@@ -89,10 +91,15 @@ def test_a_process_tree_is_killed_across_sessions():
     parent.wait()
     parent.stdout.close()
 
+    assert ends(child)
+
+
+def ends(pid: int) -> bool:
+    """Return whether a process that was sent SIGKILL ends; a busy kernel takes its time."""
     deadline = time.monotonic() + 30
-    while alive(child) and time.monotonic() < deadline:
+    while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(child)
+    return not alive(pid)
 
 
 def alive(pid: int) -> bool:
@@ -101,3 +108,15 @@ def alive(pid: int) -> bool:
         return stat.rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_playbook_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch):
+    tool, worker = tmp_path / "ansible-playbook", tmp_path / "worker"
+    tool.write_text(f"#!/bin/sh\nsetsid sh -c 'echo $$ > {worker}; exec sleep 60' & wait\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        Fleet(Place.of("nobody-s")).play("setup.yml", limit_s=2)
+
+    assert ends(int(worker.read_text()))

@@ -5,13 +5,13 @@ import os
 import pytest
 
 from harness.fleet import Fleet, beside
-from localcloud import cloud
-from localcloud.place import Place
+from harness.own_cloud import own_cloud
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
+EXPORTS = "/etc/exports.d/tpufleet-mnt-shared.exports"
 TPU = {
     "zone": "us-central2-b",
     "accelerator_type": "v4-8",
@@ -21,22 +21,19 @@ TPU = {
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(f"test-expired-{os.getpid()}")
     tpus = [TPU | {"name": name} for name in ("stays", "goes", "gone")]
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, nfs_server="stays-w0")
-    cloud.up(place, port=None, subnet=None, say=print)
-    fleet = Fleet(place, inventory)
-    try:
+    shared = [{"kind": "nfs", "path": "/mnt/shared", "server": "stays-w0"}]
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=shared)
+    with own_cloud("expired") as place:
+        fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml", "--tags", "base,firewall", "-e", "nfs_server=")
+        fleet.must_play("setup.yml", "--tags", "base,firewall")
         # A container's kernel has no NFS server: create only the files that setup would.
-        fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d")
-        fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf", "/etc/exports")
+        fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d", "/etc/exports.d")
+        fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf")
         fleet.on("stays-w0", "ln", "-s", "/bin/true", "/usr/sbin/exportfs")
         fleet.must_play("playbooks/peers.yml")
         yield fleet
-    finally:
-        cloud.down(place, say=print)
 
 
 def accepts(fleet: Fleet, source: str) -> bool:
@@ -46,7 +43,7 @@ def accepts(fleet: Fleet, source: str) -> bool:
 
 
 def exports(fleet: Fleet, client: str) -> bool:
-    return f" {client}(" in fleet.on("stays-w0", "cat", "/etc/exports")
+    return f" {client}(" in fleet.on("stays-w0", "cat", EXPORTS)
 
 
 def address(fleet: Fleet, worker: str) -> str:

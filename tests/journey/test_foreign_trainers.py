@@ -10,21 +10,20 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from harness.fleet import Fleet, beside
-from localcloud import client, cloud
-from localcloud.place import PROJECT_ROOT, Place
+from harness.own_cloud import own_or_existing_cloud
+from localcloud import client
+from localcloud.place import PROJECT_ROOT
+from tests.collections.package_index import publish
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 WORKER = "solo-w0"
 COMMAND = (
     "python -m levanter.main.train_lm --config_path levanter.yml --trainer.id {run} "
@@ -42,42 +41,38 @@ TPU = {
 }
 SAVED = re.compile(r"Saved checkpoint to \S+ for step (\d+)")
 RESUMED = re.compile(r"Resuming training from step (\d+)")
-SOON = 600
+OWN = "tpufleetwheel"
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-foreign-{os.getpid()}")
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPU])
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-    yield Fleet(place, inventory)
-    if not CLOUD:
-        cloud.down(place, say=print)
+def wheels(tmp_path_factory) -> Path:
+    """A directory with a wheel that no index has."""
+    index = tmp_path_factory.mktemp("wheels")
+    publish(index, OWN, "1.0")
+    return index / OWN
 
 
 @pytest.fixture(scope="module")
-def lock(tmp_path_factory) -> Path:
-    """A lock file of Levanter with hashes, made as in docs/own_trainer.md."""
-    folder = tmp_path_factory.mktemp("lock")
-    (folder / "mine.in").write_text("marin-levanter\n")
-    subprocess.run(
-        [
-            *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--prerelease", "allow"),
-            *("--universal", "--python-version", "3.12", "--only-binary", ":all:"),
-            *("mine.in", "-o", "mine.lock"),
-        ],
-        cwd=folder,
-        check=True,
-    )
-    return folder / "mine.lock"
+def fleet(tmp_path_factory, wheels):
+    folder = tmp_path_factory.mktemp("inventory")
+    inventory = beside(folder, tpu_fleet=[TPU], jax_own_wheels=str(wheels))
+    with own_or_existing_cloud("foreign") as place:
+        yield Fleet(place, inventory)
+
+
+@pytest.fixture(scope="module")
+def requirements(tmp_path_factory) -> Path:
+    """The requirements of docs/own_trainer.md, for workers without chips."""
+    file = tmp_path_factory.mktemp("requirements") / "mine.in"
+    file.write_text(f"marin-levanter\n{OWN}\n")
+    return file
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("code") / "levanter"
     folder.mkdir()
-    shutil.copy(PROJECT_ROOT / "bench/foreign/levanter.yml", folder)
+    shutil.copy(PROJECT_ROOT / "examples/levanter.yml", folder)
     (folder / "tokens.jsonl").write_text(json.dumps({"input_ids": list(range(32))}) + "\n")
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
@@ -92,21 +87,10 @@ def code(tmp_path_factory) -> Path:
     return folder
 
 
-def log(fleet: Fleet) -> str:
-    """Return the log of the last attempt, or "" if the machine does not exist."""
-    try:
-        return fleet.read(0, "/var/lib/tpufleet/runs/lev/log").rpartition("--- ")[2]
-    except (OSError, ValueError):
-        return ""
-
-
 def wait_for(fleet: Fleet, pattern: re.Pattern[str]) -> int:
-    deadline = time.monotonic() + SOON
-    while not (found := pattern.findall(log(fleet))):
-        assert "Traceback" not in log(fleet), log(fleet)[-3000:]
-        assert time.monotonic() < deadline, log(fleet)[-3000:]
-        time.sleep(0.5)
-    return int(found[-1])
+    """Wait for a log line with a step; return the last step of such lines."""
+    fleet.wait_for_log("lev", pattern.pattern)
+    return int(pattern.findall(fleet.log("lev"))[-1])
 
 
 def environment(fleet: Fleet) -> str:
@@ -115,38 +99,40 @@ def environment(fleet: Fleet) -> str:
     return re.search(r'VIRTUAL_ENV="(.*)"', text)[1]
 
 
-def launch(lock: Path, code: Path) -> tuple[str, ...]:
-    words = ("-e", "run=lev", "-e", f"code={code}", "-e", f"jax_lock={lock}")
+def launch(requirements: Path, code: Path) -> tuple[str, ...]:
+    words = ("-e", "run=lev", "-e", f"code={code}", "-e", f"requirements={requirements}")
     prepared = "MARIN_PREFIX=/mnt/shared/marin"  # the default is Levanter's own bucket
     return ("train.yml", *words, "-e", f"env={prepared}", "-e", f"command={shlex.quote(COMMAND)}")
 
 
-def test_levanter_trains_and_sigterm_ends_it(fleet, lock, code):
+def test_levanter_trains_and_sigterm_ends_it(fleet, requirements, code):
     fleet.must_play("playbooks/create.yml")
-    fleet.must_play("setup.yml", "-e", f"jax_lock={lock}")
-    fleet.must_play(*launch(lock, code))
+    fleet.must_play("setup.yml", "-e", f"requirements={requirements}")
+    fleet.must_play(*launch(requirements, code))
     wait_for(fleet, SAVED)
+    fleet.on(WORKER, f"{environment(fleet)}/bin/python", "-c", f"import {OWN}")
 
     fleet.must_play("playbooks/kill.yml", "-e", "run=lev")
 
     ended = json.loads(fleet.read(0, "/var/lib/tpufleet/runs/lev/exit.json"))
     assert (ended["code"], ended["status"]) == ("killed", "TERM")
-    fleet.on(WORKER, "sh", "-c", "! pgrep -u tpufleet .")
+    fleet.on(WORKER, "sh", "-c", "! pgrep -u tpufleet -f levanter")
 
 
-def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(fleet, lock, code):
-    fleet.must_play(*launch(lock, code))
+def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(fleet, requirements, code):
+    fleet.must_play(*launch(requirements, code))
     wait_for(fleet, RESUMED)
     saved, before = wait_for(fleet, SAVED), environment(fleet)
     client.ask(fleet.place, "POST", "/_localcloud/nodes/solo:preempt")
 
     for _ in range(4):
         fleet.must_play("playbooks/watch.yml")
-        if log(fleet):
+        if fleet.log("lev"):
             break
 
     assert wait_for(fleet, RESUMED) >= saved
     assert environment(fleet) == before
+    lock = requirements.with_suffix(".lock")
     digest = hashlib.sha256(lock.read_bytes().strip()).hexdigest()
     record = json.loads((fleet.place.directory / "fleet/runs/lev.json").read_text())
     assert record["requirements"] == digest

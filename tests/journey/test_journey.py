@@ -1,7 +1,6 @@
 """The whole way from create to delete: each test is the next step, in the order of this file."""
 
 import json
-import os
 import re
 import socket
 import time
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.fleet import Fleet
+from harness.own_cloud import own_cloud
 from localcloud import client, cloud
 from localcloud.machines import processes
-from localcloud.place import Place
 
 pytestmark = pytest.mark.machines
 STEPS = 400
@@ -28,10 +27,8 @@ NODE = "/v2/projects/local-fleet/locations/us-central2-b/nodes/demo"
 
 @pytest.fixture(scope="module")
 def fleet():
-    place = Place.of(f"test-journey-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
-    yield Fleet(place)
-    cloud.down(place, say=print)
+    with own_cloud("journey") as place:
+        yield Fleet(place)
 
 
 @pytest.fixture(scope="module")

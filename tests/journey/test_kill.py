@@ -9,14 +9,12 @@ import shlex
 import pytest
 
 from harness.fleet import Fleet, beside
-from localcloud import cloud
-from localcloud.place import Place
+from harness.own_cloud import EXISTING, own_or_existing_cloud
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,17 +37,13 @@ NOBODY = "! pgrep -u tpufleet . && ! systemctl --quiet is-active 'tpufleet-run@*
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-kill-{os.getpid()}")
     inventory = beside(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-    fleet = Fleet(place, inventory)
-    fleet.must_play("playbooks/create.yml")
-    if not CLOUD:
-        fleet.must_play("setup.yml")
-    yield fleet
-    if not CLOUD:
-        cloud.down(place, say=print)
+    with own_or_existing_cloud("kill") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        if not EXISTING:
+            fleet.must_play("setup.yml")
+        yield fleet
 
 
 @pytest.fixture(scope="module")

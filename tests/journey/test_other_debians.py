@@ -9,9 +9,8 @@ import os
 import pytest
 
 from harness.fleet import Fleet
-from localcloud import cloud
+from harness.own_cloud import own_cloud
 from localcloud.machines import image
-from localcloud.place import Place
 
 pytestmark = [
     pytest.mark.machines,
@@ -26,12 +25,10 @@ WITHOUT_JAX = ("--skip-tags", "python,jax,setup_stamp")
 
 @pytest.fixture(scope="module", params=sorted(PYTHON))
 def fleet(request):
-    place = Place.of(f"test-{request.param}-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, suite=request.param, say=print)
-    fleet = Fleet(place)
-    fleet.must_play("playbooks/create.yml")
-    yield fleet
-    cloud.down(place, say=print)
+    with own_cloud(request.param, suite=request.param) as place:
+        fleet = Fleet(place)
+        fleet.must_play("playbooks/create.yml")
+        yield fleet
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 
 import asyncio
 import contextlib
-import os
 import re
 import subprocess
 import threading
@@ -15,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from harness.fleet import Fleet, beside
-from localcloud import cloud
+from harness.own_cloud import own_or_existing_cloud
 from localcloud.machines import processes
-from localcloud.place import Place
 
 pytestmark = pytest.mark.machines
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 RUN = "guarded"
 PLANTED = {"WANDB_API_KEY": "planted-wandb-5f1c0a77", "HF_TOKEN": "planted-hub-93be26d4"}
 # An address outside every fleet and local cloud (RFC 5737).
@@ -43,18 +40,13 @@ AT_ONCE, TRY_S = 500, 1.0
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-no-way-in-{os.getpid()}")
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
     # watch and restart pass the inventory's secrets to a run.
-    fleet = Fleet(place, beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED))
-    try:
+    inventory = beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
+    with own_or_existing_cloud("no-way-in") as place:
+        fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml")
         yield fleet
-    finally:
-        if not CLOUD:
-            cloud.down(place, say=print)
 
 
 # Ports.

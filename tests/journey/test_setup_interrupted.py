@@ -10,16 +10,16 @@ import time
 import pytest
 
 from harness.fleet import Fleet
+from harness.own_cloud import own_cloud
 from harness.process_tree import kill_tree
-from localcloud import cloud
-from localcloud.place import PROJECT_ROOT, Place
+from localcloud.place import PROJECT_ROOT
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
 CUT = "fleet_ssh : Create this worker's ssh key"
-OFF = "jax : Install the Python environment and check JAX"
+OFF = "jax : Install the Python environment and prove that it works"
 """The tasks at which the second worker loses its network or its power."""
 POINTS = (
     "base : Install base packages",
@@ -40,12 +40,10 @@ if not os.environ.get("TPUFLEET_ALL_POINTS"):
 
 @pytest.fixture(scope="module")
 def fleet():
-    place = Place.of(f"test-interrupted-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
-    fleet = Fleet(place)
-    fleet.must_play("playbooks/create.yml")
-    yield fleet
-    cloud.down(place, say=print)
+    with own_cloud("interrupted") as place:
+        fleet = Fleet(place)
+        fleet.must_play("playbooks/create.yml")
+        yield fleet
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,18 @@ from pathlib import Path
 import pytest
 
 from harness.fleet import Fleet
-from localcloud import bucket, client, cloud
-from localcloud.place import Place
+from harness.own_cloud import EXISTING, own_or_existing_cloud
+from localcloud import bucket, client
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 RUN = f"stored-{os.getpid()}"
 COLLECTED = f"collected-{os.getpid()}"
 NODE = "/_localcloud/nodes/demo"
 LATEST_S = 10.0
-"""Before a power cut, output that is older than this is stored."""
+"""Age in seconds from which output must be stored when the power is cut."""
 TRAINER = """
 import json, os, sys, time
 with open(os.environ["TPUFLEET_RUN_DIR"] + "/metrics.jsonl", "a") as metrics:
@@ -73,15 +72,12 @@ def wait_for(is_true: Callable[[], bool], seconds: float = 180) -> None:
 
 @pytest.fixture(scope="module")
 def fleet():
-    place = Place.of(CLOUD or f"test-stored-output-{os.getpid()}")
-    fleet = Fleet(place)
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
-    yield fleet
-    if not CLOUD:
-        cloud.down(place, say=print)
+    with own_or_existing_cloud("stored-output") as place:
+        fleet = Fleet(place)
+        if not EXISTING:
+            fleet.must_play("playbooks/create.yml")
+            fleet.must_play("setup.yml")
+        yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +166,7 @@ def test_a_run_whose_output_is_in_no_bucket_is_collected_by_the_watch(fleet, lau
 
 
 def test_runs_are_read_after_all_tpus_are_deleted(fleet, outputs, tmp_path):
-    if CLOUD:
+    if EXISTING:
         pytest.skip("the cloud of TPUFLEET_TEST_CLOUD stays as it is")
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
     page = tmp_path / "report.html"

@@ -8,14 +8,12 @@ import os
 import pytest
 
 from harness.fleet import Fleet, beside
-from localcloud import cloud
-from localcloud.place import Place
+from harness.own_cloud import own_or_existing_cloud
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 LOG = "/var/log/timers"
 WORK = f'#!/bin/sh\nprintf \'%s %s\\n\' "$*" "$ODD" >> {LOG}\n'
 DEMO = {
@@ -50,14 +48,11 @@ class Controller:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-timers-{os.getpid()}")
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-    fleet = Fleet(place, beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[DEMO]))
-    fleet.must_play("playbooks/create.yml")
-    yield fleet
-    if not CLOUD:
-        cloud.down(place, say=print)
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[DEMO])
+    with own_or_existing_cloud("timers") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        yield fleet
 
 
 @pytest.fixture

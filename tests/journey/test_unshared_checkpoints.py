@@ -10,14 +10,12 @@ import shlex
 import pytest
 
 from harness.fleet import Fleet, Played, beside
-from localcloud import cloud
-from localcloud.place import Place
+from harness.own_cloud import own_or_existing_cloud
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 WORKERS = ("demo-w0", "demo-w1")
 RUNS = "/var/lib/tpufleet/runs"
 ON_DEMAND = [
@@ -33,16 +31,12 @@ ON_DEMAND = [
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-unshared-{os.getpid()}")
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=ON_DEMAND)
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print, mnt_shared="local")
-    fleet = Fleet(place, inventory)
-    fleet.must_play("playbooks/create.yml")
-    fleet.must_play("setup.yml")
-    yield fleet
-    if not CLOUD:
-        cloud.down(place, say=print)
+    with own_or_existing_cloud("unshared", mnt_shared="local") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        yield fleet
 
 
 @pytest.fixture(scope="module")

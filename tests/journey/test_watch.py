@@ -17,14 +17,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import Spent
 
 from harness.fleet import Fleet, beside
-from localcloud import bucket, client, cloud
-from localcloud.place import Place
+from harness.own_cloud import own_or_existing_cloud
+from localcloud import bucket, client
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 STEPS = 600
 CONFIG = f"""
 steps: {STEPS}
@@ -40,18 +39,14 @@ DONE_BY = 30
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    place = Place.of(CLOUD or f"test-watch-{os.getpid()}")
-    if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
-    inventory = beside(
-        tmp_path_factory.mktemp("inventory"),
-        fleet_state=f"{BUCKET}/fleet",
-        checkpoints=f"{BUCKET}/checkpoints",
-        watch_log=str(place.directory / "watch.log"),
-    )
-    yield Fleet(place, inventory)
-    if not CLOUD:
-        cloud.down(place, say=print)
+    with own_or_existing_cloud("watch") as place:
+        inventory = beside(
+            tmp_path_factory.mktemp("inventory"),
+            fleet_state=f"{BUCKET}/fleet",
+            checkpoints=f"{BUCKET}/checkpoints",
+            watch_log=str(place.directory / "watch.log"),
+        )
+        yield Fleet(place, inventory)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,155 @@
+"""Measure how long a preemption keeps a run from training, with the watch and with a shell script.
+
+    sudo .venv/bin/python -m bench.preemption                          (takes minutes)
+
+A TPU of two workers on its own local cloud is preempted twice. First a run trains, and the watch
+makes one pass after the other until the run has a new step. Then a script deletes the TPU, creates
+it, and sets all workers up over ssh (bench/setup.py). The script's time ends when JAX works on
+every worker, thus without launch, checkpoint and compilation. Boot is the time until the new TPU is
+READY. Exits with 0 if the target is reached, else with 1. Other work on this machine distorts the
+figures.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.disk import warn_of_distortion
+from bench.setup import by_script
+from harness.fleet import Fleet, beside
+from harness.own_cloud import own_cloud
+from localcloud import client
+from localcloud.place import Place, clouds_directory
+
+TARGET_S, DEADLINE_S = 20.0, 600.0
+TPU = "demo"
+NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
+CONFIG = """
+steps: 1000000
+batch: 8
+model: {layers: 2, heads: 4, width: 96, context: 64}
+checkpoint: {every: 40}
+sample: {length: 0}
+"""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Seconds from a preemption to the end of the recovery, and how many of them the boot took."""
+
+    total: float
+    boot: float
+
+    @property
+    def beyond_boot(self) -> float:
+        """The seconds of the outage without the boot of the new TPU."""
+        return self.total - self.boot
+
+
+def main() -> int:
+    """Measure the watch and the script; print the result and return the exit code."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    warn_of_distortion(clouds_directory())
+    with own_cloud("preemption") as place, tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        inventory = beside(
+            folder / "inventory",
+            fleet_state="gs://local-fleet/fleet",
+            checkpoints="gs://local-fleet/checkpoints",
+        )
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        config = folder / "config.yml"
+        config.write_text(CONFIG)
+        fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
+        until(lambda: last_step(fleet) > 80)
+        ours = outage(place, lambda: by_watch(fleet))
+        show("watch", ours)
+        show("script", outage(place, lambda: recreate(fleet, folder / "ssh_config")))
+    reached = ours.beyond_boot <= TARGET_S
+    print(f"target {TARGET_S:.0f} s beyond boot: {'reached' if reached else 'missed'}")
+    return 0 if reached else 1
+
+
+def show(name: str, found: Outage) -> None:
+    """Print the result ``found`` of the watch or the script."""
+    print(
+        f"{name:<8}{found.total:6.0f} s   boot {found.boot:4.0f} s   "
+        f"beyond boot {found.beyond_boot:4.0f} s",
+        flush=True,
+    )
+
+
+def outage(place: Place, recover: Callable[[], float]) -> Outage:
+    """Preempt the TPU, call ``recover``, and return how long recovery and boot took.
+
+    ``recover`` returns the time at which the recovery ended (time.monotonic()).
+    """
+    client.ask(place, "POST", f"/_localcloud/nodes/{TPU}:preempt")
+    began = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        boot = pool.submit(boot_s, place)
+        total = recover() - began
+        return Outage(total, boot.result())
+
+
+def boot_s(place: Place) -> float:
+    """Wait until the TPU is created again; return the seconds from CREATING to READY."""
+    began = until(lambda: state_of(place) == "CREATING")
+    return until(lambda: state_of(place) == "READY") - began
+
+
+def by_watch(fleet: Fleet) -> float:
+    """Let the watch recover the run; return when its next new step ended (time.monotonic())."""
+    before = last_step(fleet)
+    with ThreadPoolExecutor() as pool:
+        trains = pool.submit(until, lambda: last_step(fleet) > before)
+        while not trains.done():
+            fleet.must_play("playbooks/watch.yml")
+        return trains.result()
+
+
+def recreate(fleet: Fleet, ssh_config: Path) -> float:
+    """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
+    place = fleet.place
+    client.ask(place, "DELETE", f"{NODES}/{TPU}")
+    until(lambda: not state_of(place))
+    body = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+    client.ask(place, "POST", f"{NODES}?nodeId={TPU}", body)
+    until(lambda: state_of(place) == "READY")
+    by_script(fleet, TPU, ssh_config)
+    return time.monotonic()
+
+
+def until(holds: Callable[[], bool]) -> float:
+    """Wait until ``holds()`` is true, at most DEADLINE_S; return that time (time.monotonic())."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if holds():
+            return time.monotonic()
+        time.sleep(0.2)
+    raise SystemExit(f"preemption: the recovery took more than {DEADLINE_S:.0f} s")
+
+
+def state_of(place: Place) -> str:
+    """Return the TPU's state; empty if it does not exist."""
+    nodes = client.ask(place, "GET", NODES).get("nodes", [])
+    return next((node["state"] for node in nodes if node["name"].endswith(f"/{TPU}")), "")
+
+
+def last_step(fleet: Fleet) -> int:
+    """Return the last step in the run's metrics on the TPU; 0 if there are none."""
+    try:
+        return fleet.metrics("cut")[-1]["step"]
+    except (OSError, ValueError, IndexError):  # no machine, no file, or an incomplete line
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The local cloud of a test file: a new one for this file, or one that is already running."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from localcloud import cloud
+from localcloud.place import Place
+
+EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+"""An existing cloud that tests use and leave up; empty for a cloud of each file's own."""
+
+
+@contextmanager
+def own_cloud(name: str, **options: Any) -> Iterator[Place]:
+    """Start a local cloud and yield it; take it down at the end, even after an error.
+
+    ``name`` becomes part of the cloud's name, and ``options`` are those of ``localcloud.cloud.up``.
+    """
+    place = Place.of(f"test-{name}-{os.getpid()}")
+    try:
+        cloud.up(place, port=None, subnet=None, say=print, **options)
+        yield place
+    finally:
+        cloud.down(place, say=print)
+
+
+def own_or_existing_cloud(name: str, **options: Any) -> AbstractContextManager[Place]:
+    """Return the cloud that TPUFLEET_TEST_CLOUD names, or else a new one (``own_cloud``).
+
+    An existing cloud is not taken down at the end, and ``options`` do not apply to it.
+    """
+    return nullcontext(Place.of(EXISTING)) if EXISTING else own_cloud(name, **options)

@@ -1,0 +1,111 @@
+"""Trainers that need tpufleet_launch, and environments that are proven in other ways than by JAX.
+
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.fleet import Fleet, beside
+from harness.own_cloud import own_or_existing_cloud
+from localcloud.place import PROJECT_ROOT
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+TPU = {
+    "name": "pod",
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-16",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
+RANKS = """
+import os, sys
+print("rank", *(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")))
+"""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPU])
+    with own_or_existing_cloud("launch") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        yield fleet
+
+
+def proof(fleet: Fleet, worker: str) -> dict:
+    """Return the newest proof of an environment on a worker."""
+    return json.loads(
+        fleet.on(worker, "sh", "-c", "cat $(ls -t /opt/tpufleet/envs/*.proof.json | head -n 1)")
+    )
+
+
+def test_a_jax_trainer_without_options_trains_on_two_workers_and_resumes(fleet, tmp_path):
+    shutil.copy(PROJECT_ROOT / "examples/plain_jax.py", tmp_path)
+    command = "tpufleet_launch jax -- python plain_jax.py {checkpoints}"
+    words = ("-e", "run=plain", "-e", f"code={tmp_path}", "-e", f'command="{command}"')
+    fleet.must_play("train.yml", *words)
+    fleet.wait_for_log("plain", "2 processes, from step 0\n(?s:.*)step 10\n")
+
+    fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
+
+    ended = json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))
+    assert ended["status"] == "75"
+    fleet.must_play("train.yml", *words)
+    assert int(fleet.wait_for_log("plain", r"2 processes, from step (\d+)")[1]) >= 10
+    fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
+
+
+def test_torch_starts_the_ranks_of_two_workers(fleet, tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    command = "tpufleet_launch torch --processes 2 -- python ranks.py"
+    words = ("-e", "run=ranks", "-e", f"code={tmp_path}", "-e", f'command="{command}"')
+
+    fleet.must_play("train.yml", *words, "-e", "wait=done")
+
+    said = [sorted(re.findall("rank .*", fleet.log("ranks", worker))) for worker in (0, 1)]
+    assert said == [["rank 0 4 0 0", "rank 1 4 1 0"], ["rank 2 4 0 1", "rank 3 4 1 1"]]
+
+
+@pytest.fixture(scope="module")
+def no_jax(tmp_path_factory) -> Path:
+    """A lock file without JAX, of one small package."""
+    folder = tmp_path_factory.mktemp("lock")
+    (folder / "mine.in").write_text("idna\n")
+    compiled = ("uv", "pip", "compile", "--quiet", "--generate-hashes", "mine.in")
+    subprocess.run([*compiled, "--output-file", "mine.lock"], cwd=folder, check=True)
+    return folder / "mine.lock"
+
+
+def test_an_environment_without_jax_is_proven_and_runs_a_trainer(fleet, no_jax, tmp_path):
+    lock = ("-e", f"jax_lock={no_jax}")
+    fleet.must_play("setup.yml", *lock)
+    assert proof(fleet, "pod-w1") == {"proof": "none", "platform": "cpu", "devices": 1}
+
+    (tmp_path / "device.py").write_text("import idna, os; print(os.environ['PJRT_DEVICE'])")
+    command = ("-e", 'command="tpufleet_launch xla -- python device.py"')
+    words = (*lock, "-e", "run=device", "-e", f"code={tmp_path}", "-e", "wait=done")
+    fleet.must_play("train.yml", *words, *command)
+
+    assert "\nCPU\n" in fleet.log("device")
+
+
+def test_a_command_of_the_user_proves_an_environment(fleet, no_jax):
+    check = "python -c 'import idna' && echo '{\"devices\": 2}'"
+    variables = json.dumps({"env_proof": check, "jax_lock": str(no_jax), "jax_devices": 2})
+
+    fleet.must_play("setup.yml", "-e", variables)
+
+    assert proof(fleet, "pod-w0") == {"proof": check, "platform": "cpu", "devices": 2}
+    refused = fleet.play("setup.yml", "-e", variables, "-e", "verify=slice", "-e", "renew=true")
+    assert refused.code != 0
+    assert "which checks each worker alone" in refused.output

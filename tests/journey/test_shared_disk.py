@@ -1,0 +1,149 @@
+"""A new disk that the workers of two TPUs share: created, filled once, mounted read-only."""
+
+import json
+import os
+import re
+
+import pytest
+
+from harness.fleet import Fleet, beside
+from harness.own_cloud import own_cloud
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+TPU = {
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-16",
+    "runtime_version": "tpu-ubuntu2204-base",
+    "data_disks": [{"name": "corpus", "size_gb": 10}],
+}
+WORKERS = ("pod-w0", "pod-w1", "other-w0")
+MOUNT = {"kind": "disk", "disk": "corpus", "path": "/mnt/disks/my-corpus"}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    tpus = [TPU | {"name": "pod"}, TPU | {"name": "other", "accelerator_type": "v4-8"}]
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=[MOUNT])
+    with own_cloud("shared-disk") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "part").mkdir()
+    (folder / "part/a.bin").write_bytes(bytes(range(256)) * 64)
+    (folder / "read me").write_text("text\n")
+    return folder
+
+
+def setup(fleet: Fleet, *words: str):
+    return fleet.play("setup.yml", "--tags", "base,mounts", *words)
+
+
+def fill(fleet: Fleet, *words: str):
+    return fleet.play("playbooks/fill_disk.yml", "-e", "disk=corpus", "-e", "yes=true", *words)
+
+
+def mounted(fleet: Fleet, worker: str) -> str:
+    look = "findmnt --noheadings --output OPTIONS --mountpoint /mnt/disks/my-corpus || echo no"
+    return fleet.on(worker, "sh", "-c", look).strip()
+
+
+def test_setup_says_how_to_fill_an_empty_shared_disk(fleet):
+    done = setup(fleet)
+    assert done.code
+    assert (
+        "is empty and read-only. Fill it: ansible-playbook playbooks/fill_disk.yml" in done.output
+    )
+
+
+def test_a_dry_run_changes_nothing(fleet, corpus):
+    done = fill(fleet, "-e", f"source={corpus}", "--check")
+    assert done.code == 0, done.output
+    for task in ("Attach the disk for writing", "Attach the disk read-only"):
+        assert re.search(f"would change  {task} +localhost", done.output)
+    again = setup(fleet)
+    assert "is empty and read-only" in again.output
+
+
+def test_a_filled_disk_is_read_by_every_worker_of_every_tpu(fleet, corpus):
+    done = fill(fleet, "-e", f"source={corpus}")
+    assert done.code == 0, done.output
+    done = setup(fleet)
+    assert done.code == 0, done.output
+
+    for worker in WORKERS:
+        assert "ro" in mounted(fleet, worker).split(",")
+        assert fleet.on(worker, "cat", "/mnt/disks/my-corpus/read me") == "text\n"
+        digest = fleet.on(worker, "cksum", "/mnt/disks/my-corpus/part/a.bin").split()[1]
+        assert digest == "16384"
+
+
+def test_a_second_setup_changes_nothing(fleet):
+    done = setup(fleet, "-e", "renew=true")
+    assert done.code == 0, done.output
+    assert "changed   mounts" not in done.output
+
+
+def test_a_disk_in_use_stays_as_it_is(fleet, corpus):
+    hold = "cd /mnt/disks/my-corpus && exec sleep 600 >/dev/null 2>&1 </dev/null"
+    fleet.on("pod-w1", "sh", "-c", f"setsid sh -c '{hold}' >/dev/null 2>&1 </dev/null &")
+    try:
+        done = fill(fleet, "-e", f"source={corpus}")
+    finally:
+        fleet.on("pod-w1", "sh", "-c", "kill $(pidof sleep)")
+
+    assert done.code
+    assert "The disk was not detached" in done.output
+    assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
+
+
+def test_a_command_adds_to_the_disk_and_it_is_mounted_again(fleet):
+    done = fill(fleet, "-e", '{"command": "echo more > note"}')
+    assert done.code == 0, done.output
+
+    for worker in WORKERS:
+        assert fleet.on(worker, "cat", "/mnt/disks/my-corpus/note") == "more\n"
+        assert fleet.on(worker, "cat", "/mnt/disks/my-corpus/read me") == "text\n"
+
+
+def test_a_fill_that_failed_leaves_the_disk_to_its_repetition(fleet):
+    failed = fill(fleet, "-e", '{"command": "echo half > half; exit 3"}')
+    assert failed.code
+    assert fleet.on("pod-w1", "sh", "-c", "ls /dev/disk/by-id").strip() == ""
+
+    done = fill(fleet, "-e", '{"command": "cp half whole"}')
+    assert done.code == 0, done.output
+    assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/whole") == "half\n"
+
+
+def test_a_disk_is_not_detached_from_workers_that_were_not_asked(fleet, corpus):
+    done = fill(fleet, "-e", f"source={corpus}", "--limit", "localhost,pod-w0")
+    assert done.code
+    assert "1 of 3 workers answered, so the disk was not detached" in done.output
+    assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/note") == "more\n"
+
+
+def test_a_mount_that_is_not_listed_any_more_is_unmounted(fleet):
+    done = setup(fleet, "-e", '{"mounts": []}')
+    assert done.code == 0, done.output
+    assert {mounted(fleet, worker) for worker in WORKERS} == {"no"}
+
+
+def test_a_package_repository_that_cannot_be_reached_is_named(fleet):
+    bucket = {"kind": "gcsfuse", "path": "/mnt/bucket", "bucket": "my-bucket"}
+    nowhere = "http://127.0.0.1:9"
+    told = {
+        "mounts": [bucket],
+        "mounts_gcsfuse_repository": nowhere,
+        "mounts_gcsfuse_key": f"{nowhere}/key",
+    }
+    done = setup(fleet, "-e", json.dumps(told))
+    assert done.code
+    assert f"Let the worker reach {nowhere}, or set mounts_gcsfuse_repository" in done.output

@@ -1,0 +1,133 @@
+"""PyTorch/XLA on CPU: a small GPT trains, is killed, resumes, is finetuned, and completes a prompt.
+
+The environment is that of the package index, whose torch brings NVIDIA's libraries (7 GB), so a new
+version may break this test. TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.fleet import Fleet, beside
+from harness.own_cloud import own_or_existing_cloud
+from localcloud import client
+from localcloud.place import PROJECT_ROOT
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+TPU = {
+    "name": "solo",
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-8",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
+CHECKPOINTS = "gs://local-fleet/checkpoints"
+RESUMED = r"1 CPU device\(s\), from step (\d+)\n"
+SETUP_SECONDS = 1800
+"""Limit for a playbook that installs the environment."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory, code):
+    folder, mine = tmp_path_factory.mktemp("inventory"), f"{code}/mine.in"
+    inventory = beside(folder, tpu_fleet=[TPU], requirements=mine, checkpoints=CHECKPOINTS)
+    with own_or_existing_cloud("xla") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        done = fleet.play("setup.yml", limit_s=SETUP_SECONDS)
+        assert done.code == 0, done.output[-4000:]
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> Path:
+    """A repository: the example, a text, and the requirements for workers without chips."""
+    folder = tmp_path_factory.mktemp("gpt")
+    shutil.copy(PROJECT_ROOT / "examples/xla_gpt.py", folder)
+    (folder / "words.txt").write_text("to be or not to be\n" * 500)
+    (folder / "mine.in").write_text("torch==2.9.*\ntorch_xla\ngcsfs\n")
+    return folder
+
+
+def launch(fleet: Fleet, code: Path) -> None:
+    gpt = ("-e", "tpu=solo", "-e", "run=gpt", "-e", f"code={code}", "-e")
+    xla = ('command="tpufleet_launch xla -- python xla_gpt.py train words.txt {checkpoints}"',)
+    fleet.must_play("train.yml", *gpt, *xla)
+
+
+def steps(fleet: Fleet, run: str) -> int:
+    """Wait until the run has finished a step and return its number."""
+    return int(fleet.wait_for_log(run, r"\nstep (\d+), loss")[1])
+
+
+def kill(fleet: Fleet, run: str) -> int:
+    """Kill a run; check that it has saved and that no process is left; return the saved step."""
+    fleet.must_play("playbooks/kill.yml", "-e", f"run={run}")
+    ended = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{run}/exit.json"))
+    assert ended["status"] == "75"
+    fleet.on("solo-w0", "sh", "-c", "! pgrep -u tpufleet -f xla_gpt")
+    return saved_step(fleet, run)
+
+
+def saved_step(fleet: Fleet, run: str) -> int:
+    """Return the step of the last checkpoint."""
+    return int(re.findall(r"\nsaved step (\d+)\n", fleet.log(run))[-1])
+
+
+def test_a_model_trains_is_killed_and_resumes(fleet, code):
+    launch(fleet, code)
+    assert steps(fleet, "gpt") > 0
+
+    saved = kill(fleet, "gpt")
+
+    launch(fleet, code)
+    assert int(fleet.wait_for_log("gpt", RESUMED)[1]) == saved
+    proof = fleet.on("solo-w0", "sh", "-c", "cat /opt/tpufleet/envs/*.proof.json")
+    assert json.loads(proof)["proof"] == "torch_xla"
+
+
+def test_its_status_and_completions_are_shown(fleet, tmp_path):
+    steps(fleet, "gpt")
+
+    assert fleet.status("gpt", tmp_path)["solo-w0"]["state"] == "training"
+    shown = fleet.must_play("playbooks/logs.yml", "-e", "run=gpt").output
+    assert re.search(r"step \d+, loss \d\.\d+, to be \w+", shown)
+
+
+def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
+    saved = int(fleet.wait_for_log("gpt", RESUMED)[1])
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/solo:preempt")
+
+    for _ in range(4):
+        done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
+        assert done.code == 0, done.output[-4000:]
+        if "solo-w0" in fleet.groups().get("tpu", []):
+            break
+
+    assert int(fleet.wait_for_log("gpt", RESUMED)[1]) >= saved
+    saved = kill(fleet, "gpt")
+
+    fetch = ("-e", "run=gpt", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=*.pt")
+    fleet.must_play("playbooks/fetch.yml", *fetch, "-e", f"to={tmp_path}")
+    [fetched] = (tmp_path / "checkpoints").rglob("*.pt")
+    assert fetched.name == f"step-{saved}.pt"
+
+
+def test_a_model_starts_from_other_weights_and_completes_a_prompt(fleet, code):
+    adapter = ("-e", "tpu=solo", "-e", "run=adapter", "-e", f"code={code}")
+    train = "tpufleet_launch xla -- python xla_gpt.py train words.txt {checkpoints}"
+    weights = f"{CHECKPOINTS}/gpt/step-{saved_step(fleet, 'gpt')}.pt"
+    fleet.must_play("train.yml", *adapter, "-e", f'command="{train} --start {weights}"')
+    steps(fleet, "adapter")
+    kill(fleet, "adapter")
+
+    words = ("-e", "tpu=solo", "-e", "run=words", "-e", f"code={code}", "-e", "wait=done")
+    complete = "tpufleet_launch xla -- python xla_gpt.py complete ROMEO"
+    fleet.must_play("train.yml", *words, "-e", f'command="{complete} {CHECKPOINTS}/adapter"')
+    assert "ROMEO" in fleet.must_play("playbooks/logs.yml", "-e", "run=words").output

@@ -1,0 +1,102 @@
+"""sample.yml, eval.yml, export.yml and bench.yml of a run, also after its TPU is gone.
+
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
+"""
+
+import os
+import re
+
+import pytest
+from safetensors.numpy import load_file
+
+from harness.fleet import Fleet, beside
+from harness.own_cloud import own_or_existing_cloud
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+TPUS = [
+    {
+        "name": name,
+        "zone": "us-central2-b",
+        "accelerator_type": accelerator_type,
+        "runtime_version": "tpu-ubuntu2204-base",
+    }
+    for name, accelerator_type in (("demo", "v4-16"), ("solo", "v4-8"))
+]
+SMALL = "steps=6 checkpoint.every=3 model.layers=1 model.width=32 batch=4 compute.fsdp=null"
+SET = f"set='\"{SMALL} sample.length=20\"'"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Two TPUs, and a run on two workers that is done; its parameters are sharded over both."""
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=TPUS)
+    with own_or_existing_cloud("use") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        config = ("-e", "config=train/configs/shakespeare.yml", "-e", SET.replace("'", ""))
+        fleet.must_play("train.yml", "-e", "run=mine", "-e", "tpu=demo", "-e", "wait=done", *config)
+        yield fleet
+
+
+def test_sample_shows_the_same_text_each_time_and_changes_nothing(fleet):
+    first = fleet.must_play("playbooks/sample.yml", "-e", "run=mine", "-e", "set=sample.prompt=ROM")
+    again = fleet.must_play("playbooks/sample.yml", "-e", "run=mine", "-e", "set=sample.prompt=ROM")
+
+    [text] = re.findall(r"^ROM.{20,}", first.output, re.MULTILINE)
+    assert text in again.output
+    assert first.changed() == again.changed() == 0
+
+
+def test_eval_reads_the_checkpoint_of_a_step(fleet):
+    newest = fleet.must_play("playbooks/eval.yml", "-e", "run=mine")
+    earlier = fleet.must_play("playbooks/eval.yml", "-e", "run=mine", "-e", "step=3")
+
+    losses = [re.search(r"held-out loss ([\d.]+)", done.output)[1] for done in (newest, earlier)]
+    assert losses[0] != losses[1]
+    missing = fleet.play("playbooks/eval.yml", "-e", "run=mine", "-e", "step=5")
+    assert missing.code != 0
+    assert "no intact checkpoint of step 5" in missing.output
+
+
+def test_bench_measures_the_devices_of_both_workers(fleet):
+    done = fleet.must_play("playbooks/bench.yml", "-e", "run=mine", "-e", "steps=2")
+
+    assert re.search(r"2 x cpu: .* ms per step over 2 steps", done.output)
+    assert "[Gloo]" not in done.output
+
+
+def test_with_a_limit_no_process_waits_for_the_others(fleet):
+    limited = ("--limit", "localhost,demo-w0")
+    refused = fleet.play("playbooks/bench.yml", "-e", "run=mine", *limited)
+
+    assert refused.code != 0
+    assert "needs 2 workers, but --limit selects 1" in " ".join(refused.output.split())
+
+
+def test_export_to_a_bucket_is_written_there_by_the_worker(fleet):
+    fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", "to=gs://local-fleet/exported")
+
+    folder = fleet.place.bucket / "local-fleet/exported"
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_export_brings_the_parameters_even_after_the_tpu_is_gone(fleet, tmp_path):
+    def export(name: str, *words: str) -> dict[str, bytes]:
+        to = tmp_path / name
+        fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", f"to={to}", *words)
+        assert sorted(path.name for path in to.iterdir()) == ["config.json", "model.safetensors"]
+        return {key: a.tobytes() for key, a in load_file(to / "model.safetensors").items()}
+
+    before = export("before")
+    left = fleet.on("demo-w0", "ls", "-A", "/var/lib/tpufleet/runs/mine")
+    assert ".export" not in left.split()
+    fleet.must_play("playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
+    gone = fleet.play("playbooks/sample.yml", "-e", "run=mine")
+    assert gone.code != 0
+    assert "no worker of the TPU demo is READY. Use another TPU" in " ".join(gone.output.split())
+
+    assert export("after", "-e", "tpu=solo") == before
