@@ -10,8 +10,8 @@ LOCALCLOUD := $(PYTHON) -m localcloud
 CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
-MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible dist site docs/reference \
-	$(shell find . \( -path ./.venv -o -path ./.localcloud \) -prune -o -name __pycache__ -type d -prune -print)
+MADE = .venv .venv-tpu .venv-transformers .pytest_cache .ruff_cache .hypothesis .ansible dist site docs/reference \
+	$(shell find . \( -path './.venv*' -o -path ./.localcloud \) -prune -o -name __pycache__ -type d -prune -print)
 
 .PHONY: help
 help: ## List the targets
@@ -31,12 +31,25 @@ env-localcloud: env ## Install what the local cloud needs as well
 env-dev: env-localcloud ## Install what tests and lint need as well
 	@requirements/install-venv dev
 
+.PHONY: env-compile
+env-compile: env ## Install JAX and libtpu in .venv-tpu, for: .venv-tpu/bin/python -m train compile
+	@[ -x .venv-tpu/bin/python ] || .venv/bin/uv venv --quiet --python $(PYTHON) .venv-tpu
+	@UV_SYSTEM_CERTS=true .venv/bin/uv pip install --quiet --python .venv-tpu/bin/python \
+		--require-hashes -r requirements/worker-tpu.lock
+
+.PHONY: env-transformers
+env-transformers: env ## Install transformers and PyTorch in .venv-transformers (6 GB): tests compare models with theirs
+	@[ -x .venv-transformers/bin/python ] || .venv/bin/uv venv --quiet --python $(PYTHON) .venv-transformers
+	@UV_SYSTEM_CERTS=true .venv/bin/uv pip install --quiet --python .venv-transformers/bin/python \
+		--require-hashes -r requirements/transformers.lock
+
 .PHONY: demo
 demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set it up, train
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint docs browser test-unit test-molecule test-journey ## Run lint and all tests (Linux, root)
+test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
+	@$(MAKE) --no-print-directory --jobs=2 test-molecule test-journey
 
 .PHONY: browser
 browser: ## Install a headless browser if there is none; tests render the report with it
@@ -45,8 +58,16 @@ browser: ## Install a headless browser if there is none; tests render the report
 	requirements/install-system browser || echo 'no browser could be installed: how the report looks is not tested'
 
 .PHONY: test-unit
-test-unit: env-dev ## Run the tests that need no machines
+test-unit: env-dev env-compile env-transformers ## Run the tests that need no machines
 	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 3 --dist loadfile tests
+
+.PHONY: test-compile
+test-compile: env-dev env-compile ## Compile every preset for every kind of TPU slice and each fsdp (hours)
+	@TPUFLEET_COMPILE=all $(PYTHON) -m pytest --numprocesses 2 tests/train/compile
+
+.PHONY: test-large
+test-large: env-dev env-transformers ## Compare Llama 3.2 1B and Qwen3 0.6B, with random weights, with transformers (12 GB of memory)
+	@TPUFLEET_LARGE=1 $(PYTHON) -m pytest tests/train/test_large_models.py
 
 .PHONY: test-molecule
 test-molecule: env-dev ## Test the roles on machines: check, converge, idempotence, verify
@@ -65,13 +86,15 @@ test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
 
 .PHONY: test-long
-test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers, stored output
+test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers, stored output, containers
 	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
 		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
 		tests/journey/test_timers.py \
 		tests/journey/test_unshared_checkpoints.py tests/journey/test_foreign_trainers.py \
 		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py \
-		tests/journey/test_stored_output.py
+		tests/journey/test_stored_output.py tests/journey/test_launchers.py tests/journey/test_cookbook.py \
+		tests/journey/test_interactive.py tests/journey/test_shared_disk.py tests/journey/test_container.py \
+		tests/journey/test_use_of_runs.py tests/journey/test_torch_xla.py
 
 .PHONY: chaos
 chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order: WHAT=order SEED=2

@@ -1,12 +1,18 @@
-"""Product code and benchmarks import nothing of the tests."""
+"""What imports what: nothing imports tests, and chains of imports in the collection are short."""
 
 import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
 from harness.playbooks import ROOT
 
-FOLDERS = ("bench", "collections", "harness", "localcloud", "roles", "train")
+FOLDERS = ("bench", "collections", "examples", "harness", "localcloud", "roles", "train")
+PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
+MOST_FILES = 6
+"""The longest chain of files of which each imports the next."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -19,3 +25,28 @@ def test_nothing_outside_of_tests_imports_a_test(folder):
         and "tests" in (getattr(node, "module", None) or node.names[0].name).split(".")
     ]
     assert importing == []
+
+
+def imported(file: Path) -> Iterator[Path]:
+    """Yield the collection's files that a file imports when it runs."""
+    statements: list[ast.AST] = [ast.parse(file.read_text())]
+    while statements:
+        node = statements.pop()
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        statements += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for path in (folder, *(folder / name.name for name in node.names)):
+                if path.with_suffix(".py").exists():
+                    yield path.with_suffix(".py")
+
+
+def test_no_chain_of_imports_is_a_cycle_or_longer_than_six_files():
+    imports = {file: set(imported(file)) for file in PLUGINS.rglob("*.py")}
+    chains: dict[Path, list[Path]] = {}
+    for file in TopologicalSorter(imports).static_order():
+        longest = max((chains[each] for each in imports[file]), key=len, default=[])
+        chains[file] = [file, *longest]
+    assert len(chains) > 100
+    assert [chain for chain in chains.values() if len(chain) > MOST_FILES] == []

@@ -1,4 +1,4 @@
-"""Commands that the project's messages suggest, read from the source."""
+"""Commands that the project's messages and pages suggest, read from the source."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from harness.playbooks import ROOT
+from tests.docs.tried_blocks import documents
 
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
@@ -21,9 +22,12 @@ _NAMED = re.compile(r"/?(?:playbooks/)?[a-z_]+\.yml")
 _PLAYBOOK = re.compile(r"(?P<tool>ansible-playbook )?(?P<path>(?:playbooks/)?[a-z_]+\.yml)\b")
 _OPTION = re.compile(
     r" (?:(?P<flag>--check|--diff)|(?P<option>-e|-i|--limit|--tags) "
-    r"(?P<value>'[^']*'|\"[^\"]*\"|\S+))"
+    r"(?P<value>(?:[a-z_]+=)?(?:'[^']*'|\"[^\"]*\")|\S+))"
 )
 _MAKE = re.compile(r"(?:^|: |`)make (?P<target>[a-z]+(?:-[a-z]+)*)(?=$|[.,;:)`]| &&)")
+_CODE = re.compile(
+    r"^```[^\n]*\n(?P<block>.*?)^```$|`(?P<inline>[^`\n]+)`", re.MULTILINE | re.DOTALL
+)
 _INSTALL = re.compile(r"requirements/install-(?P<what>system|venv)(?P<parts>(?: [a-z]+)*)")
 
 
@@ -53,7 +57,7 @@ class PlaybookCommand:
         return [
             value.strip("'\"").partition("=")[0]
             for option, value in self.options
-            if option == "-e" and not value.startswith(("@", FILLED_IN))
+            if option == "-e" and not value.strip("'").startswith(("@", "{", FILLED_IN))
         ]
 
 
@@ -69,6 +73,23 @@ def texts() -> list[Text]:
             if path.name != "argument_specs.yml":
                 found += of_yaml(path.read_text(), str(path.relative_to(ROOT)))
     return found
+
+
+def pages() -> list[Text]:
+    """Return the code of the pages: each inline one, and each line of a block."""
+    return [
+        text
+        for page in documents()
+        for text in of_markdown(page.read_text(), str(page.relative_to(ROOT)))
+    ]
+
+
+def of_markdown(source: str, where: str) -> Iterator[Text]:
+    """Yield the code in a page, lines that end with a backslash joined with the next one."""
+    for found in _CODE.finditer(source):
+        line = source[: found.start()].count("\n") + 1
+        for text in re.sub(r"\\\n\s*", "", found["block"] or found["inline"]).splitlines():
+            yield Text(f"{where}:{line}", text)
 
 
 def of_python(source: str, where: str) -> Iterator[Text]:

@@ -32,6 +32,6 @@ def test_tasks_are_found_in_folded_output():
         "Copy a",
         "Start b",
     ]
-    assert shown("FAILED  localhost  Fail if it was not confirmed\n") == [
-        "Fail if it was not confirmed"
+    assert shown("FAILED  localhost  Fail if the user did not type the name\n") == [
+        "Fail if the user did not type the name"
     ]

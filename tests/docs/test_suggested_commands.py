@@ -1,7 +1,8 @@
-"""Every command that a message suggests exists, with its variables and tags."""
+"""Every command that a message or a page suggests exists, with its variables, tags and modules."""
 
 import functools
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,29 @@ from tests.docs.suggestions import (
     PlaybookCommand,
     installers,
     make_targets,
+    of_markdown,
     of_python,
+    pages,
     playbook_commands,
     texts,
 )
 
 TEXTS = texts()
 COMMANDS = [command for text in TEXTS for command in playbook_commands(text)]
+PAGES = pages()
+ON_PAGES = [command for text in PAGES for command in playbook_commands(text)]
 IMPORTED = re.compile(r"import_playbook: (\S+)")
-ROLE = re.compile(r"(?:role|name): ([a-z_]+)$", re.MULTILINE)
+ROLE = re.compile(r"(?:role|name): ([a-z_]+)(?:,|$)", re.MULTILINE)
 
 
 #: Events of a record's history, not commands.
 EVENTS = {"stopped by kill.yml"}
+
+
+def file_of(command: PlaybookCommand) -> Path | None:
+    """Return the command's playbook, None for another file. Pages may leave out the folder."""
+    paths = (ROOT / command.path, ROOT / "playbooks" / command.path)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def shown(command: PlaybookCommand) -> str:
@@ -47,8 +58,8 @@ def files_of(playbook: Path) -> tuple[Path, ...]:
 def knows(playbook: Path, variable: str) -> bool:
     """Return whether a playbook, its roles or the inventories read a variable."""
     word = re.compile(rf"\b{re.escape(variable)}\b")
-    inventories = (ROOT / "inventory").rglob("*.yml")
-    return any(word.search(path.read_text()) for path in (*files_of(playbook), *inventories))
+    shared = [ROOT / "playbooks/group_vars/all.yml", *(ROOT / "inventory").rglob("*.yml")]
+    return any(word.search(path.read_text()) for path in (*files_of(playbook), *shared))
 
 
 def tags_of(playbook: Path) -> set[str]:
@@ -60,8 +71,34 @@ def tags_of(playbook: Path) -> set[str]:
     return found
 
 
+def test_the_suggested_modules_exist():
+    unknown = {
+        f"{text.where}: {text.text}"
+        for text in PAGES
+        for name in re.findall(r"^\$? ?ansible \S.* -m (\S+)", text.text)
+        if not find_spec(f"ansible.modules.{name.removeprefix('ansible.builtin.')}")
+    }
+    assert unknown == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "definition"),
+    [
+        (r"-m localcloud (?:--name \S+ )?([a-z]+)", "localcloud/cli.py", '    "{}": '),
+        (r"-m train ([a-z]+)", "train/__main__.py", '        "{}",\n'),
+        (r"tpufleet_launch ([a-z]+)", "roles/run/files/tpufleet_launch", "def launch_{}("),
+    ],
+)
+def test_the_suggested_verbs_and_launchers_exist(command, source, definition):
+    defined = (ROOT / source).read_text()
+    found = {verb: text.where for text in PAGES for verb in re.findall(command, text.text)}
+    assert found
+    assert {v: where for v, where in found.items() if definition.format(v) not in defined} == {}
+
+
 def test_commands_are_found_in_messages():
     assert len(COMMANDS) > 60
+    assert len(ON_PAGES) > 100
     assert {command.where.split("/")[0] for command in COMMANDS} >= {
         "collections",
         "playbooks",
@@ -69,7 +106,8 @@ def test_commands_are_found_in_messages():
 
 
 def test_every_suggested_playbook_exists():
-    absent = {shown(c) for c in COMMANDS if c.whole and not (ROOT / c.path).is_file()}
+    whole = [command for command in (*COMMANDS, *ON_PAGES) if command.whole]
+    absent = {shown(command) for command in whole if not (ROOT / command.path).is_file()}
     assert absent == set()
 
 
@@ -89,10 +127,10 @@ def test_every_suggested_playbook_is_part_of_a_complete_command():
 def test_playbooks_read_every_suggested_variable():
     unknown = {
         f"{variable}: {shown(command)}"
-        for command in COMMANDS
-        if command.whole and (ROOT / command.path).is_file()
+        for command in (*(command for command in COMMANDS if command.whole), *ON_PAGES)
+        if (playbook := file_of(command))
         for variable in command.variables()
-        if FILLED_IN not in variable and not knows(ROOT / command.path, variable)
+        if FILLED_IN not in variable and not knows(playbook, variable)
     }
     assert unknown == set()
 
@@ -100,9 +138,12 @@ def test_playbooks_read_every_suggested_variable():
 def test_playbooks_have_every_suggested_tag():
     unknown = {
         f"{value}: {shown(command)}"
-        for command in COMMANDS
+        for command in (*COMMANDS, *ON_PAGES)
+        if (playbook := file_of(command))
         for option, value in command.options
-        if option == "--tags" and value != FILLED_IN and value not in tags_of(ROOT / command.path)
+        if option == "--tags" and value != FILLED_IN
+        for tag in value.split(",")
+        if tag not in tags_of(playbook)
     }
     assert unknown == set()
 
@@ -111,7 +152,7 @@ def test_every_suggested_make_target_exists():
     targets = set(re.findall(r"^([a-z][-a-z]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     unknown = {
         f"make {target}: {text.where}: {text.text}"
-        for text in TEXTS
+        for text in (*TEXTS, *PAGES)
         for target in make_targets(text)
         if target not in targets
     }
@@ -137,3 +178,11 @@ def test_every_suggested_installer_has_the_suggested_set():
 def test_a_suggestion_is_read_from_the_code_that_formats_it(source, found):
     [command] = [c for text in of_python(source, "here") for c in playbook_commands(text)]
     assert (command.path, tuple(command.variables())) == found
+
+
+def test_a_page_is_read_with_its_continued_lines_and_quoted_values():
+    block = "```\nansible-playbook train.yml \\\n  -e env='\"A=1 B=2\"' -e run=a\n```\n"
+    page = f"Run `kill.yml -e run=a`, or:\n\n{block}"
+    killed, trained = [c for text in of_markdown(page, "here") for c in playbook_commands(text)]
+    assert (killed.whole, killed.path, killed.variables()) == (False, "kill.yml", ["run"])
+    assert (trained.whole, trained.variables()) == (True, ["env", "run"])

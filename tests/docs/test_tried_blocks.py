@@ -12,16 +12,18 @@ from tests.collections.runs.records import ZONE, keep_release, record_fields
 from tests.docs.tried_blocks import (
     ROOT,
     Block,
+    arguments,
     blocks,
+    calls_of,
     matches,
     missing_lines,
-    playbook_arguments,
-    playbook_calls,
+    unmarked,
 )
 from tests.localcloud.api.local_api import LocalApi
 
-HERE, EMULATOR, EMPTY, PREEMPTED = "alone", "emulator", "empty emulator", "preempted emulator"
-API = (EMULATOR, EMPTY, PREEMPTED)
+HERE, EMULATOR, EMPTY = "alone", "emulator", "empty emulator"
+FOREIGN, PREEMPTED = "foreign emulator", "preempted emulator"
+API = (EMULATOR, EMPTY, FOREIGN, PREEMPTED)
 RECORD = record_fields("shakespeare", tpu="demo", generation=2, workers=2, watch={"best_step": 70})
 BLOCKS = blocks()
 SPLIT = "--- next command ---"
@@ -62,6 +64,10 @@ def shell(home: Path, **more: str) -> dict[str, str]:
     return {**kept, **quiet, "PATH": path, "HOME": str(home), **more}
 
 
+def test_each_block_of_commands_is_tried_or_says_why_not():
+    assert unmarked() == []
+
+
 def test_there_are_blocks_of_each_kind():
     assert blocks_by(HERE)
     assert blocks_by(EMULATOR)
@@ -91,6 +97,8 @@ def test_a_block_with_the_api_prints_what_the_page_shows(
 ):
     if block.by == EMULATOR:
         local_api.ready("demo", labels=OURS)
+    elif block.by == FOREIGN:
+        local_api.ready("demo", schedulingConfig={"spot": True})
     elif block.by == PREEMPTED:
         lose_a_run(local_api)
     home = tmp_path / "home"
@@ -107,11 +115,11 @@ def test_a_block_with_the_api_prints_what_the_page_shows(
     ids=lambda block: block.where,
 )
 def test_a_block_with_machines_is_run_by_the_named_test(block: Block):
-    calls = [call for file in block.by.split() for call in playbook_calls(ROOT / file)]
+    calls = [call for file in block.by.split() for call in calls_of(ROOT / file)]
     not_run = [
         command
         for command in block.commands
-        if not any(matches(call, playbook_arguments(command)) for call in calls)
+        if not any(matches(call, arguments(command)) for call in calls)
     ]
     assert not_run == []
 

@@ -5,8 +5,11 @@ A mark is a comment on the line above a block::
     <!-- tried: alone -->             run as it is, in the project's root
     <!-- tried: emulator, exit 2 -->  run with the local cloud's API, where the TPU demo is READY
     <!-- tried: empty emulator -->    the same without a TPU
+    <!-- tried: foreign emulator -->   the same; demo has no label of a fleet
     <!-- tried: preempted emulator --> the same; demo is preempted and had the run shakespeare
     <!-- tried: tests/journey/test_journey.py -->   that test runs each of its commands
+
+    <!-- not tried: it needs a Google Cloud project -->   why no test runs it
 
 A command follows ``$``; its output is below, lines in order. Numbers may differ, and ``…`` matches
 anything.
@@ -15,6 +18,7 @@ anything.
 import ast
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,11 +27,19 @@ from pathlib import Path
 from harness.playbooks import ROOT
 
 MARKED = re.compile(
-    r"^<!-- tried: (?P<by>[^,\n]+?)(?:, exit (?P<code>\d+))? -->\n```[^\n]*\n(?P<body>.*?)^```$",
+    r"^ *<!-- tried: (?P<by>[^,\n]+?)(?:, exit (?P<code>\d+))? -->\n"
+    r" *```[^\n]*\n(?P<body>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
-MARK = re.compile(r"^<!-- tried:", re.MULTILINE)
-PLAYING = {"play", "must_play", "playbook"}
+MARK = re.compile(r"^ *<!-- tried:", re.MULTILINE)
+UNMARKED = re.compile(
+    r"^(?! *<!-- (?:not )?tried: \S).*\n *```[^\n]*\n(?P<body>[^`]*?)^ *```$", re.MULTILINE
+)
+COMMAND = re.compile(
+    r"^ *(?:\$ |ansible|make |python |gcloud |export |requirements/|\.venv)", re.MULTILINE
+)
+PLAYING = {"play", "must_play", "playbook", "must_run", "command", "run"}
+_FIRST = re.compile(r"ansible(?:-\w+)?|.+\.yml")
 NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
 
@@ -68,8 +80,19 @@ def blocks() -> list[Block]:
     return found
 
 
+def unmarked() -> list[str]:
+    """Return where blocks with commands are that no mark says how or why not to try."""
+    return [
+        f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 2}"
+        for page in documents()
+        for text in [page.read_text()]
+        for found in UNMARKED.finditer(text)
+        if COMMAND.search(found["body"])
+    ]
+
+
 def _steps(body: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    lines = body.splitlines()
+    lines = textwrap.dedent(body).splitlines()
     if not any(line.startswith("$ ") for line in lines):
         yield from ((line.partition("  #")[0].strip(), ()) for line in lines if line.strip())
         return
@@ -99,43 +122,58 @@ def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
     return missing
 
 
-def playbook_arguments(command: str) -> list[str]:
-    """Return the arguments of ansible-playbook, without the inventory."""
+def arguments(command: str) -> list[str]:
+    """Return the arguments of ansible-playbook, or a whole other command, without the inventory."""
     words = shlex.split(command)
-    if words[0] != "ansible-playbook":
-        raise ValueError(f"other tests run only playbooks: {command}")
     if "-i" in words:
         at = words.index("-i")
         del words[at : at + 2]
-    return words[1:]
+    return words[1:] if words[0] == "ansible-playbook" else words
 
 
-def playbook_calls(file: Path) -> list[list[str]]:
-    """Return the playbook calls of a test as patterns of arguments; computed parts are ``*``."""
+def calls_of(file: Path) -> list[list[str]]:
+    """Return what a test runs as patterns of arguments; computed parts are ``*``."""
     tree = ast.parse(file.read_text())
-    names = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    everywhere = dict(_assigned(tree))
     calls = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        called = node.func.id if isinstance(node.func, ast.Name) else called
-        if called in PLAYING:
-            words = [word for each in node.args for word in _patterns(each, names)]
-            first = next((n for n, word in enumerate(words) if word.endswith(".yml")), None)
-            calls += [words[first:]] if first is not None else []
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.FunctionDef):
+            names = everywhere | dict(_assigned(scope))
+            calls += [call for node in ast.walk(scope) if (call := _called(node, names))]
     return calls
+
+
+def _called(node: ast.AST, names: dict[str, ast.expr]) -> list[str]:
+    if not isinstance(node, ast.Call):
+        return []
+    called = getattr(node.func, "attr", getattr(node.func, "id", None))
+    if called not in PLAYING:
+        return []
+    words = [word for each in node.args for word in _patterns(each, names)]
+    first = next((n for n, word in enumerate(words) if _FIRST.fullmatch(word)), len(words))
+    return words[first:]
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of a module's variables with what each is assigned."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, node.value
+            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)
+                yield from ((name.id, value) for name, value in pairs if isinstance(name, ast.Name))
 
 
 def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
     if isinstance(node, ast.Starred):
-        value = names.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+        value: ast.expr | None = node.value
+        if isinstance(value, ast.Name):
+            name, value = value.id, names.get(value.id)
+            # A variable may be assigned from itself.
+            names = {other: each for other, each in names.items() if other != name}
         several = value.elts if isinstance(value, ast.Tuple | ast.List) else []
         return [word for each in several for word in _patterns(each, names)]
     if isinstance(node, ast.Constant):
@@ -149,4 +187,5 @@ def matches(call: list[str], words: list[str]) -> bool:
     """Return whether a call has all arguments of the command."""
     if call[0] != words[0]:
         return False
-    return all(any(fnmatchcase(word, one) for one in call[1:] if one != "*") for word in words[1:])
+    given = [one for one in call[1:] if one != "*"]
+    return all(any(word == one or fnmatchcase(word, one) for one in given) for word in words[1:])

@@ -1,0 +1,89 @@
+"""Each row of docs/coming_from.md names a command of this project, or why there is none.
+
+Each such command, and each in the cookbook, is run by a test or says here why not.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tests.docs.suggestions import ROOT, of_markdown
+from tests.docs.tried_blocks import arguments, blocks, calls_of
+
+ROWS = [
+    re.split(r"(?<!\\) \| ", line.strip("| "))
+    for line in (ROOT / "docs/coming_from.md").read_text().splitlines()
+    if line.startswith("| ") and line != "| before | here |"
+]
+COMMAND = re.compile(r"`(?:ansible-playbook|ansible|ansible-console|ansible-inventory) [^`]+`")
+SETTING = re.compile(r"`[a-z_]+: [^`]+` in |`tpufleet\.core\.\w+`")
+REASON = re.compile(r"(?:none|nothing)[^:]*: \S|\[as with ")
+PAGES = ("docs/coming_from.md", "docs/cookbook.md")
+#: Values that choose what a command does; others are names, paths and amounts of the reader.
+CHOICES = {"done", "jupyter", "newest", "slice", "tensorboard", "true"}
+#: Start of a command without a test of its own: why.
+NOT_RUN = {
+    "ansible-console ": "it reads from a terminal, and is all ansible-core's",
+    "ansible-playbook playbooks/schedule.yml -e watch=1m": "it changes timers of this computer; "
+    "tests/journey/test_timers.py calls its module on a machine",
+    "ansible-playbook train.yml -e tpu=pod -e run=first -e code=../my-repo -e requirements=": "a "
+    "function of tests/journey/test_foreign_trainers.py makes the same command",
+}
+
+
+def chosen(words: list[str]) -> Iterator[str]:
+    """Yield the options of a command, without the values that are the reader's own."""
+    options = iter(words[1:])
+    for option in options:
+        if option in ("-m", "--limit", "--tags"):
+            value = next(options, "")
+            yield f"-m {value.rpartition('.')[2]}" if option == "-m" else option
+        elif option == "-e":
+            given = next(options, "")
+            name, _, value = given.partition("=")
+            if key := re.match(r'\{"(\w+)"', given):
+                yield f"-e {key[1]}"
+            elif name not in ("run", "tpu"):
+                yield f"-e {name}={value}" if value in CHOICES else f"-e {name}"
+        elif option.startswith("-") and option != "-a":
+            yield option
+
+
+def test_each_row_has_two_cells():
+    assert len(ROWS) > 65
+    assert [row for row in ROWS if len(row) != 2] == []
+
+
+def test_each_row_names_a_command_a_setting_or_the_reason_why_not():
+    unanswered = [
+        row
+        for row in ROWS
+        if not any(pattern.search(row[-1]) for pattern in (COMMAND, SETTING, REASON))
+    ]
+    assert unanswered == []
+
+
+def test_each_command_is_run_by_a_test_or_says_why_not():
+    files = [path for name in ("tests", "localcloud") for path in (ROOT / name).rglob("*.py")]
+    calls = [call for path in files for call in calls_of(path)]
+    here = [block for block in blocks() if not block.by.endswith(".py")]
+    calls += [arguments(command) for block in here for command in block.commands]
+    run: dict[str, list[set[str]]] = {}
+    for call in calls:
+        options = set(chosen(call))
+        run.setdefault(call[0], []).append(options | {one.partition("=")[0] for one in options})
+
+    commands = [
+        text.text.replace("…", "")
+        for page in PAGES
+        for text in of_markdown((ROOT / page).read_text(), page)
+        if re.match(r"ansible(?:-\w+)? ", text.text)
+    ]
+    untried = [
+        command
+        for command in commands
+        for words in [arguments(command)]
+        if not any(set(chosen(words)) <= options for options in run.get(words[0], []))
+    ]
+    assert len(commands) > 100
+    assert [one for one in untried if not one.startswith(tuple(NOT_RUN))] == []
+    assert [why for why in NOT_RUN if not any(one.startswith(why) for one in untried)] == []
