@@ -97,9 +97,9 @@ def test_without_a_key_wandb_records_offline_with_one_id(
     cfg = cfg_of(wandb="trial")
     report_steps(cfg, place, 1, 3)
     report_steps(cfg, place, 4, 5)
-    recorded = sorted(place.run_dir.glob("wandb/offline-run-*"))
-    assert len({path.name.rpartition("-")[2] for path in recorded}) == 1
-    assert all(list(path.glob("*.wandb")) for path in recorded)
+    recorded = sorted(place.run_dir.glob("wandb/offline-run-*/*.wandb"))
+    assert len(recorded) == 2
+    assert len({path.name for path in recorded}) == 1  # run-ID.wandb
     assert [record for record in caplog.records if record.name.startswith("train.")] == []
 
 

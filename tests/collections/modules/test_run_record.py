@@ -86,7 +86,7 @@ def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
     store = RecordFolder(str(tmp_path))
     store.change("mine", 1, {"fence": 7}, {})
 
-    with pytest.raises(RunError, match="another controller has taken it over"):
+    with pytest.raises(RunError, match="another controller has acted on it"):
         answer(tmp_path, "running", fence=6)
 
     assert answer(tmp_path, "running", fence=7)["record"]["attempt"] == 2

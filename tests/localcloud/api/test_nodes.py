@@ -140,6 +140,7 @@ def test_a_node_deleted_during_creation_leaves_no_machine(local_api):
 def test_a_node_in_deletion_cannot_be_deleted_again(local_api):
     local_api.machines.hold = threading.Event()
     local_api.create("one")
+    assert local_api.machines.reached_hold.wait(20)
     local_api.delete("one")
 
     answer = local_api.call("DELETE", f"locations/{ZONE}/nodes/one")
