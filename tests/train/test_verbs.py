@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 
 from harness.trainer_processes import Attempt, loss_log, train_here
 from tests.train.bucket import NAME, emulated_bucket
-from train.__main__ import command_line, main
+from train.__main__ import main
+from train.command_line import command_line
 from train.core.config import Config, ModelConfig, build, load
 from train.core.model import init_params
 from train.data.corpus import prepare, read_meta

@@ -1,0 +1,173 @@
+"""The trainer's arguments and help: ``python -m train COMMAND CONFIG key=value …``."""
+
+import argparse
+import textwrap
+from pathlib import Path
+
+from train.compile import slices
+
+_MORE = """
+exit codes of run; the other commands have 0, 1 and 2:
+  0   done
+  1   crashed, or the corpus could not be loaded
+  2   invalid config or arguments; no device was touched
+  3   the loss is not a number
+  70  no step has finished for hang_after seconds
+  75  interrupted by SIGTERM; a checkpoint is saved, and the same command resumes
+
+environment, all optional; tpufleet sets those that begin with TPUFLEET_:
+  TPUFLEET_RUN, TPUFLEET_RUN_DIR    name and output directory of the run (default:
+                                    the config's name, runs/NAME)
+  TPUFLEET_CHECKPOINTS              directory or gs:// that all processes share;
+                                    overrides checkpoint.directory
+  TPUFLEET_COORDINATOR, TPUFLEET_NUM_PROCESSES, TPUFLEET_PROCESS_ID
+                                    host:port of process 0, number of processes,
+                                    number of this process
+  JAX_COMPILATION_CACHE_DIR         where compiled programs are kept; not used with
+                                    checkpoints in a bucket, unless it is gs:// too
+  XDG_CACHE_HOME                    prepared corpora are below it in tpufleet/data
+                                    (default: ~/.cache; see data.directory)
+  WANDB_API_KEY                     for report.wandb; without it the run is
+                                    recorded offline
+
+docs/trainer.md lists every key of a config with its default.
+"""
+
+
+def _examples(*commands: str) -> str:
+    return "examples:\n" + "".join(f"  python -m train {command}\n" for command in commands)
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with all subcommands."""
+    shakespeare = "train/configs/shakespeare.yml"
+    parser = argparse.ArgumentParser(
+        prog="python -m train",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            "Train a GPT in JAX, and evaluate, sample or export it. A config is a YAML file; "
+            "key=value overrides one of its keys. 'COMMAND --help' explains a command.",
+            79,
+        ),
+        epilog=_examples(f"run {shakespeare} steps=200", f"sample {shakespeare} sample.length=100")
+        + _MORE,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+
+    def verb(name: str, text: str, more: str, *examples: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(
+            name,
+            help=text,
+            description=textwrap.fill(f"{text[0].upper()}{text[1:]}. {more}", 79),
+            epilog=_examples(*(f"{name} {example}" for example in examples)),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.add_argument("config", metavar="CONFIG", help="a YAML file")
+        added.add_argument(
+            "overrides",
+            metavar="key=value",
+            nargs="*",
+            help="override of a key, for example model.layers=4",
+        )
+        return added
+
+    verb(
+        "run",
+        "train until the config's last step, from the newest checkpoint if there is one",
+        "SIGTERM saves a checkpoint and ends it with exit code 75; the same command resumes. "
+        "Writes metrics.jsonl, heartbeat.json and checkpoints/ into the run directory. "
+        "'python -m train --help' lists exit codes and environment variables.",
+        shakespeare,
+        f"{shakespeare} steps=20 batch=4",
+        f"{shakespeare} data.text='corpus/*.txt' data.tokenizer=bytes model.vocabulary=256",
+    )
+    evaluating = verb(
+        "eval",
+        "compute the loss, perplexity and bits per byte on the held-out text",
+        "evaluate.batches=N sets the number of batches.",
+        f"{shakespeare} evaluate.batches=20",
+        f"{shakespeare} --step 400",
+    )
+    sampling = verb(
+        "sample",
+        "generate text",
+        "sample.prompt=TEXT sets its beginning, sample.length=N its length in tokens.",
+        shakespeare,
+        f"{shakespeare} sample.prompt='O Romeo' --step 400",
+    )
+    benching = verb(
+        "bench",
+        "measure tokens per second, MFU and memory of a config on this machine",
+        "Trains on random tokens; needs no corpus and reads or writes no checkpoint.",
+        f"{shakespeare} --steps 50",
+        "train/configs/gpt2-124m.yml batch=20 model.layers=6",
+    )
+    benching.add_argument("--steps", type=_count, default=20, help="steps to measure (default: 20)")
+    compiling = verb(
+        "compile",
+        "compile the training step for a TPU slice, without a TPU, and estimate its time",
+        "Prints memory per chip, FLOPs, collectives, and a range of step time and MFU; or why the "
+        "config cannot run there, with exit code 2. Needs no corpus, but libtpu, which "
+        "'make env-compile' installs in .venv-tpu.",
+        "train/configs/1.5b.yml --topology v5p-128",
+        "train/configs/modern.yml --topology v5e-16 --slices 2 compute.fsdp=4",
+    )
+    compiling.add_argument(
+        "--topology",
+        type=_slice,
+        required=True,
+        metavar="TYPE",
+        help="accelerator type (v5p-128, v5e-16, …) or shape (v5p:4x4x12) of a slice",
+    )
+    compiling.add_argument(
+        "--slices", type=_count, default=1, help="slices of this type, for multislice (default: 1)"
+    )
+    compiling.add_argument("--hlo", type=Path, metavar="FILE", help="save the compiled program")
+    compiling.add_argument(
+        "--slowest", type=_count, default=0, metavar="N", help="list the N slowest instructions"
+    )
+    verb(
+        "prepare",
+        "download and tokenize the corpus; run also does this",
+        "Does nothing if it is prepared on this machine already. Prints the number of tokens and "
+        "the vocabulary size; model.vocabulary must be at least this size.",
+        f"{shakespeare} data.text=README.md data.tokenizer=bytes model.vocabulary=256",
+    )
+    exporting = verb(
+        "export",
+        "write the parameters, with LoRA adapters merged, to a safetensors file",
+        "Hugging Face's transformers loads the result, if the model is a GPT-2, Llama or Qwen 3. "
+        "A config's init_from also accepts the file.",
+        shakespeare,
+        f"{shakespeare} --names plain --to exported --step 400",
+    )
+    exporting.add_argument(
+        "--to",
+        metavar="DIR",
+        help="output directory, or gs://BUCKET/PREFIX (default: export/ in the run directory)",
+    )
+    exporting.add_argument(
+        "--names",
+        choices=["transformers", "plain"],
+        default="transformers",
+        help="names of parameters: those of Hugging Face's transformers, with a config.json, or "
+        "those of train/core/model.py, for any model (default: transformers)",
+    )
+    for reading in (evaluating, sampling, exporting):
+        reading.add_argument(
+            "--step", type=_count, help="use the checkpoint of this step instead of the newest"
+        )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number at least 1, not {text!r}")
+    return int(text)
+
+
+def _slice(text: str) -> slices.Slice:
+    try:
+        return slices.parse(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from None
