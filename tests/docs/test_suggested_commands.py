@@ -85,7 +85,7 @@ def test_the_suggested_modules_exist():
     ("command", "source", "definition"),
     [
         (r"-m localcloud (?:--name \S+ )?([a-z]+)", "localcloud/cli.py", '    "{}": '),
-        (r"-m train ([a-z]+)", "train/__main__.py", '        "{}",\n'),
+        (r"-m train ([a-z]+)", "train/command_line.py", '        "{}",\n'),
         (r"tpufleet_launch ([a-z]+)", "roles/run/files/tpufleet_launch", "def launch_{}("),
     ],
 )

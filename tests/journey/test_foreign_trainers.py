@@ -1,7 +1,8 @@
-"""Levanter, from the package index, as a run that ends on SIGTERM and resumes after a preemption.
+"""Trainers from the package index, each from setup to fetch: killed, preempted, and resumed.
 
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up. Levanter's packages (1.6 GB) are
-in no lock file of this project, so a new version may break this test.
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up. The packages (Levanter 1.6 GB,
+PyTorch 7 GB) are in no lock file of this project, so a new version may break a test. The tests of a
+trainer run in the order of this file.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,53 +28,19 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
 WORKER = "solo-w0"
-COMMAND = (
-    "python -m levanter.main.train_lm --config_path levanter.yml --trainer.id {run} "
-    "--trainer.log_dir {run_dir}/logs --data.cache_dir {run_dir}/cache "
-    "--trainer.checkpointer.base_path {checkpoints} "
-    "--trainer.distributed.coordinator_address {coordinator} "
-    "--trainer.distributed.num_processes {num_processes} "
-    "--trainer.distributed.process_id {process_id}"
-)
 TPU = {
     "name": "solo",
     "zone": "us-central2-b",
     "accelerator_type": "v4-8",
     "runtime_version": "tpu-ubuntu2204-base",
 }
-SAVED = re.compile(r"Saved checkpoint to \S+ for step (\d+)")
-RESUMED = re.compile(r"Resuming training from step (\d+)")
 OWN = "tpufleetwheel"
+SETUP_SECONDS = 1800
+"""Limit for a playbook that installs the environment."""
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory) -> Path:
-    """A directory with a wheel that no index has."""
-    index = tmp_path_factory.mktemp("wheels")
-    publish(index, OWN, "1.0")
-    return index / OWN
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory, wheels):
-    folder = tmp_path_factory.mktemp("inventory")
-    inventory = beside(folder, tpu_fleet=[TPU], jax_own_wheels=str(wheels))
-    with own_or_existing_cloud("foreign") as place:
-        yield Fleet(place, inventory)
-
-
-@pytest.fixture(scope="module")
-def requirements(tmp_path_factory) -> Path:
-    """The requirements of docs/own_trainer.md, for workers without chips."""
-    file = tmp_path_factory.mktemp("requirements") / "mine.in"
-    file.write_text(f"marin-levanter\n{OWN}\n")
-    return file
-
-
-@pytest.fixture(scope="module")
-def code(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("code") / "levanter"
-    folder.mkdir()
+def write_levanter(folder: Path) -> None:
+    """Write Levanter's config, tokens, and a tokenizer that it loads but does not use."""
     shutil.copy(PROJECT_ROOT / "examples/levanter.yml", folder)
     (folder / "tokens.jsonl").write_text(json.dumps({"input_ids": list(range(32))}) + "\n")
     tokenizer = folder / "tokenizer"
@@ -84,56 +53,159 @@ def code(tmp_path_factory) -> Path:
     }
     for name, content in files.items():
         (tokenizer / name).write_text(json.dumps(content))
-    return folder
 
 
-def wait_for(fleet: Fleet, pattern: re.Pattern[str]) -> int:
-    """Wait for a log line with a step; return the last step of such lines."""
-    fleet.wait_for_log("lev", pattern.pattern)
-    return int(pattern.findall(fleet.log("lev"))[-1])
+def write_ddp(folder: Path) -> None:
+    """Write the example for PyTorch DDP."""
+    shutil.copy(PROJECT_ROOT / "examples/ddp.py", folder)
 
 
-def environment(fleet: Fleet) -> str:
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer: its package, code, command, and how its log and its end look.
+
+    ``safe`` and ``resumed`` find a step in the log: one that no preemption loses any more, and the
+    one from which an attempt resumes. ``status`` is the exit code or signal after a kill.
+    """
+
+    name: str
+    package: str
+    write: Callable[[Path], None]
+    command: str
+    safe: str
+    resumed: str
+    status: str
+    checkpoint: str
+
+
+LEVANTER = Trainer(
+    "levanter",
+    "marin-levanter",
+    write_levanter,
+    "python -m levanter.main.train_lm --config_path levanter.yml --trainer.id {run} "
+    "--trainer.log_dir {run_dir}/logs --data.cache_dir {run_dir}/cache "
+    "--trainer.checkpointer.base_path {checkpoints} "
+    "--trainer.distributed.coordinator_address {coordinator} "
+    "--trainer.distributed.num_processes {num_processes} "
+    "--trainer.distributed.process_id {process_id}",
+    safe=r"Saved checkpoint to \S+ for step (\d+)",
+    resumed=r"Resuming training from step (\d+)",
+    status="TERM",
+    checkpoint="*/step-*",
+)
+DDP = Trainer(
+    "ddp",
+    "torch",
+    write_ddp,
+    "tpufleet_launch torch --processes 2 -- python ddp.py {checkpoints}",
+    safe=r"\nstep (\d+)\n",  # of the first attempt, which a kill ends with a save
+    resumed=r"resumed from step (\d+)\n",
+    status="75",
+    checkpoint="*.pt",
+)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    wheels = tmp_path_factory.mktemp("wheels")
+    publish(wheels, OWN, "1.0")  # a package that no index has
+    folder = tmp_path_factory.mktemp("inventory")
+    inventory = beside(folder, tpu_fleet=[TPU], jax_own_wheels=str(wheels / OWN))
+    with own_or_existing_cloud("foreign") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        yield fleet
+
+
+@pytest.fixture(scope="module", params=[LEVANTER, DDP], ids=lambda trainer: trainer.name)
+def trainer(request) -> Trainer:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def requirements(tmp_path_factory, trainer: Trainer) -> Path:
+    file = tmp_path_factory.mktemp("requirements") / "mine.in"
+    file.write_text(f"{trainer.package}\n{OWN}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory, trainer: Trainer, requirements: Path) -> tuple[str, ...]:
+    """The playbook that launches the trainer, with its options."""
+    code = tmp_path_factory.mktemp("code") / trainer.name
+    code.mkdir()
+    trainer.write(code)
+    words = (
+        "-e",
+        f"run={trainer.name}",
+        "-e",
+        f"code={code}",
+        "-e",
+        f"requirements={requirements}",
+    )
+    prepared = "MARIN_PREFIX=/mnt/shared/marin"  # the default is Levanter's own bucket
+    command = f"command={shlex.quote(trainer.command)}"
+    return ("train.yml", *words, "-e", f"env={prepared}", "-e", command)
+
+
+def wait_for(fleet: Fleet, trainer: Trainer, pattern: str) -> int:
+    """Wait for a line with a step in the newest attempt's log; return the last such step."""
+    fleet.wait_for_log(trainer.name, pattern)
+    return int(re.findall(pattern, fleet.log(trainer.name))[-1])
+
+
+def environment(fleet: Fleet, trainer: Trainer) -> str:
     """Return the environment of the run's trainer on the worker."""
-    text = fleet.read(0, "/etc/tpufleet/runs/lev/environment")
+    text = fleet.read(0, f"/etc/tpufleet/runs/{trainer.name}/environment")
     return re.search(r'VIRTUAL_ENV="(.*)"', text)[1]
 
 
-def launch(requirements: Path, code: Path) -> tuple[str, ...]:
-    words = ("-e", "run=lev", "-e", f"code={code}", "-e", f"requirements={requirements}")
-    prepared = "MARIN_PREFIX=/mnt/shared/marin"  # the default is Levanter's own bucket
-    return ("train.yml", *words, "-e", f"env={prepared}", "-e", f"command={shlex.quote(COMMAND)}")
+def kill(fleet: Fleet, trainer: Trainer) -> None:
+    """Kill the run; check how it ended, and that none of its processes is left."""
+    fleet.must_play("playbooks/kill.yml", "-e", f"run={trainer.name}")
+    ended = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{trainer.name}/exit.json"))
+    assert ended["status"] == trainer.status
+    fleet.on(WORKER, "sh", "-c", f"! pgrep -u tpufleet -f {trainer.name}")
 
 
-def test_levanter_trains_and_sigterm_ends_it(fleet, requirements, code):
-    fleet.must_play("playbooks/create.yml")
-    fleet.must_play("setup.yml", "-e", f"requirements={requirements}")
-    fleet.must_play(*launch(requirements, code))
-    wait_for(fleet, SAVED)
-    fleet.on(WORKER, f"{environment(fleet)}/bin/python", "-c", f"import {OWN}")
+def test_it_trains_and_ends_at_a_kill(fleet, trainer, requirements, launch):
+    done = fleet.play("setup.yml", "-e", f"requirements={requirements}", limit_s=SETUP_SECONDS)
+    assert done.code == 0, done.output[-4000:]
+    fleet.must_play(*launch)
+    wait_for(fleet, trainer, trainer.safe)
+    fleet.on(WORKER, f"{environment(fleet, trainer)}/bin/python", "-c", f"import {OWN}")
 
-    fleet.must_play("playbooks/kill.yml", "-e", "run=lev")
-
-    ended = json.loads(fleet.read(0, "/var/lib/tpufleet/runs/lev/exit.json"))
-    assert (ended["code"], ended["status"]) == ("killed", "TERM")
-    fleet.on(WORKER, "sh", "-c", "! pgrep -u tpufleet -f levanter")
+    kill(fleet, trainer)
 
 
-def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(fleet, requirements, code):
-    fleet.must_play(*launch(requirements, code))
-    wait_for(fleet, RESUMED)
-    saved, before = wait_for(fleet, SAVED), environment(fleet)
+def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
+    fleet, trainer, requirements, launch
+):
+    safe = wait_for(fleet, trainer, trainer.safe)
+    fleet.must_play(*launch)
+    assert wait_for(fleet, trainer, trainer.resumed) >= safe
+    before = environment(fleet, trainer)
     client.ask(fleet.place, "POST", "/_localcloud/nodes/solo:preempt")
 
     for _ in range(4):
-        fleet.must_play("playbooks/watch.yml")
-        if fleet.log("lev"):
+        done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
+        assert done.code == 0, done.output[-4000:]
+        if fleet.log(trainer.name):
             break
 
-    assert wait_for(fleet, RESUMED) >= saved
-    assert environment(fleet) == before
+    assert wait_for(fleet, trainer, trainer.resumed) >= safe
+    assert environment(fleet, trainer) == before
     lock = requirements.with_suffix(".lock")
     digest = hashlib.sha256(lock.read_bytes().strip()).hexdigest()
-    record = json.loads((fleet.place.directory / "fleet/runs/lev.json").read_text())
+    record = json.loads((fleet.place.directory / f"fleet/runs/{trainer.name}.json").read_text())
     assert record["requirements"] == digest
     assert "crash" not in json.dumps(record["history"])
+
+
+def test_its_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path):
+    kill(fleet, trainer)
+
+    words = ("-e", f"run={trainer.name}", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
+    fleet.must_play("playbooks/fetch.yml", *words, "-e", f"checkpoint_pattern={trainer.checkpoint}")
+
+    assert len(list((tmp_path / "checkpoints").rglob(trainer.checkpoint.rpartition("/")[2]))) == 1

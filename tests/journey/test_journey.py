@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from harness.fleet import Fleet
 from harness.own_cloud import own_cloud
 from localcloud import client, cloud
 from localcloud.machines import processes
+from localcloud.place import PROJECT_ROOT
 
 pytestmark = pytest.mark.machines
 STEPS = 400
@@ -22,6 +24,7 @@ model: {{layers: 2, heads: 4, width: 96, context: 64}}
 checkpoint: {{every: 100000}}   # so that it can only resume from the save on SIGTERM
 sample: {{length: 0}}
 """
+PLAIN_RESUMED = r"2 processes, from step (\d+)\n"
 NODE = "/v2/projects/local-fleet/locations/us-central2-b/nodes/demo"
 
 
@@ -216,6 +219,49 @@ def test_a_tunnel_forwards_a_loopback_port_to_a_worker_until_it_is_closed(fleet)
     assert fleet.must_play(*words, "-e", "close=true").changed() == 1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(here, timeout=10)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> tuple[str, ...]:
+    """The playbook that launches a JAX trainer which is not this project's, with its options."""
+    code = tmp_path_factory.mktemp("plain")
+    shutil.copy(PROJECT_ROOT / "examples/plain_jax.py", code)
+    command = 'command="tpufleet_launch jax -- python plain_jax.py {checkpoints}"'
+    return ("train.yml", "-e", "run=plain", "-e", f"code={code}", "-e", command)
+
+
+def kill_plain(fleet) -> int:
+    """Kill the foreign trainer, which saves; return its last step."""
+    fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
+    assert json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))["status"] == "75"
+    return int(re.findall(r"\nstep (\d+)\n", fleet.log("plain"))[-1])
+
+
+def test_a_foreign_trainer_without_options_for_workers_is_killed_and_resumes(fleet, plain):
+    fleet.must_play(*plain)
+    fleet.wait_for_log("plain", "2 processes, from step 0\n(?s:.*)step 10\n")
+
+    saved = kill_plain(fleet)
+
+    fleet.must_play(*plain)
+    assert int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1]) == saved
+
+
+def test_a_preempted_foreign_trainer_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
+    resumed = int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1])
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+
+    for _ in range(4):
+        fleet.must_play("playbooks/watch.yml")
+        if fleet.log("plain"):
+            break
+
+    assert int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1]) == resumed
+    saved = kill_plain(fleet)
+    words = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
+    fleet.must_play("playbooks/fetch.yml", *words, "-e", f"to={tmp_path}")
+    [fetched] = (tmp_path / "checkpoints").rglob("step")
+    assert int(fetched.read_text()) == saved
 
 
 def test_a_preempted_tpu_is_listed_but_not_contacted(fleet):

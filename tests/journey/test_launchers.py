@@ -6,7 +6,6 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 from harness.fleet import Fleet, beside
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.place import PROJECT_ROOT
 
 pytestmark = [
     pytest.mark.machines,
@@ -47,22 +45,6 @@ def proof(fleet: Fleet, worker: str) -> dict:
     return json.loads(
         fleet.on(worker, "sh", "-c", "cat $(ls -t /opt/tpufleet/envs/*.proof.json | head -n 1)")
     )
-
-
-def test_a_jax_trainer_without_options_trains_on_two_workers_and_resumes(fleet, tmp_path):
-    shutil.copy(PROJECT_ROOT / "examples/plain_jax.py", tmp_path)
-    command = "tpufleet_launch jax -- python plain_jax.py {checkpoints}"
-    words = ("-e", "run=plain", "-e", f"code={tmp_path}", "-e", f'command="{command}"')
-    fleet.must_play("train.yml", *words)
-    fleet.wait_for_log("plain", "2 processes, from step 0\n(?s:.*)step 10\n")
-
-    fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
-
-    ended = json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))
-    assert ended["status"] == "75"
-    fleet.must_play("train.yml", *words)
-    assert int(fleet.wait_for_log("plain", r"2 processes, from step (\d+)")[1]) >= 10
-    fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
 
 
 def test_torch_starts_the_ranks_of_two_workers(fleet, tmp_path):
