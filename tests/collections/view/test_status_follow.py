@@ -140,7 +140,7 @@ def test_many_runs_may_fill_the_terminal(record, environment):
     for name in names:
         write(record.with_name(f"{name}.json"), wanted="running")
     with on_terminal(live(environment)) as terminal:
-        screen = terminal.read_until(lambda screen: rows(screen, names[-1]))
+        screen = terminal.read_until(lambda screen: all(rows(screen, name) for name in names))
 
     assert [name for name in names if not rows(screen, name)] == []
 
