@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,14 @@ def beside(folder: Path, **variables: Any) -> Path:
     (folder / "group_vars/all/own.yml").write_text(json.dumps(variables))
     (folder / "hosts.yml").write_text("all: {}\n")
     return folder
+
+
+def unpacked(folder: Path, worker: str) -> Path:
+    """Unpack the archive that fetch.yml has copied from a worker to ``folder``; return where."""
+    target = folder / worker
+    with tarfile.open(folder / f"{worker}.tar.gz") as archive:
+        archive.extractall(target, filter="data")
+    return target
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, unpacked
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
@@ -208,4 +208,5 @@ def test_its_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path)
     words = ("-e", f"run={trainer.name}", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
     fleet.must_play("playbooks/fetch.yml", *words, "-e", f"checkpoint_pattern={trainer.checkpoint}")
 
-    assert len(list((tmp_path / "checkpoints").rglob(trainer.checkpoint.rpartition("/")[2]))) == 1
+    fetched = unpacked(tmp_path, WORKER).rglob(f"checkpoints/{trainer.checkpoint}")
+    assert len(list(fetched)) == 1

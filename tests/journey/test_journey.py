@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet
+from harness.fleet import Fleet, unpacked
 from harness.own_cloud import own_cloud
 from localcloud import client, cloud
 from localcloud.machines import processes
@@ -234,7 +234,7 @@ def kill_plain(fleet) -> int:
     """Kill the foreign trainer, which saves; return its last step."""
     fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
     assert json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))["status"] == "75"
-    return int(re.findall(r"\nstep (\d+)\n", fleet.log("plain"))[-1])
+    return int(re.findall(r"(?m)^step (\d+)$", fleet.log("plain"))[-1])
 
 
 def test_a_foreign_trainer_without_options_for_workers_is_killed_and_resumes(fleet, plain):
@@ -260,7 +260,7 @@ def test_a_preempted_foreign_trainer_resumes_and_its_checkpoint_is_fetched(fleet
     saved = kill_plain(fleet)
     words = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
     fleet.must_play("playbooks/fetch.yml", *words, "-e", f"to={tmp_path}")
-    [fetched] = (tmp_path / "checkpoints").rglob("step")
+    [fetched] = unpacked(tmp_path, "demo-w0").rglob("checkpoints/step")
     assert int(fetched.read_text()) == saved
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, unpacked
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
@@ -77,7 +77,7 @@ def kill(fleet: Fleet, run: str) -> int:
 
 def saved_step(fleet: Fleet, run: str) -> int:
     """Return the step of the last checkpoint."""
-    return int(re.findall(r"\nsaved step (\d+)\n", fleet.log(run))[-1])
+    return int(re.findall(r"(?m)^saved step (\d+)$", fleet.log(run))[-1])
 
 
 def test_a_model_trains_is_killed_and_resumes(fleet, code):
@@ -115,7 +115,7 @@ def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
 
     fetch = ("-e", "run=gpt", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=*.pt")
     fleet.must_play("playbooks/fetch.yml", *fetch, "-e", f"to={tmp_path}")
-    [fetched] = (tmp_path / "checkpoints").rglob("*.pt")
+    [fetched] = unpacked(tmp_path, "solo-w0").rglob("checkpoints/*.pt")
     assert fetched.name == f"step-{saved}.pt"
 
 
