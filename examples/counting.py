@@ -1,6 +1,8 @@
 """A trainer for a container image, without dependencies: counts steps, saves on SIGTERM, resumes.
 
 Usage: python train.py CHECKPOINTS [DEVICE]
+
+CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
 """
 
 import json

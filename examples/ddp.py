@@ -1,6 +1,8 @@
 """A PyTorch DDP trainer on CPU (gloo) that saves on SIGTERM and resumes from its checkpoint.
 
 Usage: tpufleet_launch torch -- python ddp.py CHECKPOINTS
+
+CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
 """
 
 import signal

@@ -1,6 +1,8 @@
 """A JAX trainer without options for a coordinator. It saves on SIGTERM and resumes.
 
 Usage: tpufleet_launch jax -- python plain_jax.py CHECKPOINTS
+
+CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
 """
 
 import signal

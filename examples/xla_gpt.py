@@ -3,7 +3,8 @@
 Usage: tpufleet_launch xla -- python xla_gpt.py train TEXT CHECKPOINTS [--start FILE]
        tpufleet_launch xla -- python xla_gpt.py complete PROMPT CHECKPOINTS
 
-CHECKPOINTS is a directory or gs://BUCKET/PREFIX, for which the package gcsfs must be installed.
+CHECKPOINTS is a directory or gs://BUCKET/PREFIX, for which the package gcsfs must be installed. To
+complete, it is that of the run that trained, such as gs://BUCKET/checkpoints/RUN.
 --start begins with the weights of a checkpoint and trains the output layer only, as in finetuning.
 """
 
