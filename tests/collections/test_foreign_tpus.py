@@ -123,6 +123,12 @@ def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet()
     assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, facts, fleet) == ["b", "c"]
 
 
+def test_a_slice_of_a_multislice_is_not_offered_for_adoption():
+    facts = {"big-0-w0": {"tpu_name": "big-0", "tpu_multislice": "big"}}
+
+    assert unmanaged_tpus(["big-0-w0"], {}, facts, []) == []
+
+
 def test_doctor_names_the_way_to_adopt_a_tpu(local_api):
     local_api.ready("demo")
     local_api.ready("theirs")

@@ -45,6 +45,17 @@ def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(envir
     assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
 
 
+def test_a_multislice_is_found_whatever_is_in_its_name(environment, tmp_path):
+    inventory = tmp_path / "hosts.yml"
+    host = "{hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}"
+    inventory.write_text(f"state_PREEMPTED: {host}\nmultislice_my_big: {host}\n")
+    words = ("-e", "tpu=multislice_my-big", "-i", str(inventory))
+    result = play(environment, "playbooks/status.yml", *words)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Could not match supplied host pattern" not in flat(result)
+
+
 @pytest.mark.parametrize(
     ("verb", "cases"),
     [("status", [(1, "running"), (2, "done")]), ("logs", [(2, "done")])],

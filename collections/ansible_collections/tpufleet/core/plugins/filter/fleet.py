@@ -10,6 +10,7 @@ from ..plugin_utils.fleet.chip_hosts import chip_hosts
 from ..plugin_utils.fleet.inventory_groups import (
     foreign_line,
     foreign_tpus,
+    group_of,
     unmanaged_tpus,
     workers_of,
     workers_pattern,
@@ -42,6 +43,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     folded_logs,
     foreign_line,
     foreign_tpus,
+    group_of,
     has_run,
     launch_for,
     local_state_dir,

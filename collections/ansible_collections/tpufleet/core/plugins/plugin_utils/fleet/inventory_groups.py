@@ -49,9 +49,10 @@ def unmanaged_tpus(
     facts: Mapping[str, Mapping[str, Any]],
     fleet: Any,
 ) -> list[str]:
-    """Return the names of these hosts' TPUs that create.yml can't recreate.
+    """Return the names of these hosts' TPUs that create.yml can't recreate until they are adopted.
 
-    Such a TPU is not in the fleet file, or does not belong to this fleet.
+    Such a TPU is not in the fleet file, or does not belong to this fleet. Slices of a multislice
+    are left out, because the fleet file cannot describe them.
 
     Args:
         hosts: the inventory hosts of the TPUs.
@@ -64,7 +65,8 @@ def unmanaged_tpus(
     found = {
         str(facts[host].get("tpu_name"))
         for host in hosts
-        if host in foreign or facts[host].get("tpu_name") not in known
+        if (host in foreign or facts[host].get("tpu_name") not in known)
+        and not facts[host].get("tpu_multislice")
     }
     return sorted(found)
 
