@@ -5,6 +5,7 @@ import json
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing import (
+    ensure_detached,
     ensure_shared,
     ensure_writable,
 )
@@ -39,10 +40,14 @@ def attached(local_api, name="demo"):
     ]
 
 
-def writable(api, disk="corpus", writer="demo", others=(), *, check=False):
+def writable(api, disk="corpus", writer="demo", *, check=False):
     [node] = nodes(api, writer)
-    return ensure_writable(
-        api, disk, node, nodes(api, *others), deadline=api.polling.deadline_in(60), check=check
+    return ensure_writable(api, disk, node, deadline=api.polling.deadline_in(60), check=check)
+
+
+def detached(api, *names, check=False):
+    return ensure_detached(
+        api, "corpus", nodes(api, *names), deadline=api.polling.deadline_in(60), check=check
     )
 
 
@@ -69,7 +74,8 @@ def test_all_tpus_that_share_the_disk_are_detached_while_one_writes(api, local_a
     make(api, POD)
     make(api, POD | {"name": "other", "accelerator_type": "v4-8"})
 
-    writable(api, writer="other", others=["demo"])
+    assert (detached(api, "demo", "other"), detached(api, "demo", "other")) == (True, False)
+    writable(api, writer="other")
     assert (attached(local_api), attached(local_api, "other")) == (
         [],
         [("corpus", "READ_WRITE", [])],
@@ -92,6 +98,7 @@ def test_other_disks_stay_as_they_are(api, local_api):
 
 def test_check_mode_attaches_nothing(api, local_api):
     make(api, POD)
+    assert detached(api, "demo", check=True)
     assert writable(api, check=True)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
     writable(api)
@@ -120,9 +127,28 @@ def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
     make(api, ML_POD)
     writable(api)
     shared(api, "demo")
-    with pytest.raises(errors.Different, match="Set another name in data_disks"):
-        writable(api)
+    for change in (writable, lambda api: detached(api, "demo")):
+        with pytest.raises(errors.Different, match="Set another name in data_disks"):
+            change(api)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
+@pytest.mark.parametrize("pod", [POD, ML_POD], ids=["persistent", "hyperdisk"])
+def test_a_tpu_whose_disk_is_being_filled_is_not_to_be_recreated(api, pod):
+    make(api, pod)
+    writable(api)
+    (done,) = make(api, pod)
+    assert "data_disks is corpus (read-write), expected corpus (read-only). Fill" in done.msg
+    assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in done.msg
+
+
+def test_a_disk_that_a_tpu_lacks_is_attached_by_filling_it(api):
+    make(api, POD)
+    detached(api, "demo")
+    (done,) = make(api, POD)
+    assert "data_disks is nothing, expected corpus (read-only). Fill" in done.msg
+    (other,) = make(api, POD | {"accelerator_type": "v4-16"})
+    assert "which can't be changed. Recreate it" in other.msg
 
 
 def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
@@ -247,15 +273,52 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
     assert attached(local_api) == []
 
 
-def test_a_disk_is_not_detached_from_workers_without_its_device(
+@pytest.mark.parametrize(
+    ("has_disk", "has_device", "why"),
+    [
+        (True, False, "has the disk corpus, but this worker has no"),
+        (False, True, "does not have the disk corpus, so this worker's"),
+    ],
+)
+def test_a_device_that_is_not_the_disk_stops_the_filling(
+    environment, local_api, api, tmp_path, has_disk, has_device, why
+):
+    make(api, POD | {"labels": OURS})
+    before = attached(local_api) if has_disk else []
+    if not has_disk:
+        detached(api, "demo")
+    device = tmp_path / "device"
+    if has_device:
+        device.touch()
+    done = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
+    assert f"TPU demo {why} {device}" in flat(done)
+    assert attached(local_api) == before
+
+
+def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     environment, local_api, api, tmp_path
 ):
     make(api, POD | {"labels": OURS})
-    by_name = "/dev/disk/by-id/scsi-corpus"
-    mount = {"kind": "disk", "disk": "corpus", "path": "/mnt/corpus", "device": by_name}
-    done = fill(environment, tmp_path, *NAMED, *HERE, "-e", json.dumps({"mounts": [mount]}))
-    assert f"TPU demo has the disk corpus, but the worker has no {by_name}" in flat(done)
-    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    device = tmp_path / "device"
+    device.touch()
+    told = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
+    done = fill(environment, tmp_path, *NAMED, *HERE, *told)
+    assert f"{device} is still there, so it is another disk. Nothing was written" in flat(done)
+    assert attached(local_api) == []
+
+
+@pytest.mark.parametrize("has_disk", [True, False])
+def test_a_disk_is_not_taken_from_an_active_run(environment, local_api, api, tmp_path, has_disk):
+    make(api, POD | {"labels": OURS})
+    device = tmp_path / "device"
+    if has_disk:
+        device.touch()
+    else:
+        detached(api, "demo")
+    active = {"fill_device": str(device), "fill_runs": {"runs": [{"run": "mine", "active": True}]}}
+    done = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", json.dumps(active))
+    assert ("run mine is active" in flat(done)) == has_disk
+    assert ("ansible-playbook playbooks/kill.yml -e run=mine" in flat(done)) == has_disk
 
 
 def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_api, api, tmp_path):

@@ -50,18 +50,20 @@ def what(entry, host="pod-w1"):
     return made["what"], made["type"], made["options"]
 
 
+def exports(*lists):
+    return mount_exports(lists, list(HOSTVARS), HOSTVARS)
+
+
 def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
     assert what(SHARED)[:2] == ("10.0.0.2:/mnt/shared", "nfs4")
     assert mount_units([SHARED], "pod-w0", HOSTVARS, 64042) == []
-    [export] = mount_exports([[SHARED], [SHARED], None], list(HOSTVARS))
+    [export] = exports([SHARED], [SHARED], None)
     assert (export["server"], export["path"], export["mode"]) == ("pod-w0", "/mnt/shared", "1777")
 
 
 def test_hosts_of_two_tpus_can_export_at_the_same_path():
     other = SHARED | {"server": "new-w0", "mode": "0750"}
-    servers = [
-        (it["server"], it["mode"]) for it in mount_exports([[SHARED], [other]], list(HOSTVARS))
-    ]
+    servers = [(it["server"], it["mode"]) for it in exports([SHARED], [other])]
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
@@ -86,10 +88,29 @@ def test_a_server_keeps_the_exports_of_all_hosts_also_with_a_limit(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("export", "server", "mount_point"),
+    [
+        ("/mnt/disks/my-corpus/a", "pod-w1", "/mnt/disks/my-corpus"),
+        ("/mnt/disks/my-corpus", "pod-w1", "/mnt/disks/my-corpus"),
+        ("/mnt/disks/my-corpus-2", "pod-w1", ""),
+        ("/mnt/disks/my-corpus/a", "pod-w0", ""),
+    ],
+)
+def test_a_directory_of_a_data_disk_is_exported_only_if_the_disk_is_mounted(
+    export, server, mount_point
+):
+    [made] = exports([SHARED | {"server": server, "export": export}, DISK])
+    assert made["mount_point"] == mount_point
+    text = rendered("mounts/exports.j2", item=made, mounts_clients=["10.0.0.2", "10.0.0.3"])
+    assert text.count(f",mp={mount_point})") == (2 if mount_point else 0)
+    assert text.count("sec=sys") == 2
+
+
 @pytest.mark.parametrize("directory", ["/home", "/etc", "/root/x"])
 def test_a_directory_of_the_system_is_not_exported(directory):
     with pytest.raises(AnsibleFilterError, match=f"{directory} of pod-w0 belongs to the system"):
-        mount_exports([[SHARED | {"export": directory}]], list(HOSTVARS))
+        exports([SHARED | {"export": directory}])
     assert what(SHARED | {"server": "10.9.9.9", "export": directory})[0] == f"10.9.9.9:{directory}"
 
 
@@ -98,8 +119,38 @@ def test_any_other_nfs_server_is_only_mounted():
     source, kind, options = what(theirs)
     assert (source, kind) == ("10.9.9.9:/vol/data", "nfs4")
     assert options.startswith("ro,vers=4.2,")
-    assert mount_exports([[theirs]], list(HOSTVARS)) == []
+    assert exports([theirs]) == []
     assert what(SHARED | {"server": "store"})[0] == "store.internal:/mnt/shared"
+
+
+def test_a_server_that_is_neither_a_host_nor_an_address_is_refused():
+    with pytest.raises(AnsibleFilterError, match="server: the inventory has no host pod2-w0"):
+        unit(SHARED | {"server": "pod2-w0"})
+    assert what(SHARED | {"server": "nfs.internal"})[0] == "nfs.internal:/mnt/shared"
+
+
+@pytest.mark.parametrize("kind", ["nfs", "filestore", "disk"])
+def test_no_program_or_device_file_of_a_mount_has_privileges(kind):
+    [entry] = [each for each in EVERY_KIND if each["kind"] == kind]
+    assert {"nosuid", "nodev"} <= set(what(entry)[2].split(","))
+
+
+def test_only_workers_of_this_fleet_may_mount_an_export(tmp_path):
+    inventory = tmp_path / "hosts.yml"
+    ready = {"own-w0": {"tpu_internal_ip": "10.0.0.2"}, "their-w0": {"tpu_internal_ip": "10.0.0.3"}}
+    other = {"own": {"tpu_internal_ips": ["10.0.0.4"]}, "their": {"tpu_internal_ips": ["10.0.0.5"]}}
+    foreign = {"hosts": dict.fromkeys(["their-w0", "their"])}
+    groups = {"tpu": {"hosts": ready}, "others": {"hosts": other}, "foreign": foreign}
+    inventory.write_text(json.dumps({"all": {"children": groups}}))
+    tasks = [
+        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/defaults/main.yml")},
+        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/vars/main.yml")},
+        {"ansible.builtin.debug": {"msg": "{{ mounts_clients | join(' ') }}!"}},
+    ]
+    book = tmp_path / "book.yml"
+    book.write_text(json.dumps([{"hosts": "own-w0", "gather_facts": False, "tasks": tasks}]))
+    done = play(dict(os.environ), book, inventory=str(inventory))
+    assert "10.0.0.2 10.0.0.4!" in done.stdout, done.stdout
 
 
 def test_an_option_of_the_user_replaces_the_default():

@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import ROOT, environment_of, flat, play
 from tests.localcloud.api.local_api import ZONE
 
 ON_DEMAND = {"acceleratorType": "v4-8"}
@@ -27,11 +28,11 @@ def power(local_api, tmp_path):
     (tools / "systemctl").write_text("#!/bin/sh\n")
     (tools / "systemctl").chmod(0o755)
 
-    def run(playbook: str, *words: str):
+    def run(playbook: str, *words: str, inventory: str = "inventory/local"):
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
         given = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *words)
-        return play(environment, f"playbooks/{playbook}_tpu.yml", *given)
+        return play(environment, f"playbooks/{playbook}_tpu.yml", *given, inventory=inventory)
 
     return run
 
@@ -129,6 +130,29 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
 
     done = power("stop", "--limit", "localhost,tpu_other")
 
-    assert "--limit localhost,tpu_other excludes its worker, so a run may be active" in flat(done)
+    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(done)
     assert done.returncode != 0
     assert local_api.node("solo")["state"] == "READY"
+
+
+def test_a_ready_tpu_whose_worker_is_no_host_is_not_stopped(power, local_api, tmp_path):
+    local_api.ready("solo", **ON_DEMAND)
+    inventory = tmp_path / "inventory"
+    shutil.copytree(ROOT / "inventory/local", inventory)
+    file = inventory / "tpu.yml"
+    file.write_text(file.read_text().replace("address: internal", "address: external"))
+
+    done = power("stop", inventory=str(inventory))
+
+    assert done.returncode
+    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(done)
+    assert local_api.node("solo")["state"] == "READY"
+
+
+def test_the_worker_is_asked_only_after_the_user_has_agreed(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    done = power("stop", "-e", "yes=false")
+
+    assert "Nothing was done, because solo was not typed" in flat(done)
+    assert "which runs are active" not in flat(done)

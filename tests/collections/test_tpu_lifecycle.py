@@ -208,6 +208,13 @@ def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scr
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
 
+def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
+    scripted.script = [Say(node(state="STARTING")), Say(node(id="4712"))]
+    with pytest.raises(Different, match="was recreated meanwhile"):
+        ensure_power(client, ZONE, "demo", started=False, timeout=600, node_id=node()["id"])
+    assert set(scripted.methods()) == {"GET"}
+
+
 def test_starting_a_missing_tpu_is_reported_with_the_fix(client, scripted):
     scripted.script = [GONE]
     with pytest.raises(errors.NotFound, match="Create it with state: present"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk import (
+    FILLING,
     Seen,
     UnusableDiskError,
     must_format,
@@ -12,6 +13,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk imp
 from ansible_collections.tpufleet.core.plugins.modules import data_disk
 from hypothesis import given
 from hypothesis import strategies as st
+
+from harness.playbooks import ROOT
 
 EMPTY = Seen(
     "corpus", "/dev/sdb", read_only=False, tags={}, signatures=(), partitions=(), blank=True
@@ -31,6 +34,14 @@ def test_an_empty_disk_gets_a_file_system():
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_disk_with_the_file_system_is_used_as_it_is(read_only: bool):
     assert not must_format(replace(EXT4, read_only=read_only))
+
+
+def test_a_disk_whose_filling_was_interrupted_is_not_read():
+    incomplete = replace(EXT4, tags=EXT4.tags | {"LABEL": FILLING})
+    assert f"{FILLING}]" in (ROOT / "playbooks/fill_disk.yml").read_text()
+    assert not must_format(incomplete)
+    with pytest.raises(UnusableDiskError, match=r"interrupted.*fill_disk\.yml -e disk=corpus"):
+        must_format(replace(incomplete, read_only=True))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The nftables rules of the role firewall: which traffic they accept."""
 
+import json
+import os
 import shutil
 import subprocess
 
@@ -8,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.playbooks import flat, play
 from localcloud.place import PROJECT_ROOT
 from tests.collections.role_templates import rendered
 
@@ -88,3 +91,27 @@ def test_a_slow_or_lost_worker_does_not_delay_the_confirmation_until_the_rollbac
 def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
     for source in ("ip saddr 169.254.169.254", "ip6 saddr fd20:ce::254"):
         assert f"{source} tcp sport {{ 80, 443 }} tcp flags & syn == 0x0 accept" in rules()
+
+
+@pytest.mark.parametrize("tpu_partial", [True, False])
+def test_a_partial_inventory_does_not_shut_out_a_zone(tmp_path, tpu_partial):
+    there = tmp_path / "candidate.nft"
+    there.write_text(rules(["10.0.0.9"]))
+    told = {
+        "__firewall_candidate": str(there),
+        "firewall_peers": ["10.0.0.2"],
+        "tpu_partial": tpu_partial,
+    }
+    role = {"ansible.builtin.import_role": {"name": str(ROLE), "tasks_from": "present"}}
+    book, hosts = tmp_path / "book.yml", tmp_path / "hosts.ini"
+    book.write_text(
+        yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [role]}])
+    )
+    hosts.write_text("localhost ansible_connection=local\n")
+    environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+    words = ("--check", "--diff", "-e", json.dumps(told))
+
+    done = play(environment, book, *words, inventory=str(hosts))
+
+    assert done.returncode == 0, flat(done)
+    assert ("10.0.0.9" not in done.stdout) == tpu_partial

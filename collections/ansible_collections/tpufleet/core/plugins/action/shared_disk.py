@@ -8,7 +8,12 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.cloud.disk_sharing import attachments_of, ensure_shared, ensure_writable
+from ..module_utils.cloud.disk_sharing import (
+    attachments_of,
+    ensure_detached,
+    ensure_shared,
+    ensure_writable,
+)
 from ..module_utils.cloud.disks import READ_ONLY_MANY, ensure_disks, missing_disks, read_disk
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.names import Disk
@@ -27,7 +32,7 @@ _SPEC: dict[str, Any] = {
     "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
     "name": {"type": "str", "required": True},
     "tpu": {"type": "str", "default": ""},
-    "state": {"type": "str", "choices": ["writable", "shared"], "default": "shared"},
+    "state": {"type": "str", "choices": ["detached", "writable", "shared"], "default": "shared"},
     "planned": {"type": "list", "elements": "str"},
     "timeout": {"type": "int", "default": 600},
 }
@@ -43,7 +48,7 @@ class Use:
 
 
 class ActionModule(ActionBase):
-    """Attaches a data disk for writing to one worker, or read-only to all that share it."""
+    """Detaches a data disk, or attaches it to one worker for writing or to all for reading."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -57,82 +62,91 @@ class ActionModule(ActionBase):
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
             parse_fleet_name(given["fleet_name"])
-            result |= _attach(given, check=self._task.check_mode)
+            result |= _change(given, check=self._task.check_mode)
         except CloudError as error:
             result |= {"failed": True, "msg": str(error), "reason": error.reason}
         return result
 
 
-def _attach(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
-    api = TpuApi(ApiSettings.of(given["api"]))
-    zones = zones_of(given["api"])
+def _change(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
+    api, name, state = TpuApi(ApiSettings.of(given["api"])), given["name"], given["state"]
+    zones, fleet = zones_of(given["api"]), parse_fleet(given["fleet"])
     nodes = [parse_node(entry) for entry in api.list_nodes(zones).entries]
-    fleet = parse_fleet(given["fleet"])
-    uses = _uses(fleet, nodes, zones, given, api.settings.project)
-    writer, name = uses[0], given["name"]
+    ours = [node for node in nodes if is_ours(node.labels, given["fleet_name"])]
+    present = observed.match(fleet, ours, zones).present
+    uses = _uses(fleet, present, name, given["tpu"], api.settings.project)
     _check_strangers(nodes, uses, name)
     _check_planned(uses, name, given["planned"])
     sharing = [use.node for use in uses]
+    writer, only = sharing[0], replace(uses[0].spec, data_disks=(uses[0].disk,))
     deadline = api.polling.deadline_in(given["timeout"] * len(sharing))
-    is_filled = _is_filled(api, name, sharing)
-    is_new_hyperdisk, creates = False, ""
-    if given["state"] == "writable" and is_filled:
-        changed = False
-    elif given["state"] == "writable":
-        only = replace(writer.spec, data_disks=(writer.disk,))
-        missing = missing_disks(api.compute, [only])
+    attached = [_workers_with(api, node, name) for node in sharing]
+    found = read_disk(api.compute, writer.zone, name)
+    is_filled = bool(found and found.access_mode == READ_ONLY_MANY) and not all(attached)
+    missing = missing_disks(api.compute, [only])
+    changed = False
+    if state == "shared":
+        changed = ensure_shared(api, name, sharing, deadline=deadline, check=check)
+    elif state == "detached" and not is_filled:
+        changed = ensure_detached(api, name, sharing, deadline=deadline, check=check)
+    elif not is_filled:
         if only.disks_to_create and not check:
             ensure_disks(api.compute, only, deadline=deadline)
-        changed = ensure_writable(
-            api, name, writer.node, sharing[1:], deadline=deadline, check=check
-        )
+        changed = ensure_writable(api, name, writer, deadline=deadline, check=check)
         changed = changed or bool(missing)
-        is_new_hyperdisk = any(disk["type"].startswith("hyperdisk") for disk in missing)
-        creates = f"creates {missing[0]['words']}, " if missing else ""
-    else:
-        changed = ensure_shared(api, name, sharing, deadline=deadline, check=check)
-    found = read_disk(api.compute, writer.node.zone, name)
-    is_hyperdisk = bool(found and found.access_mode) or is_new_hyperdisk
     return {
         "changed": changed,
-        "zone": writer.node.zone,
-        "writer": writer.node.name,
-        "tpus": [node.name for node in sharing],
-        "ids": [node.key for node in sharing],
-        "attached": [
-            node.name
-            for node in sharing
-            for each in attachments_of(api, node)
-            if each.is_of(node.zone, name) and not each.workers
+        "zone": writer.zone,
+        "writer": writer.name,
+        "tpus": [
+            {
+                "name": node.name,
+                "id": node.key,
+                "workers": len(node.endpoints),
+                "attached": workers,
+            }
+            for node, workers in zip(sharing, attached, strict=True)
         ],
-        "workers": sum(len(node.endpoints) for node in sharing),
         "is_filled": is_filled,
         "words": _filled_words(name, sharing)
         if is_filled
-        else _words(name, writer.node, sharing, creates, is_final=is_hyperdisk),
+        else _words(name, sharing, missing, is_hyperdisk=bool(found and found.access_mode)),
     }
+
+
+def _workers_with(api: TpuApi, node: Node, disk: str) -> list[int]:
+    """Return the numbers of the workers of a TPU that have the disk."""
+    everyone = range(len(node.endpoints))
+    return [
+        int(worker)
+        for each in attachments_of(api, node)
+        if each.is_of(node.zone, disk)
+        for worker in each.workers or everyone
+    ]
 
 
 def _uses(
     fleet: Sequence[FleetEntry],
-    nodes: Sequence[Node],
-    zones: Sequence[str],
-    given: Mapping[str, Any],
+    present: Mapping[str, Node],
+    name: str,
+    writer: str,
     project: str,
 ) -> list[Use]:
-    """Return the TPUs that share the disk, first the one that writes to it.
+    """Return the READY TPUs that share the disk, first the one that writes to it.
 
-    ``given`` has the module's options, and ``zones`` are those of the inventory. Raises
-    NotConfigured.
+    Args:
+        fleet: the TPUs of the fleet file.
+        present: those of them that exist and belong to this fleet, by name.
+        name: the disk's name.
+        writer: the TPU that writes to it; empty: the first of the fleet file that has the disk.
+        project: the project of the TPUs.
+
+    Raises NotConfigured.
     """
-    name, writer = given["name"], given["tpu"]
-    present = observed.match(
-        fleet, nodes, zones, lambda node: is_ours(node.labels, given["fleet_name"])
-    ).present
     uses = []
     for tpu in fleet:
         node = present.get(tpu.name)
-        if node is None or node.state != "READY" or not is_ours(node.labels, given["fleet_name"]):
+        if node is None or node.state != "READY":
             continue
         spec = tpu.spec_in(node.zone)
         path = Disk(name).path(project, node.zone)
@@ -200,17 +214,6 @@ def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None
         )
 
 
-def _is_filled(api: TpuApi, name: str, sharing: Sequence[Node]) -> bool:
-    """Return whether the disk is a shared Hyperdisk that is not attached to all of ``sharing``."""
-    zone = sharing[0].zone
-    found = read_disk(api.compute, zone, name)
-    if not found or found.access_mode != READ_ONLY_MANY:
-        return False
-    return any(
-        not any(each.is_of(zone, name) for each in attachments_of(api, node)) for node in sharing
-    )
-
-
 def _filled_words(name: str, sharing: Sequence[Node]) -> str:
     return (
         f"The disk {name} ({sharing[0].zone}) was filled before, and nobody can write to this "
@@ -220,18 +223,25 @@ def _filled_words(name: str, sharing: Sequence[Node]) -> str:
 
 
 def _words(
-    name: str, writer: Node, sharing: Sequence[Node], creates: str, *, is_final: bool
+    name: str,
+    sharing: Sequence[Node],
+    missing: Sequence[Mapping[str, Any]],
+    *,
+    is_hyperdisk: bool,
 ) -> str:
     """Return the text of the prompt, which tells the user what filling the disk does.
 
-    ``writer`` is the TPU that writes to the disk, ``sharing`` are all TPUs that share it, and
-    ``creates`` describes a disk to create. ``is_final`` says that the disk can't be written to
-    later.
+    ``sharing`` are the TPUs that share the disk, first the one that writes to it, ``missing`` has
+    the disk if it must be created, and ``is_hyperdisk`` says what it is if it exists.
     """
+    writer = sharing[0]
     names = ", ".join(node.name for node in sharing)
-    begin = creates or f"takes the disk {name} ({writer.zone}), "
+    begin = (
+        f"creates {missing[0]['words']}" if missing else f"takes the disk {name} ({writer.zone})"
+    )
+    is_final = is_hyperdisk or any(disk["type"].startswith("hyperdisk") for disk in missing)
     return (
-        f"This {begin}attaches it to worker 0 of {writer.name} for writing, formats it if it is "
+        f"This {begin}, attaches it to worker 0 of {writer.name} for writing, formats it if it is "
         "empty, replaces files on it that the source has, too, and "
         f"attaches it read-only to {names}."
         + (" After that, nobody can write to this Hyperdisk any more." if is_final else "")

@@ -10,7 +10,8 @@ description:
   - Finds the disk by its device name. Formats it (ext4) only if it is completely empty (blkid and
     wipefs find no signature, there is no partition, its first and last MiB are zeros). A disk with
     anything but one ext4 file system is an error and is not changed.
-  - An empty disk that is attached to the TPU as read-only is an error.
+  - A disk that is attached to the TPU as read-only is an error if it is empty or if
+    C(playbooks/fill_disk.yml) was interrupted while it filled the disk.
 options:
   name:
     description: The disk's device name, as in C(/dev/disk/by-id/google-<name>).

@@ -8,7 +8,7 @@ short_description: Attach a shared data disk to one worker for writing, or read-
 description:
   - Changes how a data disk is attached to running TPUs. With V(writable), one worker can fill it.
     With V(shared), all TPUs of the fleet that have it in C(data_disks) can read it.
-    C(fill_disk.yml) uses both.
+    C(fill_disk.yml) uses all states.
   - Never formats and never deletes anything. Detaches the disk only from READY TPUs of this fleet;
     if another TPU has it, that is an error.
   - Uses v2alpha1 of the Cloud TPU API, because other versions cannot attach a disk to a single
@@ -47,15 +47,16 @@ options:
     default: ""
   state:
     description:
+      - V(detached) detaches it from all its TPUs.
       - V(writable) creates a missing disk that has a C(size_gb), and attaches it to worker 0 of
-        O(tpu) for writing, and to nothing else.
+        O(tpu) for writing. No other TPU may have it.
       - V(shared) attaches it read-only to all workers of all its TPUs. A Hyperdisk gets the access
         mode C(READ_ONLY_MANY), which can't be undone.
     type: str
-    choices: [writable, shared]
+    choices: [detached, writable, shared]
     default: shared
   planned:
-    description: The RV(ids) that an earlier call returned. It is an error, and nothing changes, if
+    description: The ids in RV(tpus) of an earlier call. It is an error, and nothing changes, if
       the writer is another TPU now, or if a TPU that is not listed shares the disk.
     type: list
     elements: str
@@ -85,29 +86,16 @@ writer:
   type: str
   returned: success
 tpus:
-  description: The TPUs that share the disk.
+  description: The TPUs that share the disk, first RV(writer). Each has C(name), C(id), which
+    differs for a recreated TPU, C(workers), the number of its workers, and C(attached), the numbers
+    of the workers that had the disk before this call.
   type: list
-  elements: str
-  returned: success
-ids:
-  description: The identities of the TPUs in RV(tpus), first that of RV(writer). A recreated TPU has
-    another identity.
-  type: list
-  elements: str
-  returned: success
-attached:
-  description: The TPUs that have the disk attached to all of their workers.
-  type: list
-  elements: str
+  elements: dict
   returned: success
 is_filled:
   description: Whether the disk is a Hyperdisk that is shared already but not attached to all its
-    TPUs. O(state=writable) does not change such a disk; O(state=shared) attaches it.
+    TPUs. Only O(state=shared) changes such a disk, and attaches it.
   type: bool
-  returned: success
-workers:
-  description: The number of workers of the TPUs in RV(tpus).
-  type: int
   returned: success
 words:
   description: The text of the confirmation prompt, which says what filling the disk does.

@@ -31,12 +31,17 @@ options:
   state:
     description:
       - V(present) creates the TPU or changes it, and waits until it is READY. V(absent) deletes it.
-      - V(started) and V(stopped) start and stop an existing TPU, and ignore all other options. A
-        stopped TPU keeps its disks, and its chips cost nothing. Google stops only TPUs of one
-        worker, and never starts a spot TPU again.
+      - V(started) and V(stopped) start and stop an existing TPU. Of the options that are not
+        required, they use only O(node_id) and O(timeout). A stopped TPU keeps its disks, and its
+        chips cost nothing. Google stops only TPUs of one worker, and never starts a spot TPU again.
     type: str
     choices: [present, absent, started, stopped]
     default: present
+  node_id:
+    description: The id of the TPU to start or stop. It is an error if the TPU of this name has
+      another id. By default any TPU of this name.
+    type: str
+    default: ""
   accelerator_type:
     description:
       - The type, such as V(v4-16). Creating a TPU needs either this or O(accelerator_config).
@@ -156,7 +161,10 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
         outcome = ensure_absent(api, zone, name, timeout=timeout, check=check)
     else:
         started = state == "started"
-        outcome = ensure_power(api, zone, name, started=started, timeout=timeout, check=check)
+        node_id = given["node_id"]
+        outcome = ensure_power(
+            api, zone, name, started=started, timeout=timeout, node_id=node_id, check=check
+        )
     node = outcome.node
     if node and given["known_hosts_file"] and not check:
         _update_known_hosts(module, api, node)
@@ -202,6 +210,7 @@ def main() -> None:
                 "choices": ["present", "absent", "started", "stopped"],
                 "default": "present",
             },
+            "node_id": {"type": "str", "default": ""},
             "recreate": {"type": "bool", "default": False},
             "replace_dead": {"type": "bool", "default": False},
             "known_hosts_file": {"type": "str"},

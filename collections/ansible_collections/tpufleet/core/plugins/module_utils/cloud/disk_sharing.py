@@ -6,7 +6,7 @@ by being detached and attached again, as ``gcloud alpha compute tpus tpu-vm upda
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,38 +63,46 @@ def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
     )
 
 
-def ensure_writable(
-    api: TpuApi,
-    disk: str,
-    writer: Node,
-    others: Iterable[Node],
-    *,
-    deadline: float,
-    check: bool = False,
+def ensure_detached(
+    api: TpuApi, disk: str, nodes: Sequence[Node], *, deadline: float, check: bool = False
 ) -> bool:
-    """Attach the disk to worker 0 of ``writer`` for writing, and to no other TPU.
+    """Detach the disk from these TPUs, which are in its zone, so that one can write to it.
+
+    The arguments and exceptions are those of ensure_writable.
+    """
+    _check_unshared(api, nodes[0].zone, disk)
+    changed = [_attach(api, node, disk, None, deadline, check) for node in nodes]
+    return any(changed)
+
+
+def ensure_writable(
+    api: TpuApi, disk: str, writer: Node, *, deadline: float, check: bool = False
+) -> bool:
+    """Attach the disk to worker 0 of ``writer`` for writing. No other TPU may have it.
 
     Args:
         api: the client.
         disk: the name of a disk in the TPU's zone; in check mode, it may be missing.
         writer: the TPU whose worker writes.
-        others: the other TPUs that may have the disk.
         deadline: the time of ``polling.clock`` by which all steps must be done.
         check: change nothing.
 
     Returns whether anything changed. Raises CloudError; Different if the disk is a Hyperdisk that
     is shared already, because that can't be undone.
     """
-    found = read_disk(api.compute, writer.zone, disk)
+    _check_unshared(api, writer.zone, disk)
+    source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
+    wanted = Attachment(source, "READ_WRITE", (_WRITER,) if len(writer.endpoints) > 1 else ())
+    return _attach(api, writer, disk, wanted, deadline, check)
+
+
+def _check_unshared(api: TpuApi, zone: str, disk: str) -> None:
+    found = read_disk(api.compute, zone, disk)
     if found and found.access_mode == READ_ONLY_MANY:
         raise errors.Different(
             f"the disk {found.where} was filled before. A Hyperdisk that is shared never becomes "
             "writable again. Set another name in data_disks of fleet.yml, and fill that disk"
         )
-    source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
-    changed = [_attach(api, node, disk, None, deadline, check) for node in others]
-    wanted = Attachment(source, "READ_WRITE", (_WRITER,) if len(writer.endpoints) > 1 else ())
-    return any([*changed, _attach(api, writer, disk, wanted, deadline, check)])
 
 
 def ensure_shared(

@@ -73,7 +73,7 @@ def ensure_present(
     differences = compare(attachable(api.compute, spec, attached), node)
     if differences.immutable:
         if not recreate:
-            raise _different(node, differences)
+            raise _different(spec, node, differences)
         if agreed is not None and node.key not in agreed:
             raise _not_agreed(node)
         return create()
@@ -125,18 +125,27 @@ def ensure_power(
     *,
     started: bool,
     timeout: float,
+    node_id: str = "",
     check: bool = False,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
     """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED.
 
     ``started`` is the desired state, ``timeout`` is in seconds, and ``progress`` receives the TPU's
-    state during the wait. With ``check``, nothing is changed. Raises CloudError.
+    state during the wait. With ``check``, nothing is changed. Raises CloudError; Different if the
+    TPU has another id than ``node_id``, unless that is empty.
     """
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
     what = f"{verb} TPU {name} ({zone})"
     deadline = api.polling.deadline_in(timeout)
-    node = read_node(api, zone, name)
+
+    def read() -> Node | None:
+        node = read_node(api, zone, name)
+        if node and node_id not in ("", node.id):
+            raise errors.Different(f"can't {what}: it was recreated meanwhile. Run this again")
+        return node
+
+    node = read()
     if node is None:
         raise errors.NotFound(f"can't {what}: it does not exist. Create it with state: present")
     before = {"name": name, "zone": zone, "state": node.state}
@@ -153,7 +162,7 @@ def ensure_power(
                 operation = api.power_node(zone, name, verb)
                 api.wait(operation, what, deadline, lambda: progress(verb.upper()))
         progress(node.state)
-        node = read_node(api, zone, name)
+        node = read()
         if node is None:
             raise errors.OperationFailed(f"can't {what}: somebody deleted it")
         if node.state != goal:
@@ -205,7 +214,7 @@ def _create(
         check_owner(node)
         differences = compare(spec, node)
         if differences.immutable:
-            raise _different(node, differences) from None
+            raise _different(spec, node, differences) from None
         return _wait_ready(api, spec, deadline, progress)
     except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
         raise explain_refusal(api, refused, spec) from None
@@ -257,10 +266,19 @@ def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> Non
     )
 
 
-def _different(node: Node, differences: Differences) -> errors.Different:
+def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.Different:
+    text = f"TPU {node.where} exists, but {'; '.join(differences.immutable)}"
+    attached = [str(disk) for disk in node.data_disks]
+    lacking = [it for it in spec.data_disks or () if not it.writable and str(it) not in attached]
+    if lacking and len(differences.immutable) == 1:
+        # The disk is new, or its filling has not ended.
+        return errors.Different(
+            f"{text}. Fill the disk, which attaches it: ansible-playbook playbooks/fill_disk.yml "
+            f"-e disk={lacking[0].name} -e source=DIRECTORY"
+        )
     return errors.Different(
-        f"TPU {node.where} exists, but {'; '.join(differences.immutable)}, which can't be changed. "
-        "Recreate it: ansible-playbook playbooks/create.yml -e recreate=true (recreate: true)"
+        f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "
+        "recreate=true (recreate: true)"
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 BY_ID = "/dev/disk/by-id/google-"
 FILESYSTEM = "ext4"
+FILLING = "tpufleet-filling"
+"""Label of a disk that is incomplete, because playbooks/fill_disk.yml has not ended."""
 
 
 class UnusableDiskError(Exception):
@@ -34,10 +36,12 @@ class Seen:
 def must_format(seen: Seen) -> bool:
     """Return whether to format the disk. Only an empty disk is ever formatted.
 
-    Raises UnusableDiskError for a disk with any content but one ext4 file system, and for an empty
-    disk that is read-only.
+    Raises UnusableDiskError for a disk with any content but one ext4 file system, and for a
+    read-only disk that is empty or incomplete.
     """
     if seen.tags.get("TYPE") == FILESYSTEM and not seen.partitions:
+        if seen.read_only and seen.tags.get("LABEL") == FILLING:
+            raise _unfilled(seen, "incomplete, because filling it was interrupted")
         return False
     held = _held(seen)
     if held:
@@ -51,11 +55,15 @@ def must_format(seen: Seen) -> bool:
             f"disk, or, if nobody needs the data: blkdiscard --zeroout {seen.device}"
         )
     if seen.read_only:
-        raise UnusableDiskError(
-            f"{seen.device} is empty and read-only. Fill it: ansible-playbook "
-            f"playbooks/fill_disk.yml -e disk={seen.name} -e source=DIRECTORY"
-        )
+        raise _unfilled(seen, "empty and read-only")
     return True
+
+
+def _unfilled(seen: Seen, state: str) -> UnusableDiskError:
+    return UnusableDiskError(
+        f"{seen.device} is {state}. Fill it: ansible-playbook playbooks/fill_disk.yml "
+        f"-e disk={seen.name} -e source=DIRECTORY"
+    )
 
 
 def _held(seen: Seen) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,9 +30,10 @@ _DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _MODE = re.compile(r"[0-7]{3,4}")
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
 
-_NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", "noatime")
+_DATA = ("noatime", "nosuid", "nodev")  # others may have written what is on it
+_NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA)
 # https://cloud.google.com/filestore/docs/mounting-fileshares; version 3 works with every tier.
-_FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", "noatime")
+_FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA)
 # All other generations support Hyperdisk ML: https://cloud.google.com/tpu/docs/storage-options
 _WITHOUT_HYPERDISK_ML = frozenset(("v2", "v3", "v4"))
 
@@ -61,6 +62,7 @@ class _Key:
     is_required: bool = False
 
 
+_DISK_KEY = _Key(_DISK, "the name of a data disk of the TPU", is_required=True)
 _DEVICE_KEY = _Key(_DEVICE, "a path below /dev/disk/by-id (kernel names such as sdb can change)")
 _PATH_KEY = _Key(_PATH, "an absolute path, such as /mnt/data", is_required=True)
 _EXPORT = _Key(_PATH, "the server's absolute path, such as /export/data")
@@ -78,14 +80,8 @@ _KEYS: Mapping[Kind, Mapping[str, _Key]] = {
         "bucket": _Key(_BUCKET, "a bucket's name without gs://", is_required=True),
         "directory": _Key(_FOLDER, "a directory of the bucket without / at its ends"),
     },
-    Kind.DISK: {
-        "disk": _Key(_DISK, "the name of a data disk of the TPU", is_required=True),
-        "device": _DEVICE_KEY,
-    },
-    Kind.HYPERDISK_ML: {
-        "disk": _Key(_DISK, "the name of a data disk of the TPU", is_required=True),
-        "device": _DEVICE_KEY,
-    },
+    Kind.DISK: {"disk": _DISK_KEY, "device": _DEVICE_KEY},
+    Kind.HYPERDISK_ML: {"disk": _DISK_KEY, "device": _DEVICE_KEY},
 }
 _FOR_ALL = frozenset(("kind", "path", "options"))
 _CAN_BE_READ_ONLY = frozenset((Kind.NFS, Kind.FILESTORE, Kind.GCSFUSE))
@@ -280,6 +276,12 @@ _Source = tuple[str, str, tuple[str, ...]]
 
 def _nfs(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], _uid: int) -> _Source:
     server = mount.values["server"]
+    if server not in hostvars and "." not in server:
+        raise AnsibleFilterError(
+            f"mounts: {mount.path}: server: the inventory has no host {server}. Wait until its TPU "
+            "is READY (ansible-playbook playbooks/status.yml), or fix the name. A server outside "
+            "the inventory needs its address or full DNS name"
+        )
     # hostvars[server] is not an error for a host that the inventory does not have.
     known = hostvars[server] if server in hostvars else {}  # noqa: SIM401
     address = str(known.get("tpu_internal_ip") or known.get("ansible_host") or server)
@@ -305,7 +307,7 @@ def _gcsfuse(mount: Mount, _hostvars: object, uid: int) -> _Source:
 
 
 def _disk(mount: Mount, _hostvars: object, _uid: int) -> _Source:
-    return mount.device, "ext4", ("noatime",)  # the worker adds ro if the TPU has it read-only
+    return mount.device, "ext4", _DATA  # the worker adds ro if the TPU has it read-only
 
 
 _SOURCES: Mapping[Kind, Callable[..., _Source]] = {
@@ -323,19 +325,24 @@ def _merged(options: Sequence[str], own: Sequence[str]) -> list[str]:
     return list(named.values())
 
 
-def mount_exports(lists: Sequence[object], hosts: Sequence[str]) -> list[dict[str, str]]:
+def mount_exports(
+    lists: Sequence[object], hosts: Sequence[str], hostvars: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, str]]:
     """Return the directories that hosts of the inventory must export by NFS.
+
+    The ``mount_point`` of a directory on a data disk is that of the disk, empty for any other.
 
     Args:
         lists: the value of ``mounts`` of each worker.
         hosts: all hosts of the inventory.
+        hostvars: the variables of all hosts, for the data disks of the servers.
 
     Raises AnsibleFilterError.
     """
+    mounts = [mount for entries in lists for mount in _valid(entries or ())]
     exports = {
         (mount.values["server"], mount.export): mount
-        for entries in lists
-        for mount in _valid(entries or ())
+        for mount in mounts
         if mount.kind is Kind.NFS and mount.values["server"] in hosts
     }
     for (server, path), mount in exports.items():
@@ -350,9 +357,22 @@ def mount_exports(lists: Sequence[object], hosts: Sequence[str]) -> list[dict[st
             "path": path,
             "mode": mount.values["mode"] or "1777",
             "unit": unit_of(path),
+            "mount_point": _disk_point(path, mounts, hostvars[server].get("tpu_data_disks") or ()),
         }
         for (server, path), mount in sorted(exports.items())
     ]
+
+
+def _disk_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
+    """Return where the data disk that has the path is mounted; empty if none has it."""
+    points = [
+        mount.path
+        for mount in mounts
+        if mount.kind.is_disk
+        and mount.values["disk"] in attached
+        and f"{path}/".startswith(f"{mount.path}/")
+    ]
+    return max(points, key=len, default="")
 
 
 def _valid(entries: object) -> tuple[Mount, ...]:

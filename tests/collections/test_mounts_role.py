@@ -1,0 +1,177 @@
+"""The role mounts on this computer: what it does to systemd's units, in which order."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.playbooks import ROOT, flat, play
+
+MARK = "# A mount of tpufleet. Ansible managed\n"
+OLD = MARK + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
+PLAIN = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+#: All units are active; one may be busy, so that it can't be stopped. The run "mine" is in a state.
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> {here}/asked
+case "$*" in
+    show*tpufleet-run@mine*) echo Id=tpufleet-run@mine.service; cat {here}/run ;;
+    show*) printf 'LoadState=loaded\\nActiveState=active\\n' ;;
+    stop*"$(cat {here}/busy)") echo 'target is busy.' >&2; exit 1 ;;
+esac
+"""
+
+
+@dataclass
+class Worker:
+    """This computer as a worker: its units are in a directory of the test."""
+
+    here: Path
+
+    @property
+    def units(self) -> Path:
+        return self.here / "units"
+
+    def is_running(self, state: str) -> None:
+        """Let the run "mine" be in this state of systemd."""
+        (self.here / "run").write_text(f"ActiveState={state}\n")
+
+    def setup(self, *mounts: dict, tasks: str = "main", words: tuple[str, ...] = (), **told):
+        """Run the role for these mounts."""
+        runs = {"etc": str(self.here / "etc"), "state_dir": str(self.here / "state")}
+        book = self.here / "book.yml"
+        role = {"name": str(ROOT / "roles/mounts"), "tasks_from": tasks}
+        book.write_text(
+            yaml.safe_dump(
+                [
+                    {
+                        "hosts": "localhost",
+                        "gather_facts": False,
+                        "module_defaults": {"tpufleet.core.run_info": runs},
+                        "tasks": [{"ansible.builtin.import_role": role}],
+                    }
+                ]
+            )
+        )
+        given = {
+            "__mounts_directory": str(self.units),
+            "mounts": list(mounts),
+            "tpufleet_uid": os.getuid(),
+        }
+        hosts = self.here / "hosts.ini"
+        hosts.write_text("localhost ansible_connection=local\n")
+        path = f"{self.here}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, **PLAIN}
+        arguments = ("-e", json.dumps(given | told), *words)
+        return play(environment, book, *arguments, inventory=str(hosts))
+
+    def changes(self) -> list[str]:
+        """Return what systemctl was asked to stop or to start, in this order."""
+        asked = self.here / "asked"
+        lines = asked.read_text().splitlines() if asked.exists() else []
+        return [line for line in lines if line.startswith(("stop", "start"))]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    """A worker that has mounted /mnt/old by NFS, and whose run "mine" has ended."""
+    tool = tmp_path / "systemctl"
+    tool.write_text(SYSTEMCTL.format(here=tmp_path))
+    tool.chmod(0o755)
+    (tmp_path / "busy").write_text("nothing")
+    run = tmp_path / "etc/runs/mine/launch.json"
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    made = Worker(tmp_path)
+    made.is_running("inactive")
+    made.units.mkdir()
+    for kind in ("mount", "automount"):
+        (made.units / f"mnt-old.{kind}").write_text(OLD)
+    return made
+
+
+def test_a_removed_mount_is_stopped_before_its_automount(worker):
+    done = worker.setup()
+
+    assert done.returncode == 0, flat(done)
+    stops = worker.changes()
+    assert stops.index("stop mnt-old.mount") < stops.index("stop mnt-old.automount")
+    assert list(worker.units.iterdir()) == []
+
+
+def test_nothing_is_unmounted_while_a_run_is_active(worker):
+    worker.is_running("active")
+
+    done = worker.setup()
+
+    assert done.returncode
+    assert "run mine is active" in flat(done)
+    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(done)
+    assert worker.changes() == []
+    assert len(list(worker.units.iterdir())) == 2
+
+
+def test_a_mount_does_not_change_while_a_run_is_active(worker):
+    worker.is_running("active")
+
+    done = worker.setup({"kind": "nfs", "path": "/mnt/old", "server": "10.0.0.3"})
+
+    assert "run mine is active" in flat(done)
+    assert worker.changes() == []
+    assert (worker.units / "mnt-old.mount").read_text() == OLD
+
+
+def test_a_mount_in_use_stays_as_it_is(worker):
+    (worker.here / "busy").write_text("mnt-old.mount")
+
+    done = worker.setup()
+
+    assert "target is busy. Stop what uses it" in flat(done)
+    assert worker.changes() == ["stop mnt-old.mount"]
+    assert len(list(worker.units.iterdir())) == 2
+
+
+def test_a_dry_run_unmounts_nothing(worker):
+    done = worker.setup(words=("--check",))
+
+    assert done.returncode == 0, flat(done)
+    assert "changed=0" not in done.stdout
+    assert worker.changes() == []
+    assert len(list(worker.units.iterdir())) == 2
+
+
+def exports_of(worker, **told) -> str:
+    """Return the clients that the role writes to /etc/exports.d for /mnt/shared of localhost."""
+    (worker.here / "exportfs").symlink_to("/bin/true")
+    (worker.here / "nfs.conf").touch()
+    told |= {
+        "__mounts_exports_directory": str(worker.here),
+        "__mounts_server_configuration": str(worker.here / "nfs.conf"),
+    }
+    shared = {"kind": "nfs", "path": "/mnt/shared", "server": "localhost"}
+    done = worker.setup(shared, tasks="exports", **told)
+    assert done.returncode == 0, flat(done)
+    return (worker.here / "tpufleet-mnt-shared.exports").read_text()
+
+
+@pytest.mark.parametrize("tpu_partial", [True, False])
+def test_a_partial_inventory_takes_no_client_from_an_export(worker, tpu_partial):
+    (worker.here / "tpufleet-mnt-shared.exports").write_text("/mnt/shared 10.0.0.9(rw)\n")
+
+    text = exports_of(worker, tpu_partial=tpu_partial, mounts_clients=["10.0.0.2"])
+
+    assert ("10.0.0.9" in text) == tpu_partial
+
+
+def test_a_partial_inventory_does_not_keep_a_new_directory_from_being_exported(worker):
+    assert " 10.0.0.2(" in exports_of(worker, tpu_partial=True, mounts_clients=["10.0.0.2"])
+
+
+def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
+    done = worker.setup(words=("--list-tasks",))
+
+    steps = ("Mount the data disks", "Create the exported directories", "Start the automounts")
+    places = [done.stdout.index(step) for step in steps]
+    assert places == sorted(places)
