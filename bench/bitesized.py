@@ -59,9 +59,9 @@ class Ours:
 
         from train.core.config import load
         from train.core.data import Corpus
-        from train.core.loop import Run
         from train.data.corpus import prepare
         from train.run.contract import Contract, Heartbeat, check_writable
+        from train.run.loop import Run
 
         # One extra step, so that the last turn does not include the checkpoint at the end.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]

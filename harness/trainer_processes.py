@@ -150,7 +150,7 @@ def train_here(cfg: Config, directory: Path) -> int:
 
     ``directory`` gets the run's files and its checkpoints.
     """
-    from train.core.loop import Run
+    from train.run.loop import Run
 
     place = Contract("alone", directory, directory / "checkpoints")
     check_writable(place)

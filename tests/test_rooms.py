@@ -27,6 +27,26 @@ def test_nothing_outside_of_tests_imports_a_test(folder):
     assert importing == []
 
 
+@pytest.mark.parametrize(
+    ("room", "others"),
+    [
+        ("core", ("run", "hf", "compile")),
+        ("data", ("core", "hf", "compile")),
+        ("storage.py", ("core", "data", "run", "hf", "compile")),
+    ],
+)
+def test_the_trainer_s_core_and_data_do_not_import_what_uses_them(room: str, others: tuple[str]):
+    place = ROOT / "train" / room
+    importing = [
+        (file.name, node.module)
+        for file in ([place] if place.is_file() else place.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(tuple(f"train.{other}" for other in others))
+    ]
+    assert importing == []
+
+
 def imported(file: Path) -> Iterator[Path]:
     """Yield the collection's files that a file imports when it runs."""
     statements: list[ast.AST] = [ast.parse(file.read_text())]

@@ -9,26 +9,19 @@ from train.compile import slices
 _MORE = """
 exit codes of run; the other commands have 0, 1 and 2:
   0   done
-  1   crashed, or the corpus could not be loaded
+  1   crashed, or a corpus, bucket or repository could not be read
   2   invalid config or arguments; no device was touched
   3   the loss is not a number
   70  no step has finished for hang_after seconds
   75  interrupted by SIGTERM; a checkpoint is saved, and the same command resumes
 
-environment, all optional; tpufleet sets those that begin with TPUFLEET_:
-  TPUFLEET_RUN, TPUFLEET_RUN_DIR    name and output directory of the run (default:
-                                    the config's name, runs/NAME)
-  TPUFLEET_CHECKPOINTS              directory or gs:// that all processes share;
-                                    overrides checkpoint.directory
-  TPUFLEET_COORDINATOR, TPUFLEET_NUM_PROCESSES, TPUFLEET_PROCESS_ID
-                                    host:port of process 0, number of processes,
-                                    number of this process
-  JAX_COMPILATION_CACHE_DIR         where compiled programs are kept; not used with
-                                    checkpoints in a bucket, unless it is gs:// too
-  XDG_CACHE_HOME                    prepared corpora are below it in tpufleet/data
-                                    (default: ~/.cache; see data.directory)
-  WANDB_API_KEY                     for report.wandb; without it the run is
-                                    recorded offline
+environment, all optional; docs/own_trainer.md lists those that begin with TPUFLEET_:
+  JAX_COMPILATION_CACHE_DIR  where compiled programs are kept; not used with
+                             checkpoints in a bucket, unless it is gs:// too
+  XDG_CACHE_HOME             prepared corpora are below it in tpufleet/data
+                             (default: ~/.cache; see data.directory)
+  WANDB_API_KEY              for report.wandb; without it the run is
+                             recorded offline
 
 docs/trainer.md lists every key of a config with its default.
 """
@@ -54,11 +47,11 @@ def command_line() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
-    def verb(name: str, text: str, more: str, *examples: str) -> argparse.ArgumentParser:
+    def verb(name: str, text: str, *examples: str) -> argparse.ArgumentParser:
         added = verbs.add_parser(
             name,
             help=text,
-            description=textwrap.fill(f"{text[0].upper()}{text[1:]}. {more}", 79),
+            description=textwrap.fill(f"{text[0].upper()}{text[1:]}.", 79),
             epilog=_examples(*(f"{name} {example}" for example in examples)),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -74,9 +67,6 @@ def command_line() -> argparse.ArgumentParser:
     verb(
         "run",
         "train until the config's last step, from the newest checkpoint if there is one",
-        "SIGTERM saves a checkpoint and ends it with exit code 75; the same command resumes. "
-        "Writes metrics.jsonl, heartbeat.json and checkpoints/ into the run directory. "
-        "'python -m train --help' lists exit codes and environment variables.",
         shakespeare,
         f"{shakespeare} steps=20 batch=4",
         f"{shakespeare} data.text='corpus/*.txt' data.tokenizer=bytes model.vocabulary=256",
@@ -84,31 +74,23 @@ def command_line() -> argparse.ArgumentParser:
     evaluating = verb(
         "eval",
         "compute the loss, perplexity and bits per byte on the held-out text",
-        "evaluate.batches=N sets the number of batches.",
         f"{shakespeare} evaluate.batches=20",
         f"{shakespeare} --step 400",
     )
     sampling = verb(
-        "sample",
-        "generate text",
-        "sample.prompt=TEXT sets its beginning, sample.length=N its length in tokens.",
-        shakespeare,
-        f"{shakespeare} sample.prompt='O Romeo' --step 400",
+        "sample", "generate text", shakespeare, f"{shakespeare} sample.prompt='O Romeo' --step 400"
     )
     benching = verb(
         "bench",
-        "measure tokens per second, MFU and memory of a config on this machine",
-        "Trains on random tokens; needs no corpus and reads or writes no checkpoint.",
+        "measure tokens per second, MFU and memory on this machine, with random tokens",
         f"{shakespeare} --steps 50",
         "train/configs/gpt2-124m.yml batch=20 model.layers=6",
     )
     benching.add_argument("--steps", type=_count, default=20, help="steps to measure (default: 20)")
     compiling = verb(
         "compile",
-        "compile the training step for a TPU slice, without a TPU, and estimate its time",
-        "Prints memory per chip, FLOPs, collectives, and a range of step time and MFU; or why the "
-        "config cannot run there, with exit code 2. Needs no corpus, but libtpu, which "
-        "'make env-compile' installs in .venv-tpu.",
+        "compile the training step for a TPU slice, without a TPU, and estimate its time; needs "
+        "libtpu, which 'make env-compile' installs in .venv-tpu",
         "train/configs/1.5b.yml --topology v5p-128",
         "train/configs/modern.yml --topology v5e-16 --slices 2 compute.fsdp=4",
     )
@@ -129,15 +111,11 @@ def command_line() -> argparse.ArgumentParser:
     verb(
         "prepare",
         "download and tokenize the corpus; run also does this",
-        "Does nothing if it is prepared on this machine already. Prints the number of tokens and "
-        "the vocabulary size; model.vocabulary must be at least this size.",
         f"{shakespeare} data.text=README.md data.tokenizer=bytes model.vocabulary=256",
     )
     exporting = verb(
         "export",
         "write the parameters, with LoRA adapters merged, to a safetensors file",
-        "Hugging Face's transformers loads the result, if the model is a GPT-2, Llama or Qwen 3. "
-        "A config's init_from also accepts the file.",
         shakespeare,
         f"{shakespeare} --names plain --to exported --step 400",
     )

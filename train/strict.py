@@ -133,7 +133,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint is float and not isinstance(value, bool):
         try:
             value = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}") from None
     fits = type(value) is hint and (hint not in (int, float) or bound.holds(value))
     if not fits or value == math.inf:

@@ -1,7 +1,9 @@
 """Every implementation of attention against a loop in float64: outputs and gradients."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 
 from train.core import attention
-from train.core.config import ConfigError, build
+from train.core.config import ComputeConfig, Config, ConfigError, build
+from train.core.data import Corpus
+from train.data.corpus import prepare
+from train.run import mesh
+from train.run.contract import Contract
+from train.run.evaluation import evaluate_heldout
+from train.run.restore import restored_params
+from train.run.sample import generate
 
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -132,3 +141,17 @@ def test_cudnn_without_a_supported_device_is_refused_in_one_line(compute: dict[s
     with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU, .* not cpu, "):
         attention.check(cfg)
     attention.check(build({}))
+
+
+@pytest.mark.parametrize("verb", ["eval", "sample"])
+def test_eval_and_sample_refuse_attention_that_the_device_lacks(
+    finished: Path, finished_config: Config, verb: str
+):
+    cfg = replace(finished_config, compute=ComputeConfig(attention="cudnn"))
+    corpus = Corpus(prepare(cfg.data), cfg)
+    params = restored_params(cfg, Contract("r", finished, finished / "checkpoints"), corpus)
+    with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU"):
+        if verb == "sample":
+            generate(params, cfg, corpus.tokenizer)
+        else:
+            evaluate_heldout(params, cfg, corpus, mesh.over(jax.devices()))

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from harness.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from tests.train.bucket import NAME, emulated_bucket
-from train.core.config import CheckpointConfig, Config, ConfigError
+from train.core.config import CheckpointConfig, Config, ConfigError, LoraConfig
 from train.core.data import Corpus
 from train.data.corpus import prepare
+from train.run import checkpoint as checkpoint_module
 from train.run import contract
 from train.run.checkpoint import (
     DAMAGED,
@@ -31,6 +32,7 @@ from train.run.checkpoint import (
 )
 from train.run.contract import Contract, check_writable
 from train.run.restore import restored_params
+from train.storage import open_filesystem
 
 KEPT = {"30", "40"}
 
@@ -41,8 +43,8 @@ def shelf(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
 
 
-def opened(directory: Path, clean_up: bool = True) -> Checkpoints:
-    return Checkpoints(directory, CheckpointConfig(), {}, clean_up)
+def opened(directory: Path, run: str | None = "alone") -> Checkpoints:
+    return Checkpoints(directory, CheckpointConfig(), {}, run)
 
 
 def names(directory: Path) -> set[str]:
@@ -141,7 +143,7 @@ def test_an_invalid_manifest_counts_as_damaged(text: str):
 
 def test_a_reader_skips_a_damaged_checkpoint_and_does_not_move_it(shelf: Path):
     cut_short(shelf / "40")
-    assert opened(shelf, clean_up=False).latest == 30
+    assert opened(shelf, run=None).latest == 30
     assert names(shelf) == KEPT
 
 
@@ -230,7 +232,7 @@ def gs(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The bucket's files, from here."""
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
-    return contract.open_filesystem(f"gs://{NAME}")[0]
+    return open_filesystem(f"gs://{NAME}")[0]
 
 
 def test_two_processes_save_to_a_bucket_and_skip_a_damaged_checkpoint(
@@ -323,3 +325,122 @@ def test_a_manifest_without_newer_options_has_their_defaults(
     (shelf / "40" / MANIFEST).write_text(json.dumps(manifest))
     corpus = Corpus(prepare(finished_config.data), finished_config)
     assert restored_params(finished_config, Contract("r", tmp_path, shelf), corpus)
+
+
+def test_a_failure_to_remove_old_checkpoints_is_a_warning(
+    finished_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    def refuse(*_: Any) -> None:
+        raise OSError("the bucket is away")
+
+    monkeypatch.setattr(Checkpoints, "_prune", refuse)
+    assert train_here(replace(finished_config, steps=30), tmp_path) == contract.DONE
+    assert names(tmp_path / "checkpoints") == {"10", "20", "30"}
+    assert "old checkpoints cannot be removed: OSError: the bucket is away" in caplog.text
+
+
+def fail_to_finish(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+    finish = Checkpoints._finish
+
+    def failing(self: Checkpoints, step: int, response: Any) -> None:
+        response.result()
+        if step in steps:
+            raise OSError("the bucket is away")
+        finish(self, step, response)
+
+    monkeypatch.setattr(Checkpoints, "_finish", failing)
+
+
+def test_after_a_failed_save_the_next_one_is_attempted(
+    finished_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    fail_to_finish(monkeypatch, {10})
+    assert train_here(replace(finished_config, steps=30), tmp_path) == contract.DONE
+    assert opened(tmp_path / "checkpoints").latest == 30
+    assert "/10: cannot be saved: OSError: the bucket is away" in caplog.text
+
+
+def test_two_failed_saves_in_a_row_end_the_run(
+    finished_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fail_to_finish(monkeypatch, {10, 20})
+    with pytest.raises(OSError, match="the bucket is away"):
+        train_here(replace(finished_config, steps=30), tmp_path)
+    assert list((tmp_path / "checkpoints").glob("20*"))
+
+
+def test_another_interval_removes_no_permanent_checkpoint(finished_config: Config, tmp_path: Path):
+    for every, steps in ((10, 30), (15, 45)):
+        saving = replace(finished_config.checkpoint, every=every, keep=None)
+        cfg = replace(finished_config, checkpoint=saving, steps=steps)
+        assert train_here(cfg, tmp_path) == contract.DONE
+    assert names(tmp_path / "checkpoints") == {"10", "20", "30", "45"}
+
+
+def test_checkpoints_of_a_manifest_without_a_kind_are_permanent(
+    finished_config: Config, shelf: Path
+):
+    for step in KEPT:
+        manifest = json.loads((shelf / step / MANIFEST).read_text())
+        del manifest["temporary"]
+        (shelf / step / MANIFEST).write_text(json.dumps(manifest))
+    saving = replace(finished_config.checkpoint, every=7, keep=None)
+    cfg = replace(finished_config, checkpoint=saving, steps=42)
+    assert train_here(cfg, shelf.parent) == contract.DONE
+    assert names(shelf) == KEPT | {"42"}
+
+
+@pytest.mark.parametrize("step", ["", "40"])
+def test_the_directory_of_another_run_is_refused_and_stays(
+    finished_config: Config, shelf: Path, step: str
+):
+    for path in KEPT - {step}:
+        shutil.rmtree(shelf / path)
+    owner = json.loads((shelf / OWNER).read_text())
+    assert owner["run"] == "alone"
+    (shelf / OWNER).write_text(json.dumps(owner | {"run": "other"}))
+    (shelf / "50.orbax-checkpoint-tmp").mkdir()
+    before = names(shelf)
+    with pytest.raises(ConfigError, match="of the run other, not of alone; use another directory"):
+        train_here(replace(finished_config, steps=41), shelf.parent)
+    assert names(shelf) == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}"])
+def test_the_directory_of_a_run_without_a_name_is_accepted(
+    finished_config: Config, shelf: Path, text: str
+):
+    (shelf / OWNER).write_text(text)
+    assert train_here(replace(finished_config, steps=41), shelf.parent) == contract.DONE
+
+
+def test_reading_parameters_loads_no_optimizer_state(
+    finished: Path, finished_config: Config, monkeypatch: pytest.MonkeyPatch
+):
+    loaded = []
+    load = checkpoint_module.ocp.load
+    monkeypatch.setattr(
+        checkpoint_module.ocp, "load", lambda path, state: loaded.append(state) or load(path, state)
+    )
+    place = Contract("alone", finished, finished / "checkpoints")
+    params = restored_params(
+        finished_config, place, Corpus(prepare(finished_config.data), finished_config)
+    )
+    assert [set(state) for state in loaded] == [{"params"}]
+    assert params.keys() == loaded[0]["params"].keys()
+
+
+def test_adapter_options_without_adapters_are_no_part_of_the_identity(
+    finished_config: Config, finished: Path
+):
+    cfg = replace(finished_config, lora=LoraConfig(alpha=32.0, targets=("l_q_dhe",)))
+    corpus = Corpus(prepare(cfg.data), cfg)
+    place = Contract("alone", finished, finished / "checkpoints")
+    assert restored_params(cfg, place, corpus)
+    assert identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.meta)["lora"]["alpha"] == 16.0

@@ -1,6 +1,5 @@
 """Config errors: one line and exit code 2, without importing JAX."""
 
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from harness.trainer_processes import PROJECT, clean_environment
-from train.__main__ import without_garbage_collection
 
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; sys.path.insert(0, {path!r}); "
 MAIN = "from train.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -56,15 +54,6 @@ def test_an_invalid_run_is_refused_in_one_line_without_importing_jax(
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("train: ")
     assert said in done.stderr
-
-
-def test_garbage_collection_is_enabled_again_after_imports_or_their_failure():
-    with pytest.raises(ImportError), without_garbage_collection():
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled()
-    assert gc.get_freeze_count() > 0
-    gc.unfreeze()
 
 
 def test_prepare_prints_the_directory_of_the_corpus(config_file: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from harness.trainer_processes import Attempt
 from tests.train.bucket import NAME, emulated_bucket
 from train.run.compile_cache import SETTLE_SECONDS, Programs
-from train.run.contract import open_filesystem
+from train.storage import open_filesystem
 
 WORDS = ["sample.length=0", "steps=1000000"]
 

@@ -18,7 +18,8 @@ from train.core.config import DataConfig
 from train.data import corpus, corpus_cache
 from train.data.corpus import prepare
 from train.data.corpus_cache import CorpusCache, fetched, prepared
-from train.run.contract import Contract, open_filesystem
+from train.run.contract import Contract
+from train.storage import open_filesystem
 
 
 @pytest.fixture

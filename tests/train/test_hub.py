@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,7 +33,11 @@ FILES = {
 class Hub(BaseHTTPRequestHandler):
     """What the hub's client needs to download the repository ``owner/name``."""
 
+    paths: ClassVar[list[str]] = []
+    """What was requested."""
+
     def do_GET(self) -> None:
+        self.paths.append(self.path)
         head, _, name = self.path.rpartition("/")
         if self.path.startswith("/api/models/owner/name/revision/"):
             self._answer(json.dumps({"id": "owner/name", "sha": REVISION}).encode())
@@ -120,6 +125,9 @@ def test_a_path_in_an_existing_directory_is_not_downloaded(hub: str, tmp_path: P
     [
         ("meta-llama/Llama-3.2-1B", True),
         ("a/b", True),
+        ("a/b@main", True),
+        ("a/b@refs/pr/1", True),
+        ("a/b@", False),
         ("../b", False),
         ("a/..", False),
         ("./b", False),
@@ -146,3 +154,46 @@ def test_a_missing_repository_is_reported_in_one_line(hub: str, tmp_path: Path):
     error = done.stderr.strip().splitlines()[-1]
     assert "ConfigError: init_from: owner/other is no file or directory here, and " in error
     assert "RepositoryNotFoundError" in error
+
+
+KEEP = """
+import sys
+from pathlib import Path
+from train.core.config import DataConfig
+from train.data.corpus_cache import fetched, prepared
+from train.run.contract import Contract
+Path("text").write_text("a feast for all")
+cfg = DataConfig(text="text", tokenizer=sys.argv[1], directory=sys.argv[2], heldout=0)
+place = Contract("r", Path("r").absolute(), Path("checkpoints").absolute())
+print([path.name for path in {"fetched": fetched, "prepared": prepared}[sys.argv[3]](cfg, place)])
+"""
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
+    def start(directory: str, verb: str, where: str) -> str:
+        (tmp_path / directory).mkdir(exist_ok=True)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+        env |= {"HF_ENDPOINT": where, "HF_HOME": str(tmp_path / directory)}
+        env["PYTHONPATH"] = str(PROJECT)
+        command = [sys.executable, "-c", KEEP, "owner/name", directory, verb]
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = start("first", "prepared", hub)
+    assert [start("new", verb, NOWHERE) for verb in ("prepared", "fetched")] == [first, first]
+
+
+def test_an_unreachable_hub_is_no_bad_config(tmp_path: Path):
+    error = run(OPEN, "owner/name", NOWHERE, tmp_path).stderr.strip().splitlines()[-1]
+    assert error.startswith("train.storage.UnavailableError: init_from: owner/name is no file or ")
+
+
+def test_a_revision_of_a_repository_is_downloaded(hub: str, tmp_path: Path):
+    Hub.paths.clear()
+    done = run(OPEN, "owner/name@v2", hub, tmp_path)
+    assert done.stdout.startswith("{'a': (3,)}"), done.stderr
+    assert "/api/models/owner/name/revision/v2" in Hub.paths

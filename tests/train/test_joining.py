@@ -1,32 +1,12 @@
-"""Agreement between processes: waiting for process 0, and save requests."""
-
-import socket
-import threading
+"""Agreement of processes on a save."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from train.core.sharding import BATCH_AXES
 from train.run import mesh
-from train.run.mesh import wait_for_listener
-
-
-def test_a_process_waits_until_process_0_listens():
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        host, port = bound.getsockname()
-        assert not wait_for_listener(host, port, 0.3)
-        accepted: list[bool] = []
-        waiting = threading.Thread(
-            target=lambda: accepted.append(wait_for_listener(host, port, 60))
-        )
-        waiting.start()
-        waiting.join(0.3)
-        assert accepted == []
-        bound.listen()
-        waiting.join(60)
-    assert accepted == [True]
 
 
 def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
@@ -44,3 +24,11 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
         assert [request.agreed(call, requested=True) for call in range(1, 9)] == [False] * 7 + [
             True
         ]
+
+
+@pytest.mark.usefixtures("no_mesh")
+def test_a_save_makes_a_pending_request_void():
+    request = mesh.SaveRequest(mesh.over(jax.devices()))
+    assert not request.agreed(0, requested=True)
+    request.cancel()
+    assert not any(request.agreed(call, requested=False) for call in range(1, 17))

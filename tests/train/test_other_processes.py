@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from harness.trainer_processes import Attempt, loss_log
-from train.run.contract import HUNG
+from harness.trainer_processes import PROJECT, Attempt, loss_log
+from train.run.contract import HUNG, NOT_A_NUMBER
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 WORDS = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
@@ -108,7 +108,7 @@ def test_all_processes_refuse_different_checkpoints(
     launch: Callable[..., Attempt], finished: Path, tmp_path: Path
 ):
     (tmp_path / "checkpoints").symlink_to(finished / "checkpoints")
-    attempt = launch(tmp_path, own_checkpoints=1)
+    attempt = launch(tmp_path, own_checkpoints=1, environment={"TPUFLEET_RUN": "alone"})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 find a different newest checkpoint than process 0" in attempt.logs()
 
@@ -124,7 +124,7 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
     log = (tmp_path / "w0" / "log").read_text()
     assert "no step has finished for 3 s (hang_after): exiting after step " in log
     assert "most recent call first" in log
-    assert "train/core/loop.py" in log
+    assert "train/run/loop.py" in log
     assert '"state": "hung"' in (tmp_path / "w0" / "heartbeat.json").read_text()
 
 
@@ -166,3 +166,41 @@ def test_export_from_two_processes_writes_the_parameters_of_one(
 
 def test_bench_measures_the_devices_of_both_processes(two: Path, launch: Callable[..., Attempt]):
     assert lines_of(launch, two, "bench", 2)[0].startswith("2 x cpu: ")
+
+
+DIVERGE = """
+import numpy as np
+from train.run import metrics
+
+class Value:
+    def __init__(self, value, ready):
+        self.value, self.ready = value, ready
+    def is_ready(self):
+        return self.ready
+    def __array__(self, *args, **kwargs):
+        return np.asarray(self.value) * (np.nan if self.step >= 20 else 1)
+
+def add(self, step, values, heldout_loss=None, add=metrics.InFlight.add):
+    value = Value(values["loss"], READY)
+    value.step = step
+    add(self, step, values | {"loss": value}, heldout_loss)
+
+metrics.InFlight.add = add
+if not READY:
+    metrics.InFlight._allowed = lambda self: metrics.MAX_IN_FLIGHT
+"""
+
+
+@pytest.mark.parametrize("every", [24, 1_000_000], ids=["before-a-save", "far-from-a-save"])
+def test_processes_that_see_a_divergence_at_different_calls_end_together(
+    launch: Callable[..., Attempt], tmp_path: Path, every: int
+):
+    """Process 0 sees each step at once, process 1 as late as it may."""
+    patch = "import os\nREADY = os.environ.get('TPUFLEET_PROCESS_ID') == '0'\n" + DIVERGE
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    environment = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
+    words = [*WORDS, "steps=1000000", f"checkpoint.every={every}"]
+    attempt = launch(tmp_path, words, environment=environment)
+    assert attempt.codes() == [NOT_A_NUMBER, NOT_A_NUMBER], attempt.logs()
+    assert attempt.logs().count("step 20: loss, gradient or parameters are not finite") == 2
+    assert [step for step, loss in loss_log(tmp_path / "w0") if loss is None] == [20]

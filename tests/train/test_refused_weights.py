@@ -299,7 +299,7 @@ SIZES = st.fixed_dictionaries(
             {"theta": st.sampled_from([1e4, 5e5]), "factor": st.sampled_from([1, 8])}
         ),
     }
-)
+).filter(lambda model: model["norm"] == "rms" or not model["qk_norm"])
 FAMILY = st.sampled_from([{}, MODERN, MODERN | {"qk_norm": True}])
 
 

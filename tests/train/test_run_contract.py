@@ -1,5 +1,7 @@
 """The run contract: environment, heartbeat and metrics."""
 
+import errno
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,7 +169,7 @@ def test_finished_steps_are_returned_in_order_and_all_with_wait():
         in_flight.add(
             step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.full(1, step, "f"))
         )
-    seen = in_flight.finished(wait=True)
+    seen = list(in_flight.finished(wait=True))
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
     assert seen[0].tokens_per_second is None
     assert all(m.tokens_per_second > 0 for m in seen[1:])
@@ -214,7 +216,7 @@ def test_calls_in_flight_are_limited_by_their_time_and_keep_the_device_busy(
     for step in range(1, 40):
         idle += max(0.0, device.now - device.busy_until)
         in_flight.add(step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), device.call()))
-        in_flight.finished()
+        list(in_flight.finished())
         unfinished.append(round((device.busy_until - device.now) / seconds))
     assert max(unfinished) == unfinished[-1] == limit
     assert idle == 0
@@ -238,3 +240,29 @@ def test_nan_or_infinity_makes_a_step_not_finite(where: str, bad: float):
     values |= {"grad_norm": 1.0, "param_norm": 1.0}
     assert Metrics(**values).finite
     assert not Metrics(**values | {where: bad}).finite
+
+
+def test_a_heartbeat_that_cannot_be_written_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "file").write_text("")
+    heartbeat = Heartbeat(tmp_path / "file", steps=9)
+    for state in ("starting", "running", "failed"):
+        heartbeat.write(state)
+    assert [message.partition(": ")[0] for message in caplog.messages] == [str(heartbeat.path)]
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_metrics_that_cannot_be_written_are_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    monkeypatch.setattr(log, "_file", FullDisk())
+    for step in (1, 2, 3):
+        assert log.write(metrics(step))["step"] == step
+    [message] = caplog.messages
+    assert "metrics.jsonl: cannot be written: No space left on device" in message

@@ -142,3 +142,24 @@ def test_a_missing_tokenizer_is_refused_with_the_allowed_values(tmp_path: Path):
         ConfigError, match=r"must be ascii, bytes, bpe or a readable tokenizer\.json, .*b.json"
     ):
         tokens.read_file(tmp_path / "b.json")
+
+
+def test_special_tokens_are_not_counted_as_text(bpe: tokens.Tokenizer):
+    text = np.concatenate([bpe.encode("come"), bpe.end, bpe.encode(" and go"), bpe.end])
+    assert bpe.bytes_in(text) == len("come and go")
+
+
+@pytest.mark.parametrize("beside", [None, "{}"])
+@pytest.mark.parametrize("has_end", [False, True])
+def test_a_tokenizer_without_any_end_of_a_text_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: str | None, has_end: bool
+):
+    definition = tokens.train_bpe(TEXTS, 300).decode()
+    if not has_end:
+        definition = definition.replace(tokens.END_OF_TEXT, "<|begin|>")
+    (tmp_path / tokens.FILE).write_text(definition)
+    if beside:
+        (tmp_path / tokens.SETTINGS).write_text(beside)
+    tokens.read_file(tmp_path / tokens.FILE)
+    assert bool(caplog.messages) == (not has_end and beside is None)
+    assert all("documents end with an empty line" in message for message in caplog.messages)

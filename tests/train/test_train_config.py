@@ -77,7 +77,9 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
             {"checkpoint": {"directory": "~nobody-at-all/c"}},
             "checkpoint.directory: must be a path, with ~ for the home of an existing user, not",
         ),
+        ({"optimizer": {"weight_decay": 10**400}}, "optimizer.weight_decay: must be a number at"),
         ({"sample": {"prompt": ""}}, "sample.prompt: must not be empty"),
+        ({"model": {"qk_norm": True}}, "model.qk_norm: needs model.norm=rms, not layer"),
         (
             {"model": {"width": 10, "heads": 3}},
             "model.width: must be a multiple of model.heads (3), not 10",

@@ -23,6 +23,7 @@ from train.core.model import init_params
 from train.data.corpus import prepare, read_meta
 from train.hf import weights
 from train.run import bench, contract, mfu
+from train.storage import open_filesystem
 
 type Verb = Callable[..., str]
 
@@ -109,7 +110,7 @@ def test_an_export_to_a_bucket_has_the_same_files(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         said = do("export", "--to", f"gs://{NAME}/there")
-        files = contract.open_filesystem(f"gs://{NAME}")[0]
+        files = open_filesystem(f"gs://{NAME}")[0]
         files.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
 
     assert said == f"gs://{NAME}/there/model.safetensors\n"
@@ -153,6 +154,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
         "optimizer.learning_rate=1e-3",
     ]
     place = {
+        "TPUFLEET_RUN": "alone",
         "TPUFLEET_RUN_DIR": str(tmp_path / "parts"),
         "TPUFLEET_CHECKPOINTS": str(tmp_path / "parts" / "checkpoints"),
     }

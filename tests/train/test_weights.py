@@ -16,7 +16,7 @@ from tests.train.sharded_training import ENVIRONMENT
 from train.core import model, step
 from train.core.config import Config, ConfigError, build
 from train.hf import weights
-from train.run.contract import open_filesystem
+from train.storage import open_filesystem
 
 TREE = {
     "batch": 4,
@@ -130,7 +130,6 @@ def test_a_model_unlike_gpt2_exports_with_our_names(tmp_path: Path):
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ({"qk_norm": True}, "model.qk_norm=True, which GPT-2"),
         ({"positions": "rotary"}, "model.positions=rotary, which GPT-2"),
         ({"activation": "swiglu"}, "model.activation=swiglu, which GPT-2"),
         ({"kv_heads": 1}, "model.kv_heads=1, which GPT-2"),

@@ -1,1 +1,1 @@
-"""What is trained and how: configuration, model, step, optimizer, data and the loop over steps."""
+"""What is trained and how: configuration, model, step, optimizer and data."""

@@ -59,7 +59,8 @@ class ModelConfig:
     norm_epsilon: Positive = 1e-5
     """Added to the variance (``rms``: to the mean square) before its root is taken."""
     qk_norm: bool = False
-    """Whether queries and keys are normalized (RMS, per head), before the rotary rotation."""
+    """Whether queries and keys are normalized per head, before the rotary rotation; only with
+    ``norm: rms``."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
     positions: Literal["learned", "rotary"] = "learned"
     rotary: RotaryConfig = field(default_factory=RotaryConfig)
@@ -237,7 +238,7 @@ class Config:
     """Seconds without JAX's heartbeat from another process after which all processes exit."""
     init_from: str | None = None
     """Initial parameters: a safetensors file, a directory with such files and a config.json, or
-    ``owner/name`` on the Hugging Face hub."""
+    ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -282,6 +283,8 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
             f"{source}: model.positions: rotary needs an even model.head_dim (by default "
             f"model.width / model.heads), not {cfg.model.head_width}"
         )
+    if cfg.model.qk_norm and cfg.model.norm != "rms":
+        raise ConfigError(f"{source}: model.qk_norm: needs model.norm=rms, not {cfg.model.norm}")
     if cfg.model.head_dim is not None and not cfg.model.attention_output:
         raise ConfigError(f"{source}: model.head_dim: must be null without model.attention_output")
     rotary = cfg.model.rotary
@@ -326,13 +329,9 @@ def _check_path(where: str, path: str | None) -> None:
 def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
     """Return (key, value, divisor's key, divisor) for each value that must divide evenly."""
     call = ("compute.steps_per_call", cfg.compute.steps_per_call)
+    heads = 1 if cfg.model.head_dim else cfg.model.heads
     return [
-        (
-            "model.width",
-            cfg.model.width,
-            "model.heads",
-            1 if cfg.model.head_dim else cfg.model.heads,
-        ),
+        ("model.width", cfg.model.width, "model.heads", heads),
         ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
         ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
         ("model.context", cfg.model.context, "compute.loss_chunks", cfg.compute.loss_chunks),

@@ -12,7 +12,7 @@ from train.data.config import DataConfig
 from train.data.files import location, read_bytes
 from train.data.texts import CorpusError, Row
 from train.data.tokens import Tokenizer
-from train.run.contract import one_line
+from train.storage import failure, one_line
 from train.strict import ConfigError
 
 ASSISTANT = "assistant"
@@ -157,9 +157,10 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
         try:
             path = location(cfg.chat_template, "data.chat_template")
             source = read_bytes(path).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as err:
-            why = getattr(err, "strerror", None) or "it is not UTF-8"
-            raise ConfigError(f"{where} cannot be read: {why}") from err
+        except UnicodeDecodeError as err:
+            raise ConfigError(f"{where} cannot be read: it is not UTF-8") from err
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+            raise failure(f"{where} cannot be read", err) from err
     end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)
     tokens = {"bos_token": tokenizer.settings.begin, "eos_token": end}
     return ChatTemplate(source or DEFAULT_TEMPLATE, tokens, where)

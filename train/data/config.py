@@ -50,7 +50,8 @@ class DataConfig(SourceConfig):
     """Several sources with weights; replaces the keys above."""
     tokenizer: str = "ascii"
     """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
-    text), the path of a tokenizer.json, on disk or gs://, or ``owner/name`` on the hub."""
+    text), the path of a tokenizer.json, on disk or gs://, or ``owner/name``, also with
+    ``@revision``, on the hub."""
     chat_template: str | None = None
     """A file with a Jinja template for ``documents: chat``; null means the tokenizer's own."""
     vocabulary: Annotated[int, Bound(least=257)] = 8192

@@ -34,7 +34,7 @@ from train.data.documents import (
 from train.data.files import location
 from train.data.texts import CorpusError, Source, source
 from train.data.tokens import Tokenizer
-from train.run.contract import check_path_writable
+from train.storage import check_path_writable
 from train.strict import ConfigError
 
 FORMAT = "2"
@@ -209,9 +209,14 @@ def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
     if cfg.tokenizer in ("ascii", "bytes"):
         return tokens.ascii_characters() if cfg.tokenizer == "ascii" else tokens.utf8_bytes()
     if hub.is_repository(cfg.tokenizer):
-        files = [tokens.FILE, tokens.SETTINGS, tokens.TEMPLATE]
-        return tokens.read_file(hub.download(cfg.tokenizer, files, "data.tokenizer") / tokens.FILE)
+        return tokens.read_file(hub_tokenizer(cfg))
     return tokens.read_file(location(cfg.tokenizer, "data.tokenizer"))
+
+
+def hub_tokenizer(cfg: DataConfig) -> Path:
+    """Download a tokenizer from the hub; return its tokenizer.json, with the settings beside it."""
+    files = [tokens.FILE, tokens.SETTINGS, tokens.TEMPLATE]
+    return hub.download(cfg.tokenizer, files, "data.tokenizer") / tokens.FILE
 
 
 def _write(

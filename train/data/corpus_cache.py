@@ -8,22 +8,21 @@ again, from a package registry or the Hugging Face Hub, and tokenize it.
 import atexit
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from train.data import hub, tokens
 from train.data.config import DataConfig
-from train.data.corpus import (
-    fingerprint,
-    prepare_all,
-    read_meta,
-    read_tokenizer,
-)
-from train.run.contract import Contract, one_line, open_filesystem
+from train.data.corpus import fingerprint, hub_tokenizer, prepare_all, read_meta, read_tokenizer
+from train.run.contract import Contract
+from train.storage import failure, one_line, open_filesystem, parse_location, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +46,7 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
     ``prepare``.
     """
     cache = _cache(contract)
+    cfg = cache.with_own_tokenizer(cfg, is_writer=not contract.process_id)
     if contract.process_id:
         return prepare_all(cfg, cache.wait_and_fetch)
     if contract.num_processes == 1:
@@ -68,7 +68,8 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
 
 def fetched(cfg: DataConfig, contract: Contract) -> list[Path]:
     """Download the corpora of a run, or prepare them if it has none; return their directories."""
-    return prepare_all(cfg, _cache(contract).fetch)
+    cache = _cache(contract)
+    return prepare_all(cache.with_own_tokenizer(cfg), cache.fetch)
 
 
 def _cache(contract: Contract) -> "CorpusCache":
@@ -84,6 +85,31 @@ class CorpusCache:
         self._damaged: set[str] = set()
         self._exiting = threading.Event()
         atexit.register(self._exiting.set)
+
+    def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
+        """Return the config with the run's copy of a tokenizer of the hub, if it has one.
+
+        Otherwise, the tokenizer is downloaded, and copied if ``is_writer``. So the run needs the
+        hub only once, and has the same tokenizer at each start.
+        """
+        if not hub.is_repository(cfg.tokenizer):
+            return cfg
+        folder = f"{self._location}/{re.sub('[/@]', '--', cfg.tokenizer)}"
+        files, root = open_filesystem(folder)
+        try:
+            if files.exists(f"{root}/{tokens.FILE}"):
+                return replace(cfg, tokenizer=f"{folder}/{tokens.FILE}")
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+            raise failure(f"{folder}: cannot be read", err) from err
+        found = hub_tokenizer(cfg)
+        try:
+            for name in (tokens.SETTINGS, tokens.TEMPLATE, tokens.FILE) if is_writer else ():
+                if found.with_name(name).exists():
+                    content = found.with_name(name).read_bytes()
+                    write_atomically(parse_location(f"{folder}/{name}"), content)
+        except Exception as err:  # see above
+            log.warning("%s: the tokenizer can't be copied here: %s", folder, one_line(err))
+        return replace(cfg, tokenizer=str(found))
 
     def fetch(self, directory: Path) -> bool:
         """Download the corpus to ``directory`` if there is a copy; return whether it is there."""

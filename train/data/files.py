@@ -1,6 +1,5 @@
 """Input files on disk or in a bucket."""
 
-import errno
 import fnmatch
 import hashlib
 import os
@@ -11,12 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from train.run.contract import one_line, open_filesystem
+from train.storage import UnavailableError, failure, open_filesystem
 from train.strict import ConfigError
-
-
-class UnreadableError(Exception):
-    """Failure to read from a bucket; the message is one line with the location and the reason."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +55,10 @@ def find(pattern: str, key: str) -> list[InputFile]:
     """List the files that match a path or glob pattern, sorted.
 
     Raises ConfigError, which begins with ``key``, if none do or if one cannot be read, and
-    UnreadableError if the bucket cannot be listed.
+    storage.failure if the bucket cannot be listed.
     """
     path = location(pattern, key)
-    found = _in_bucket(path) if isinstance(path, str) else _on_disk(path)
+    found = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path)
     if not found:
         raise ConfigError(f"{key}: no file matches {pattern}")
     for file in found:
@@ -78,7 +73,7 @@ def _on_disk(path: Path) -> list[InputFile]:
     return [path for path in found if path.is_file()]
 
 
-def _in_bucket(pattern: str) -> list[InputFile]:
+def _in_bucket(pattern: str, key: str) -> list[InputFile]:
     try:
         filesystem, path = open_filesystem(pattern)
         found = filesystem.glob(path, detail=True)
@@ -88,18 +83,19 @@ def _in_bucket(pattern: str) -> list[InputFile]:
             if info["type"] == "file" and not name.endswith("/")
         ]
     except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
-        raise UnreadableError(f"{pattern}: cannot be listed: {one_line(err)}") from err
+        raise failure(f"{key}: {pattern}: cannot be listed", err) from err
 
 
 def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
     It is a directory of ``root``, named by the content of the files, so that nothing is copied
-    twice. Raises ConfigError, which begins with ``key``, if no file matches or the copy fails.
+    twice. Raises ConfigError, which begins with ``key``, if no file matches, and storage.failure if
+    the copy fails.
     """
     try:
         wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
-        found = [each for each in _in_bucket(f"{place}/*") if wanted.match(each.name)]
+        found = [each for each in _in_bucket(f"{place}/*", key) if wanted.match(each.name)]
         if not found:
             raise ConfigError(f"{key}: {place} has no file {' or '.join(patterns)}")
         target = root / digest_of([*found])[:16]
@@ -115,24 +111,19 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
                 except OSError:
                     if not target.exists():  # else another process finished first
                         raise
-    except ConfigError:
+    except (ConfigError, UnavailableError):
         raise
     except Exception as err:  # see above
-        raise ConfigError(f"{key}: {place} cannot be downloaded: {one_line(err)}") from err
+        raise failure(f"{key}: {place} cannot be downloaded", err) from err
     return target
 
 
 def read_bytes(place: Path | str) -> bytes:
-    """Return the content of a file; raises OSError with a ``strerror`` if it cannot be read."""
+    """Return the content of a file; raises FileNotFoundError if there is none, or other errors."""
     if isinstance(place, Path):
         return place.read_bytes()
-    try:
-        filesystem, path = open_filesystem(place)
-        return filesystem.cat_file(path)
-    except FileNotFoundError as err:
-        raise FileNotFoundError(errno.ENOENT, "No such object") from err
-    except Exception as err:  # see above
-        raise OSError(errno.EIO, one_line(err)) from err
+    filesystem, path = open_filesystem(place)
+    return filesystem.cat_file(path)
 
 
 def beside(place: Path | str, name: str) -> Path | str:

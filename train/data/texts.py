@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.data.config import DatasetConfig, SourceConfig
-from train.data.files import InputFile, UnreadableError, digest_of, find
-from train.run.contract import one_line
+from train.data.files import InputFile, digest_of, find
+from train.storage import one_line
 from train.strict import ConfigError
 
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
@@ -88,10 +88,7 @@ def source(cfg: SourceConfig, root: Path) -> Source:
 
 def _files(pattern: str, key: str) -> Source:
     """Return the text of files; ``key`` is that of the text in JSON lines."""
-    try:
-        files = find(pattern, "data.text")
-    except UnreadableError as err:
-        raise CorpusError(f"data.text: {err}") from err
+    files = find(pattern, "data.text")
     has_rows = [file.name.endswith(JSON_LINES) for file in files]
     digest = digest_of(files)
     if any(has_rows):

@@ -4,6 +4,7 @@ The library ``tokenizers`` of Hugging Face is imported only for byte-pair encodi
 """
 
 import json
+import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,10 @@ from typing import Any
 import numpy as np
 
 from train.data.files import beside, read_bytes
+from train.storage import failure
 from train.strict import ConfigError
+
+log = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
 """Token that ends a document, if the encoding has it, as GPT-2's, and no file names another."""
@@ -149,9 +153,13 @@ class Tokenizer:
         return next(t for t in (np.uint8, np.uint16, np.uint32) if self.vocabulary - 1 <= _most(t))
 
     def bytes_in(self, tokens: np.ndarray) -> int:
-        """Count the UTF-8 bytes of the decoded tokens."""
+        """Count the UTF-8 bytes of the decoded tokens, without special tokens."""
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        return sum(len(self.decode(tokens[i : i + DECODE_CHUNK_TOKENS]).encode()) for i in starts)
+        # The encoding's own method leaves out special tokens, which are no text.
+        decode = self.encoding.decode if self.encoding else self.decode
+        return sum(
+            len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
+        )
 
 
 def _valid(text: str) -> str:
@@ -229,15 +237,13 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
 def read_file(path: Path | str) -> Tokenizer:
     """Read a tokenizer.json, on disk or gs://, and the settings beside it, if any.
 
-    Raises ConfigError if a file cannot be read or is invalid.
+    Raises ConfigError if a file is invalid, storage.failure if one cannot be read.
     """
     try:
         definition = read_bytes(path)
-    except OSError as err:
-        raise ConfigError(
-            f"data.tokenizer: must be ascii, bytes, bpe or a readable tokenizer.json, "
-            f"not {path}: {err.strerror}"
-        ) from err
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        expected = "must be ascii, bytes, bpe or a readable tokenizer.json"
+        raise failure(f"data.tokenizer: {expected}, not {path}", err) from err
     try:
         settings = Settings.of_files(partial(_read_beside, path))
     except (ValueError, AttributeError, RecursionError) as err:
@@ -245,9 +251,17 @@ def read_file(path: Path | str) -> Tokenizer:
             f"data.tokenizer: {beside(path, SETTINGS)} is not valid: {_short(err)}"
         ) from err
     try:
-        return from_definition(definition, settings)
+        tokenizer = from_definition(definition, settings)
     except ValueError as err:
         raise ConfigError(f"data.tokenizer: {path} is not a tokenizer.json: {_short(err)}") from err
+    if not settings.files and tokenizer.decode(tokenizer.end) == SEPARATOR:
+        log.warning(
+            "data.tokenizer: documents end with an empty line, because no token for their end is "
+            "known; put the model's %s beside %s",
+            SETTINGS,
+            path,
+        )
+    return tokenizer
 
 
 def _read_beside(path: Path | str, name: str) -> bytes:
@@ -256,10 +270,8 @@ def _read_beside(path: Path | str, name: str) -> bytes:
         return read_bytes(beside(path, name))
     except FileNotFoundError:
         return b""
-    except OSError as err:
-        raise ConfigError(
-            f"data.tokenizer: {beside(path, name)} cannot be read: {err.strerror}"
-        ) from err
+    except Exception as err:  # see above
+        raise failure(f"data.tokenizer: {beside(path, name)} cannot be read", err) from err
 
 
 def _short(err: Exception) -> str:

@@ -29,7 +29,8 @@ class Tensors:
     def __init__(self, init_from: str) -> None:
         """Open the files and read names and shapes.
 
-        Raises ConfigError if a file is missing or invalid, or a repository cannot be downloaded.
+        Raises ConfigError if a file is missing or invalid, and storage.failure if it cannot be
+        downloaded.
         """
         self.path = _located(init_from)
         """The file or directory."""

@@ -25,7 +25,7 @@ from train.hf import families
 from train.hf.families import GPT2, Family, closest
 from train.hf.files import CONFIG, WEIGHTS, Tensors, parsed
 from train.run import mesh
-from train.run.contract import write_atomically
+from train.storage import write_atomically
 from train.strict import section
 
 type Index = tuple[slice, ...]

@@ -1,1 +1,1 @@
-"""What a run needs beside the core: run contract, mesh, checkpoints, measurements and commands."""
+"""What a run needs beside the core: loop, run contract, mesh, checkpoints, reports and commands."""

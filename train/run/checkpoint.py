@@ -24,14 +24,15 @@ from train.core.config import CheckpointConfig, Config, ConfigError, ModelConfig
 from train.core.step import State
 from train.data.corpus import Meta
 from train.run import mesh
-from train.run.contract import open_filesystem
+from train.storage import one_line, open_filesystem, parse_location, write_atomically
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 OWNER = "run.json"
-"""File beside the checkpoints with the run's identity, written before the first save. Without it
-and without an intact checkpoint, a directory may be another program's: nothing is removed there."""
+"""File beside the checkpoints with the run's name and identity, written before the first save.
+Without it and without an intact checkpoint, a directory may be another program's: nothing is
+removed there. Another run with the same directory is refused."""
 CHECKSUM_BYTES = 1 << 20
 """Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
 
@@ -55,10 +56,12 @@ class Manifest:
     """Content of manifest.json: the run's identity (``of``), and length and CRC-32 of each file.
 
     ``files`` maps names to (bytes, CRC-32); the CRC-32 is None for files above CHECKSUM_BYTES.
+    A ``temporary`` checkpoint is removed after the next save.
     """
 
     of: dict[str, Any]
     files: dict[str, tuple[int, int | None]]
+    temporary: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Manifest":
@@ -70,7 +73,8 @@ class Manifest:
         of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
         if not (_is_object(of) and _is_object(of.get("model", {})) and _is_object(files)):
             raise ValueError("not the manifest of a checkpoint")
-        return cls(of, {name: _size_and_crc(name, entry) for name, entry in files.items()})
+        sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
+        return cls(of, sizes, found.get("temporary") is True)
 
 
 def _is_object(value: object) -> bool:
@@ -94,21 +98,23 @@ class Checkpoints:
         directory: Path | str,
         cfg: CheckpointConfig,
         identity: dict[str, Any],
-        clean_up: bool = True,
+        run: str | None = None,
     ) -> None:
         """Find the newest intact checkpoint, which must be the same one in all processes.
 
-        ``identity`` is the result of the function ``identity`` for this run. With ``clean_up``,
+        ``identity`` is the result of the function ``identity`` for this run. With the name ``run``,
         damaged checkpoints are renamed, and those of killed saves are removed. Only the run itself
-        may set it, because another program could destroy a save in progress. Raises ConfigError if
-        all checkpoints are damaged, or if processes find different ones.
+        may give it, because another program could destroy a save in progress. Raises ConfigError if
+        the directory is another run's, if all checkpoints are damaged, or if processes find
+        different ones.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
         self._bucket = "://" in self.directory
-        step = mesh.from_process_0(
-            self._newest_intact(clean_up) if jax.process_index() == 0 else NONE
-        )
+        self._is_kept: dict[int, bool] = {}
+        if run is not None:
+            self._check_owner(run)
+        step = mesh.from_process_0(self._newest_intact(run) if jax.process_index() == 0 else NONE)
         if step == ALL_DAMAGED:
             raise ConfigError(
                 f"{self.directory}: all checkpoints are damaged or another program's; restore a "
@@ -128,11 +134,15 @@ class Checkpoints:
         """Save the state in the background, unless ``step`` is saved already.
 
         With ``wait``, return only when the save is complete. The state may be donated as soon as
-        this returns. If a save fails in the background, the next ``save``, ``wait`` or ``close``
-        raises its error.
+        this returns. If a save fails in the background, the next ``save`` logs its error and is
+        waited for: if that fails as well, it raises. ``wait`` and ``close`` raise at once.
         """
         if step != self.latest:
-            self.wait()
+            try:
+                self.wait()
+            except Exception as err:  # see below
+                log.error("%s/%d: cannot be saved: %s", self.directory, self.latest, one_line(err))
+                wait = True
             with _orbax():
                 response = ocp.save_async(f"{self.directory}/{step}", state)
             self._saving = self._background.submit(self._finish, step, response)
@@ -155,9 +165,9 @@ class Checkpoints:
     def restore(self, step: int, abstract: State) -> State:
         """Load the checkpoint of a step, with the shapes and shardings of ``abstract``.
 
-        ``abstract`` is a state of jax.ShapeDtypeStruct. Its shardings may differ from those of the
-        saved state. If the checkpoint is of another model, corpus or optimizer, raises ConfigError
-        with the first difference.
+        ``abstract`` is a state of jax.ShapeDtypeStruct, or a part of one: the rest is not read. Its
+        shardings may differ from those of the saved state. If the checkpoint is of another model,
+        corpus or optimizer, raises ConfigError with the first difference.
         """
         try:
             found = Manifest.parse(self._manifest(step)).of
@@ -187,7 +197,20 @@ class Checkpoints:
         self.wait()
         self._background.shutdown()
 
-    def _newest_intact(self, clean_up: bool) -> int:
+    def _check_owner(self, run: str) -> None:
+        """Raise ConfigError if OWNER names another run; older trainers' named none."""
+        try:
+            found = json.loads(self._fs.cat_file(f"{self._root}/{OWNER}"))
+        except (FileNotFoundError, ValueError):
+            return
+        owner = found.get("run", run) if _is_object(found) else run
+        if owner != run:
+            raise ConfigError(
+                f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}; "
+                f"use another directory or run name, or remove {OWNER} there to continue that run"
+            )
+
+    def _newest_intact(self, run: str | None) -> int:
         """Return the step of the newest intact checkpoint, NONE or ALL_DAMAGED (see __init__)."""
         names = self._names()
         intact, faults = NONE, {}
@@ -205,14 +228,14 @@ class Checkpoints:
         expected = ([], [UNFINISHED]) if is_ours else ([],)
         if intact == NONE and (damaged or list(faults.values()) not in expected):
             intact = ALL_DAMAGED
-        if clean_up:
+        if run is not None:
             for step in faults.keys() - set(unfinished):
                 self._set_aside(step)
             temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_ours]
             for name in [*temporary, *(unfinished if intact != ALL_DAMAGED else [])]:
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
             if intact != ALL_DAMAGED and OWNER not in names:
-                self._fs.pipe_file(f"{self._root}/{OWNER}", json.dumps(self._identity).encode())
+                self._write(OWNER, json.dumps({"run": run} | self._identity))
         return intact
 
     def _manifest_if_any(self, step: int) -> str:
@@ -259,35 +282,48 @@ class Checkpoints:
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
         """Wait until all processes have written their part of the checkpoint.
 
-        Process 0 then writes the manifest and removes old checkpoints. ``response`` is that of
-        Orbax to the save.
+        Process 0 then writes the manifest and removes old checkpoints; a failure to remove them is
+        only logged. ``response`` is that of Orbax to the save.
         """
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
             crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
             files = {name: (size, crcs.get(name)) for name, size in found.items()}
-            manifest = json.dumps({"of": self._identity, "files": files}, indent=1)
-            final = f"{self._root}/{step}/{MANIFEST}"
-            partial = final if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
-            self._fs.pipe_file(partial, manifest.encode())
-            if partial != final:  # a local file is visible before it is complete
-                self._fs.mv(partial, final)
-            self._prune(step)
+            manifest = Manifest(self._identity, files, step % self._cfg.every != 0)
+            self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
+            try:
+                self._prune(step)
+            except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+                log.warning(
+                    "%s: old checkpoints cannot be removed: %s", self.directory, one_line(err)
+                )
 
     def _prune(self, newest: int) -> None:
-        """Remove the checkpoints before ``newest``, except those that the config keeps.
-
-        It keeps the last ``keep`` of those whose step is a multiple of ``every``.
-        """
+        """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones."""
         steps = [step for step in _steps(self._names()) if step <= newest]
-        kept = [step for step in sorted(steps) if step % self._cfg.every == 0]
+        kept = [step for step in sorted(steps) if self._is_permanent(step)]
         kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
         for step in set(steps) - {newest, *kept}:
             # Remove the manifest first: a half-removed checkpoint must not look complete.
             if self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
                 self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
             self._fs.rm(f"{self._root}/{step}", recursive=True)
+
+    def _is_permanent(self, step: int) -> bool:
+        """Return whether a checkpoint is complete and not temporary; reads its manifest once."""
+        if step not in self._is_kept:
+            try:
+                self._is_kept[step] = not Manifest.parse(self._manifest(step)).temporary
+            except FileNotFoundError:
+                return False
+            except ValueError:
+                return True
+        return self._is_kept[step]
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file of the directory, atomically."""
+        write_atomically(parse_location(f"{self.directory}/{name}"), text)
 
     def _manifest(self, step: int) -> str:
         return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
@@ -335,6 +371,7 @@ def _orbax(broadcast: bool = False) -> ocp.Context:
     context = ocp.Context()
     context.array.saving.array_metadata_store = None
     context.array.loading.use_load_and_broadcast = broadcast
+    context.pytree.loading.partial_load = True
     return context
 
 
@@ -342,14 +379,15 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
     Frozen parameters, adapters and the optimizer determine the structure of the saved state.
-    Dropout does not, so it may change.
+    Dropout does not, so it may change. Neither do the options of adapters if there are none.
     """
+    lora = asdict(cfg.lora) | {"targets": list(cfg.lora.targets)}
     return {
         "parameters": LAYOUT,
         "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
         "corpus": corpus.fingerprint,
         "optimizer": {"name": cfg.optimizer.name, "frozen": list(cfg.optimizer.frozen)},
-        "lora": asdict(cfg.lora) | {"targets": list(cfg.lora.targets)},
+        "lora": lora if cfg.lora.rank else {"rank": 0},
     }
 
 

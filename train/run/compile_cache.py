@@ -17,7 +17,8 @@ from pathlib import Path
 
 import jax
 
-from train.run.contract import Contract, one_line, open_filesystem
+from train.run.contract import Contract
+from train.storage import one_line, open_filesystem
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,15 @@ Variables of each process (all optional, so that a run can be started by hand)::
 import json
 import logging
 import math
-import os
-import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from train.core.config import Config, ConfigError
+from train.storage import check_path_writable, parse_location, write_atomically
+
+log = logging.getLogger(__name__)
 
 DONE = 0
 CRASHED = 1
@@ -91,81 +89,12 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 
 
 def check_writable(contract: Contract) -> None:
-    """Create the run's directories; raises ConfigError if one is not writable.
+    """Create the run's directories; raises storage.failure if one is not writable.
 
     Call this before the processes join: a process that exits later makes the others wait.
     """
     for location in (contract.run_dir, contract.checkpoints):
         check_path_writable(location)
-
-
-def check_path_writable(location: Path | str, key: str = "") -> None:
-    """Create a directory; raises ConfigError if it, or a gs://bucket/prefix, is not writable.
-
-    The error begins with the config's ``key``, if given, and the location.
-    """
-    try:
-        if isinstance(location, Path):
-            location.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=location):
-                pass
-        else:
-            _check_bucket_writable(location)
-    except OSError as err:
-        why = err.strerror or " ".join(str(err).split())
-        raise ConfigError(f"{key and key + ': '}{location}: cannot be written: {why}") from err
-
-
-def parse_location(given: str) -> Path | str:
-    """Return an absolute path, or gs://bucket/prefix without a slash at its end."""
-    if "://" in given:
-        return given.rstrip("/")
-    return Path(given).expanduser().absolute()
-
-
-@contextmanager
-def output_directory(location: Path | str) -> Iterator[Path]:
-    """Yield a local directory whose files are in ``location`` after the ``with`` block.
-
-    It is ``location`` itself if that is a path. For gs://bucket/prefix, it is a temporary directory
-    whose files are uploaded at the end.
-    """
-    if isinstance(location, Path):
-        yield location
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-        files, root = open_filesystem(location)
-        for path in Path(folder).iterdir():
-            files.put_file(str(path), f"{root}/{path.name}")
-
-
-def open_filesystem(location: Path | str) -> tuple[Any, str]:
-    """Return fsspec's file system for a directory or gs://bucket/prefix, and the path in it."""
-    # By default gcsfs requests the bucket's type from another API for each file, which is slow if
-    # that API is unreachable or credentials are missing. Standard access works for all buckets.
-    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # gcsfs raises an error when its retries fail, so its log lines about each retry are noise.
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    import fsspec  # slow to import
-
-    return fsspec.core.url_to_fs(str(location), use_listings_cache=False)
-
-
-def _check_bucket_writable(prefix: str) -> None:
-    """Write and remove an object; raises OSError for any failure."""
-    try:
-        bucket, root = open_filesystem(prefix)
-        probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
-        bucket.pipe_file(probe, b"")
-        bucket.rm_file(probe)
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
-        raise OSError(0, one_line(err)) from err
-
-
-def one_line(err: Exception) -> str:
-    """Format an error as one line: its type, and its message cut to 300 characters."""
-    return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -192,6 +121,7 @@ class Heartbeat:
         self.mfu: float | None = None
         self.memory: dict[str, int] = {}
         self._written = -HEARTBEAT_SECONDS
+        self._report = log.warning
 
     def progress(
         self,
@@ -212,7 +142,10 @@ class Heartbeat:
             self.write("running")
 
     def write(self, state: str) -> None:
-        """Replace the file now, atomically, with ``state`` and the last recorded step."""
+        """Replace the file now, atomically, with ``state`` and the last recorded step.
+
+        A run can do without this file, so a failure is only logged, the first time.
+        """
         beat = {
             "step": self.step,
             "steps": self.steps,
@@ -223,18 +156,14 @@ class Heartbeat:
             **self.memory,
             "state": state,
         }
-        write_atomically(self.path, json.dumps(beat) + "\n")
         self._written = time.monotonic()
+        try:
+            write_atomically(self.path, json.dumps(beat) + "\n")
+        except OSError as err:
+            self._report("%s: cannot be written: %s", self.path, err.strerror)
+            self._report = log.debug
 
 
 def finite_or_none(value: float | None) -> float | None:
     """Return the value, or None for infinity and NaN, which JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically, so that readers never see a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

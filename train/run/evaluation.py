@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
+from train.core import attention
 from train.core.config import Config
 from train.core.data import Corpus
 from train.core.model import Params
@@ -31,8 +32,9 @@ def evaluate_heldout(
     """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
     The batches are sharded over ``devices``, whose processes must all call this. Raises ConfigError
-    if less than one sequence is held out.
+    if less than one sequence is held out, or if they do not support the configured attention.
     """
+    attention.check(cfg)
     meta = corpus.meta
     corpus.check_heldout("")
     batches = heldout_batches(corpus, cfg, jax.NamedSharding(devices, BATCH_SPEC))

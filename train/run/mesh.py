@@ -5,7 +5,6 @@ import ipaddress
 import logging
 import os
 import socket
-import time
 from collections.abc import Sequence
 
 import jax
@@ -20,8 +19,6 @@ from train.run.contract import Contract
 
 log = logging.getLogger(__name__)
 
-LISTENER_TIMEOUT_SECONDS = 60
-"""How long to poll process 0's port; then JAX connects, and waits up to five minutes more."""
 SHUTDOWN_TIMEOUT_SECONDS = 60
 """How long an exiting process waits for the others: enough for the last writes of process 0, but
 short, because the wait delays the restart if another process has died."""
@@ -42,8 +39,6 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
     _bypass_proxies(host)
     if contract.num_processes > 1:
         _warn_about_loopback_hostname(host)
-    if contract.process_id:
-        wait_for_listener(host, int(coordinator.rpartition(":")[2]), LISTENER_TIMEOUT_SECONDS)
     # A run's environment disables this service, for trainers without it (docs/own_trainer.md).
     jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
@@ -55,22 +50,6 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
         # The coordination service has no authentication, so do not listen on all interfaces.
         coordinator_bind_address=coordinator if _is_address(host) else None,
     )
-
-
-def wait_for_listener(host: str, port: int, seconds: float) -> bool:
-    """Wait until the port accepts connections; return False after ``seconds``.
-
-    Process 0 is rarely the first to start, and after a refused connection JAX's gRPC would wait at
-    least a second before it retries (doc/connection-backoff.md of gRPC).
-    """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-            return True
-        except OSError:
-            time.sleep(0.02)
-    return False
 
 
 def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
@@ -159,6 +138,10 @@ class SaveRequest:
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
         self._sharding = jax.NamedSharding(mesh, jax.P(BATCH_AXES))
         self._pending: jax.Array | None = None
+
+    def cancel(self) -> None:
+        """Forget a pending request. All processes must call this at the same step."""
+        self._pending = None
 
     def agreed(self, call: int, requested: bool) -> bool:
         """Return whether to save now.

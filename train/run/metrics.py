@@ -4,19 +4,23 @@ A training call dispatches ``compute.steps_per_call`` steps to the devices.
 """
 
 import json
+import logging
 import math
 import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from train.run.contract import finite_or_none, write_atomically
+from train.run.contract import finite_or_none
+from train.storage import write_atomically
+
+log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 8
 """How many training calls may be dispatched but unfinished; then the process waits for the
@@ -86,13 +90,13 @@ class InFlight:
         """
         self._pending.append((step, values, heldout_loss))
 
-    def finished(self, wait: bool = False) -> list[Metrics]:
-        """Remove the finished steps from the queue and return their metrics, oldest first.
+    def finished(self, wait: bool = False) -> Iterator[Metrics]:
+        """Remove the finished steps from the queue and yield their metrics, oldest first.
 
-        With ``wait``, wait for all dispatched steps first.
+        With ``wait``, also wait for all others. Calls older than MAX_IN_FLIGHT calls are always
+        waited for.
         """
         allowed = 0 if wait else self._allowed()
-        done = []
         while self._pending and (
             len(self._pending) > allowed or self._pending[0][1]["loss"].is_ready()
         ):
@@ -103,8 +107,7 @@ class InFlight:
             ]
             if heldout_loss is not None:
                 rows[-1]["heldout_loss"] = float(heldout_loss)
-            done += self._measure(step, rows)
-        return done
+            yield from self._measure(step, rows)
 
     def _allowed(self) -> int:
         """Return how many calls may be unfinished, based on how long recent calls took."""
@@ -154,7 +157,7 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, step: int, memory_every: int = 0) -> None:
-        self._memory_every = memory_every
+        self._path, self._memory_every, self._report = path, memory_every, log.warning
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if _step(line) <= step]
@@ -166,7 +169,8 @@ class MetricsLog:
     def write(self, metrics: Metrics) -> dict[str, float]:
         """Append a step as one line of JSON, and return its values by name.
 
-        Numbers have full precision; NaN and infinity become null.
+        Numbers have full precision; NaN and infinity become null. A run can do without this file,
+        so a failure is only logged, the first time.
         """
         record = {
             name: finite_or_none(value)
@@ -175,8 +179,12 @@ class MetricsLog:
         }
         if self._memory_every and metrics.step % self._memory_every == 0:
             record |= memory()
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as err:
+            self._report("%s: cannot be written: %s", self._path, err.strerror)
+            self._report = log.debug
         return record
 
 

@@ -6,7 +6,6 @@ delays no step.
 
 import hashlib
 import logging
-import math
 import os
 import threading
 import time
@@ -17,8 +16,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from train.core.config import Config
-from train.run.contract import Contract, one_line
+from train.run.contract import Contract
 from train.run.metrics import Metrics, MetricsLog
+from train.storage import one_line
 
 log = logging.getLogger(__name__)
 
@@ -103,32 +103,23 @@ def tensorboard(cfg: Config, contract: Contract, step: int) -> Iterator[Callable
 
     ``step`` is the step after which the attempt resumes. Needs no TensorFlow.
     """
-    from tensorboardX.event_file_writer import EventsWriter
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
-    from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.record_writer import directory_check
+    from tensorboardX import SummaryWriter
 
-    directory = _tensorboard_directory(cfg, contract)
-    directory_check(directory)
     # Add the process id to the default file name, which has only host and second: another attempt
-    # could overwrite the file.
-    writer = EventsWriter(f"{directory}/events", f".{os.getpid()}")
-    # This event makes TensorBoard drop the steps of earlier attempts that this attempt repeats.
-    begin = SessionLog(status=SessionLog.START)
-    writer.write_event(Event(step=step + 1, wall_time=time.time(), session_log=begin))
-    flushed = -math.inf
+    # could overwrite the file. With purge_step, TensorBoard drops the steps of earlier attempts
+    # that this attempt repeats.
+    with SummaryWriter(
+        _tensorboard_directory(cfg, contract),
+        purge_step=step + 1,
+        flush_secs=FLUSH_SECONDS,
+        filename_suffix=f".{os.getpid()}",
+    ) as writer:
 
-    def send(record: Record) -> None:
-        nonlocal flushed
-        values = [Summary.Value(tag=k, simple_value=v) for k, v in _values(record).items()]
-        summary = Summary(value=values)
-        writer.write_event(Event(step=record["step"], wall_time=record["time"], summary=summary))
-        if time.monotonic() >= flushed + FLUSH_SECONDS:
-            writer.flush()
-            flushed = time.monotonic()
+        def send(record: Record) -> None:
+            for name, value in _values(record).items():
+                writer.add_scalar(name, value, record["step"], record["time"])
 
-    yield send
-    writer.close()
+        yield send
 
 
 @contextmanager

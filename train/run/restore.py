@@ -21,6 +21,11 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
+    return checkpoints.restore(checkpoints.latest, _abstract(cfg, devices))
+
+
+def _abstract(cfg: Config, devices: jax.sharding.Mesh | None) -> State:
+    """Return the shapes of a state, with their shardings."""
 
     def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         if devices is None:
@@ -29,8 +34,7 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
             sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
         return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
-    shapes = jax.eval_shape(partial(fresh_state, cfg))
-    return checkpoints.restore(checkpoints.latest, jax.tree.map(with_sharding, shapes))
+    return jax.tree.map(with_sharding, jax.eval_shape(partial(fresh_state, cfg)))
 
 
 def restored_params(
@@ -47,9 +51,10 @@ def restored_params(
     of another model or corpus.
     """
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
-    checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, clean_up=False)
+    checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)
     if checkpoints.latest is None:
         raise ConfigError(f"{directory}: no checkpoint there yet")
     if step is not None:
         checkpoints.select(step)
-    return load_state(checkpoints, cfg, devices)["params"]
+    params = {"params": _abstract(cfg, devices)["params"]}
+    return checkpoints.restore(checkpoints.latest, params)["params"]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.core import lora
+from train.core import attention, lora
 from train.core.config import Config, ModelConfig
 from train.core.model import Params, logits
 from train.data.tokens import Tokenizer
@@ -26,8 +26,9 @@ def generate(
     The model also sees the tokens that the tokenizer puts before a text. Generation ends early if
     it takes ``limit_seconds``, counted from the first CALL_TOKENS tokens, as these include the
     compilation. If ``params`` are sharded over several processes, all must call this, and all get
-    the text.
+    the text. Raises ConfigError if the devices do not support the configured attention.
     """
+    attention.check(cfg)
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)
     window_t = np.zeros(cfg.model.context, np.int32)
     recent = np.concatenate([tokenizer.begin, prompt])[-cfg.model.context :]

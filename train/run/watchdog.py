@@ -35,20 +35,24 @@ class Watchdog:
 
     def _watch(self) -> None:
         self._event.wait()
-        while not self._off:
+        while True:
             self._event.clear()
+            if self._off:  # only now, because clear() removes what off() has set
+                return
             if not self._event.wait(self._seconds):
                 self._end()
 
     def _end(self) -> None:
-        log.error(
-            "no step has finished for %g s (hang_after): exiting after step %d; the stacks of "
-            "all threads follow",
-            self._seconds,
-            self._heartbeat.step,
-        )
-        faulthandler.dump_traceback(sys.stderr, all_threads=True)
-        self._heartbeat.write("hung")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(HUNG)
+        try:
+            log.error(
+                "no step has finished for %g s (hang_after): exiting after step %d; the stacks of "
+                "all threads follow",
+                self._seconds,
+                self._heartbeat.step,
+            )
+            self._heartbeat.write("hung")
+            faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also if stderr is closed
+            os._exit(HUNG)

@@ -20,21 +20,15 @@ from train.core.step import (
 )
 from train.run import mesh
 from train.run.checkpoint import Checkpoints, identity
-from train.run.contract import (
-    DONE,
-    INTERRUPTED,
-    NOT_A_NUMBER,
-    Contract,
-    Heartbeat,
-    write_atomically,
-)
-from train.run.metrics import InFlight, Metrics, memory
+from train.run.contract import DONE, INTERRUPTED, NOT_A_NUMBER, Contract, Heartbeat
+from train.run.metrics import MAX_IN_FLIGHT, InFlight, Metrics, memory
 from train.run.mfu import mfu
 from train.run.report import Report
 from train.run.restore import load_state
 from train.run.sample import generate
 from train.run.trace import Tracer
 from train.run.watchdog import Watchdog
+from train.storage import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +55,15 @@ class Run:
             repr((run_identity, replace(cfg, data=DataConfig()))),
             "have a different config or corpus than process 0; push the same to all workers",
         )
-        self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, run_identity)
+        place = contract.checkpoints
+        self.checkpoints = Checkpoints(place, cfg.checkpoint, run_identity, contract.run)
         self.step = self.checkpoints.latest or 0
         self.state = load_state(self.checkpoints, cfg, devices)
         self.heldout = None
         if cfg.evaluate.every:
             self.heldout = heldout_batches(corpus, cfg, self.batch_sharding)
         self.started = self.step
+        self.diverged: int | None = None
         self.save_request = mesh.SaveRequest(devices)
         self.saved_at = time.monotonic()
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
@@ -112,11 +108,12 @@ class Run:
             heldout_loss = evaluate(self.state["params"], self.heldout, cfg)
         self.in_flight.add(self.step, values, heldout_loss)
         saving = self.due(cfg.checkpoint.every) or self.step == cfg.steps
-        if not self.report(wait=saving):
+        sampling = self.due(cfg.sample.every) and self.step < cfg.steps
+        if not self.report(wait=saving or sampling):
             return False
         if saving:
             self.save(wait=self.step == cfg.steps)
-        if self.due(cfg.sample.every) and self.step < cfg.steps:
+        if sampling:
             self.log_sample()
         return True
 
@@ -135,6 +132,7 @@ class Run:
         """Save the state. Call this only after ``report(wait=True)`` has returned True."""
         begun = time.monotonic()
         self.checkpoints.save(self.step, self.state, wait or self.cfg.checkpoint.wait)
+        self.save_request.cancel()
         self.saved_at = time.monotonic()
         self.save_seconds += self.saved_at - begun
 
@@ -143,12 +141,13 @@ class Run:
         return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
-        """Record the metrics of finished steps; return False at the first step that is not finite.
+        """Record the metrics of finished steps; return False if the run must end as diverged.
 
-        With ``wait``, include all dispatched steps. All processes get the same metrics, so they
-        agree on whether the run has diverged.
+        With ``wait``, include all dispatched steps. All processes get the same metrics, but see
+        them at different times. They return False at the same call: after a ``wait``, or when no
+        process can still have a step in flight that is not finite.
         """
-        for metrics in self.in_flight.finished(wait):
+        for metrics in self.in_flight.finished(wait) if self.diverged is None else ():
             rates = metrics.tokens_per_second, metrics.mfu
             self.heartbeat.progress(metrics.step, metrics.loss, *rates, memory)
             self.watchdog.step_finished()
@@ -159,8 +158,12 @@ class Run:
                 log.error(
                     "step %d: loss, gradient or parameters are not finite; not saved", metrics.step
                 )
-                return False
-        return True
+                self.diverged = metrics.step
+                break
+        if self.diverged is None:
+            return True
+        seen_by_all = self.diverged + MAX_IN_FLIGHT * self.cfg.compute.steps_per_call
+        return not wait and self.step < seen_by_all
 
     def with_waits(self, metrics: Metrics) -> Metrics:
         """Add to a step's metrics the seconds spent on starting or on waiting for saves before it.

@@ -1,0 +1,124 @@
+"""What is temporary at the start of a run is exit code 1, which the fleet retries, not 2."""
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from train.__main__ import main
+from train.data import hub
+from train.run.contract import BAD_CONFIG, CRASHED
+
+REFUSED = [FileNotFoundError("b/model"), PermissionError("b"), OSError("Forbidden: b\nno access")]
+OUTAGES = [ConnectionError("no route"), TimeoutError(), OSError(errno.EIO, "Input/output error")]
+IN_A_BUCKET = [
+    "checkpoint.directory=gs://b/run",
+    "data.tokenizer=gs://b/tokenizer.json",
+    "data.text=gs://b/*.txt",
+    "init_from=gs://b/model",
+]
+
+
+class HttpError(Exception):
+    """Stands in for gcsfs.retry.HttpError."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"status {code}")
+        self.code = code
+
+
+@pytest.fixture
+def start(config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Start a run with overrides, and return its exit code."""
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> int:
+        try:
+            return main(["run", str(config_file), *words])
+        except SystemExit as end:
+            return int(end.code or 0)
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    return run
+
+
+def failing(err: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise err
+
+    return fail
+
+
+@pytest.mark.parametrize("word", IN_A_BUCKET)
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([*REFUSED, HttpError(401)], BAD_CONFIG),
+        ([*OUTAGES, HttpError(503), HttpError(429)], CRASHED),
+    ],
+    ids=["refused", "outage"],
+)
+def test_only_what_is_missing_or_forbidden_in_a_bucket_is_a_bad_config(
+    start: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    word: str,
+    errors: list[Exception],
+    code: int,
+):
+    there = fsspec.core.url_to_fs
+    for err in errors:
+        monkeypatch.setattr(
+            fsspec.core,
+            "url_to_fs",
+            lambda url, err=err, **options: (
+                failing(err)() if url.startswith("gs://") else there(url, **options)
+            ),
+        )
+        assert start(word) == code, err
+        [line] = [line for line in capsys.readouterr().err.splitlines() if "gs://b" in line]
+        assert line.startswith("train: ")
+
+
+@pytest.mark.parametrize(
+    ("err", "code"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), BAD_CONFIG),
+        (OSError(errno.ENOSPC, "No space left on device"), CRASHED),
+        (OSError(errno.ESTALE, "Stale file handle"), CRASHED),
+    ],
+)
+def test_only_a_directory_that_is_not_ours_is_a_bad_config(
+    start: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    err: OSError,
+    code: int,
+):
+    monkeypatch.setattr(tempfile, "TemporaryFile", failing(err))
+    assert start() == code
+    assert f"/run: cannot be written: {err.strerror}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["data.tokenizer=owner/name", "init_from=owner/name"])
+def test_an_unreachable_hub_is_no_bad_config(
+    start: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    word: str,
+):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    assert hub.is_repository("owner/name")
+    away = LocalEntryNotFoundError("the hub cannot be reached")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(away))
+    assert start(word) == CRASHED
+    assert "owner/name is no file or directory here, and cannot be" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""The watchdog ends a run that hangs, also if nothing can be written."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train.run import watchdog
+from train.run.contract import HUNG, Heartbeat
+from train.run.watchdog import Watchdog
+
+
+class Ended(BaseException):
+    """Stands in for the end of the process."""
+
+
+def end(code: int) -> None:
+    raise Ended(code)
+
+
+@pytest.mark.parametrize("broken", ["dump_traceback", "write"])
+def test_a_hanging_run_exits_although_its_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "_exit", end)
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    where = watchdog.faulthandler if broken == "dump_traceback" else heartbeat
+    monkeypatch.setattr(where, broken, full)
+    with pytest.raises(Ended) as ended:
+        Watchdog(0, heartbeat)._end()
+    assert ended.value.args == (HUNG,)
+
+
+def test_off_at_any_moment_stops_the_countdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    dog = Watchdog(0, Heartbeat(tmp_path, steps=9))
+    dog._seconds = 0.01
+
+    class Racing(threading.Event):
+        def clear(self) -> None:
+            dog.off()
+            super().clear()
+
+    monkeypatch.setattr(os, "_exit", end)
+    dog._event = Racing()
+    dog.step_finished()
+    dog._watch()

@@ -1,0 +1,117 @@
+"""Files and directories on disk or in a bucket."""
+
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from train.strict import ConfigError
+
+REFUSED = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+REFUSED_STATUS = (400, 401, 403, 404)
+
+
+class UnavailableError(Exception):
+    """Failure that the next attempt may not have, such as an outage; the message is one line."""
+
+
+def failure(where: str, err: Exception) -> ConfigError | UnavailableError:
+    """Return the error to raise for an error of a file system; its message begins with ``where``.
+
+    It is a ConfigError if the config names something that is missing or forbidden.
+    """
+    why = getattr(err, "strerror", None) or one_line(err)
+    return (ConfigError if _is_refused(err) else UnavailableError)(f"{where}: {why}")
+
+
+def _is_refused(err: Exception) -> bool:
+    # gcsfs raises HttpError with a code, or OSError without an errno for status 403. The hub's
+    # errors have the response; its LocalEntryNotFoundError, for an outage, is a FileNotFoundError.
+    status = getattr(err, "code", None) or getattr(
+        getattr(err, "response", None), "status_code", None
+    )
+    is_refused = type(err) in REFUSED or str(err).startswith("Forbidden: ")
+    return is_refused or status in REFUSED_STATUS
+
+
+def one_line(err: Exception) -> str:
+    """Format an error as one line: its type, and its message cut to 300 characters."""
+    return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
+
+
+def parse_location(given: str) -> Path | str:
+    """Return an absolute path, or gs://bucket/prefix without a slash at its end."""
+    if "://" in given:
+        return given.rstrip("/")
+    return Path(given).expanduser().absolute()
+
+
+def open_filesystem(location: Path | str) -> tuple[Any, str]:
+    """Return fsspec's file system for a directory or gs://bucket/prefix, and the path in it."""
+    # By default gcsfs requests the bucket's type from another API for each file, which is slow if
+    # that API is unreachable or credentials are missing. Standard access works for all buckets.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # gcsfs raises an error when its retries fail, so its log lines about each retry are noise.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    import fsspec  # slow to import
+
+    return fsspec.core.url_to_fs(str(location), use_listings_cache=False)
+
+
+def write_atomically(location: Path | str, content: str | bytes) -> None:
+    """Replace a file or an object, so that readers never see a part of it."""
+    content = content.encode() if isinstance(content, str) else content
+    if isinstance(location, str):
+        files, path = open_filesystem(location)
+        files.pipe_file(path, content)
+        return
+    location.parent.mkdir(parents=True, exist_ok=True)
+    partial = location.with_name(f".{location.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(location)
+
+
+def check_path_writable(location: Path | str, key: str = "") -> None:
+    """Create a directory, and check that it, or a gs://bucket/prefix, is writable.
+
+    Raises the error of ``failure``, which begins with the config's ``key``, if given, and the
+    location.
+    """
+    try:
+        if isinstance(location, Path):
+            location.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=location):
+                return
+        bucket, root = open_filesystem(location)
+        probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
+        bucket.pipe_file(probe, b"")
+        bucket.rm_file(probe)
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        raise failure(f"{key and key + ': '}{location}: cannot be written", err) from err
+
+
+@contextmanager
+def output_directory(location: Path | str) -> Iterator[Path]:
+    """Yield a local directory whose files are in ``location`` after the ``with`` block.
+
+    It is ``location`` itself if that is a path. For gs://bucket/prefix, it is a temporary directory
+    whose files are uploaded at the end.
+    """
+    if isinstance(location, Path):
+        yield location
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+        files, root = open_filesystem(location)
+        for path in Path(folder).iterdir():
+            files.put_file(str(path), f"{root}/{path.name}")
