@@ -1,5 +1,6 @@
 """setup.yml locks packages of the user's own, without machines."""
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,9 +20,10 @@ def setup(local_api, tmp_path):
     (tmp_path / "mine.in").write_text("apple\n")
     environment = environment_of(local_api) | variables(tmp_path / "index")
 
-    def run(*words: str, tags: str = "lock", **variables: str):
+    def run(*words: str, tags: str = "lock", inventory: str = "inventory/local", **variables: str):
         given = ("-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", *words)
-        return play({**environment, **variables}, "setup.yml", "--tags", tags, *given)
+        words = ("--tags", tags, *given)
+        return play({**environment, **variables}, "setup.yml", *words, inventory=inventory)
 
     return run
 
@@ -93,6 +95,22 @@ def test_one_worker_after_the_other_updates_a_lock_file_once(
     assert done.returncode == code, flat(done)
     assert flat(done).count("demo-w") > 1
     assert asked.count(f"/{package}/") == 1
+
+
+@pytest.mark.parametrize(("package", "code"), [("fig", 0), ("quince", 2)])
+def test_workers_with_other_packages_have_a_lock_file_of_their_own(setup, tmp_path, package, code):
+    publish(tmp_path / "index", "fig", "1.0")
+    inventory = tmp_path / "hosts.json"
+    extras = {"a-w0": [], "b-w0": [package], "c-w0": [], "d-w0": [package]}
+    hosts = {host: {"worker_extras": extra} for host, extra in extras.items()}
+    inventory.write_text(json.dumps({"tpu": {"hosts": hosts}}))
+
+    done = setup("-e", "tpu=", inventory=str(inventory))
+
+    assert done.returncode == code, flat(done)
+    assert (tmp_path / "mine.lock").exists()
+    assert len(list(tmp_path.glob("mine-*.lock"))) == (1 if code == 0 else 0)
+    assert flat(done).count("changed=1") == (2 if code == 0 else 1)
 
 
 def test_the_tag_of_another_role_locks_nothing(setup):

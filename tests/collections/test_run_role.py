@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import yaml
+
 from harness.playbooks import ROOT
 
 SHARED = ROOT / "playbooks/group_vars/all.yml"
@@ -33,6 +36,48 @@ def test_output_goes_to_the_bucket_if_there_is_one(tmp_path):
     ]
 
     evaluated(tmp_path, "outputs_location", cases)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the groups of files")
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [("accel*", "SupplementaryGroups=44 107"), ("none*", None), (None, None)],
+)
+def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    for name, gid, mode in (
+        ("accel0", 107, 0o660),
+        ("accel1", 44, 0o660),
+        ("accel2", 107, 0o660),
+        ("accel3", 5, 0o600),
+        ("accel4", 0, 0o660),
+        ("other", 6, 0o660),
+    ):
+        (devices / name).touch()
+        os.chown(devices / name, 0, gid)
+        (devices / name).chmod(mode)
+    tasks = yaml.safe_load((ROOT / "roles/run/tasks/main.yml").read_text())
+    [find] = [task for task in tasks if "ansible.builtin.find" in task]
+    template = {
+        "src": str(ROOT / "roles/run/templates/tpufleet-jupyter.service.j2"),
+        "dest": str(tmp_path / "unit"),
+        "mode": "0644",
+    }
+    variables = {
+        "run_device_glob": f"{devices}/{pattern}" if pattern else "",
+        "run_shared_dir": "/mnt/shared",
+        "__run_user": "tpufleet",
+    }
+    tasks = [find, {"ansible.builtin.template": template}]
+    play = {"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}
+
+    done = played(tmp_path, json.dumps([play]), "-i", "localhost,", "-c", "local")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    unit = (tmp_path / "unit").read_text().splitlines()
+    assert [each for each in unit if "Groups" in each] == ([line] if line else [])
+    assert "WorkingDirectory=~" in unit
 
 
 def evaluated(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:

@@ -1,15 +1,47 @@
 """tunnel.yml, as far as it goes without a worker."""
 
 import json
+import os
+
+import pytest
 
 from harness.playbooks import flat, play
 
 
-def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, tmp_path):
-    inventory = tmp_path / "hosts.json"
-    worker = {"demo-w0": {"ansible_connection": "local"}}
-    inventory.write_text(json.dumps({"tpu": {"hosts": worker}}))
-    done = play(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=str(inventory))
+@pytest.fixture
+def inventory(tmp_path) -> str:
+    """The path of an inventory with one worker, which is this computer."""
+    file = tmp_path / "hosts.json"
+    worker = {"demo-w0": {"ansible_connection": "local", "ansible_become": False}}
+    file.write_text(json.dumps({"tpu": {"hosts": worker}}))
+    return str(file)
+
+
+def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inventory):
+    done = play(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=inventory)
     assert done.returncode != 0
     assert "open=zoo: expected jupyter or tensorboard" in flat(done)
     assert "changed=0" in flat(done)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "error"),
+    [
+        ("", 3, "jupyterlab is not in the Python environment. Add it to worker_extras"),
+        ("x: No such file", 127, "does not run (x: No such file). Install it: ansible-playbook"),
+        ("none. Create it: ansible-playbook setup.yml", 1, "none. Create it: ansible-playbook"),
+    ],
+)
+def test_root_runs_no_code_of_the_environment_or_the_release(
+    environment, inventory, tmp_path, said, code, error
+):
+    tool = tmp_path / "runuser"
+    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho "{said}" >&2\nexit {code}\n')
+    tool.chmod(0o755)
+    environment |= {"PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
+
+    done = play(environment, "playbooks/tunnel.yml", "-e", "open=jupyter", inventory=inventory)
+
+    assert error in flat(done)
+    asked = (tmp_path / "asked").read_text()
+    assert asked.startswith("--user=tpufleet -- /opt/tpufleet/bin/tpufleet-python -c")

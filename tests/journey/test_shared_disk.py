@@ -55,6 +55,10 @@ def mounted(fleet: Fleet, worker: str) -> str:
     return fleet.on(worker, "sh", "-c", look).strip()
 
 
+def label(fleet: Fleet) -> str:
+    return fleet.on("pod-w0", "e2label", "/dev/disk/by-id/google-corpus").strip()
+
+
 def test_setup_says_how_to_fill_an_empty_shared_disk(fleet):
     done = setup(fleet)
     assert done.code
@@ -66,7 +70,11 @@ def test_setup_says_how_to_fill_an_empty_shared_disk(fleet):
 def test_a_dry_run_changes_nothing(fleet, corpus):
     done = fill(fleet, "-e", f"source={corpus}", "--check")
     assert done.code == 0, done.output
-    for task in ("Attach the disk for writing", "Attach the disk read-only"):
+    for task in (
+        "Detach the disk from all its TPUs",
+        "Attach the disk for writing",
+        "Attach the disk read-only",
+    ):
         assert re.search(f"would change  {task} +localhost", done.output)
     again = setup(fleet)
     assert "is empty and read-only" in again.output
@@ -104,6 +112,22 @@ def test_a_disk_in_use_stays_as_it_is(fleet, corpus):
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
 
 
+def test_an_active_run_keeps_the_disk_and_its_mount(fleet, corpus):
+    made = "mkdir -p /etc/tpufleet/runs/mine && echo {} >/etc/tpufleet/runs/mine/launch.json"
+    fleet.on("pod-w1", "sh", "-c", f"{made} && systemd-run --unit=tpufleet-run@mine sleep 600")
+    try:
+        filling = fill(fleet, "-e", f"source={corpus}")
+        unmounting = setup(fleet, "-e", '{"mounts": []}', "--limit", "pod-w1")
+    finally:
+        end = "systemctl stop tpufleet-run@mine && rm -r /etc/tpufleet/runs/mine"
+        fleet.on("pod-w1", "sh", "-c", end)
+
+    assert "run mine is active on pod-w1, which has the disk corpus" in filling.output
+    assert "run mine is active and may use what setup must unmount" in unmounting.output
+    assert filling.code and unmounting.code
+    assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
+
+
 def test_a_command_adds_to_the_disk_and_it_is_mounted_again(fleet):
     done = fill(fleet, "-e", '{"command": "echo more > note"}')
     assert done.code == 0, done.output
@@ -117,10 +141,15 @@ def test_a_fill_that_failed_leaves_the_disk_to_its_repetition(fleet):
     failed = fill(fleet, "-e", '{"command": "echo half > half; exit 3"}')
     assert failed.code
     assert fleet.on("pod-w1", "sh", "-c", "ls /dev/disk/by-id").strip() == ""
+    assert label(fleet) == "tpufleet-filling"
+    created = fleet.play("playbooks/create.yml")
+    assert created.code
+    assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in created.output
 
     done = fill(fleet, "-e", '{"command": "cp half whole"}')
     assert done.code == 0, done.output
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/whole") == "half\n"
+    assert label(fleet) == "corpus"
 
 
 def test_a_disk_is_not_detached_from_workers_that_were_not_asked(fleet, corpus):

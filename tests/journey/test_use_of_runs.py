@@ -93,7 +93,7 @@ def test_export_brings_the_parameters_even_after_the_tpu_is_gone(fleet, tmp_path
 
     before = export("before")
     left = fleet.on("demo-w0", "ls", "-A", "/var/lib/tpufleet/runs/mine")
-    assert ".export" not in left.split()
+    assert ".export" not in left
     fleet.must_play("playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
     gone = fleet.play("playbooks/sample.yml", "-e", "run=mine")
     assert gone.code != 0

@@ -5,19 +5,16 @@ saved after SIGTERM would count as crashed. Python 3.9, standard library.
 """
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 from typing import NamedTuple
 
+from trainer_end import CRASH_GRACE, EXIT_GRACE, die_of
 from worker.contract import DONE, SAVED
 
-CRASH_GRACE = 20  # seconds that the other ranks may take to exit after one has failed
-EXIT_GRACE = 15  # seconds to wait until other ranks exit by themselves after one has saved
-ALONE_SECONDS = 1  # seconds after which a signal is sent to the ranks if they have not received it
-_STOP = (signal.SIGTERM, signal.SIGINT)
+_STOP = {signal.SIGTERM, signal.SIGINT}
 
 
 class Place(NamedTuple):
@@ -64,18 +61,16 @@ def torch_variables(place, local, count, environ):
 class Ranks:
     """The ranks of this worker: child processes in the process group of this process.
 
-    systemd and the program ``attempt`` send SIGTERM to the whole group. Then the ranks have
-    received it, and a second SIGTERM would interrupt them while they save. To detect this, there is
-    an idle child, the witness, which a signal to the group ends, too.
+    systemd and the program ``attempt`` send SIGTERM to the whole group, so this process only notes
+    it: a second SIGTERM would interrupt the ranks while they save.
 
     ``command`` is the trainer's command, ``environments`` has the variables of each rank.
     """
 
     def __init__(self, command, environments):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *_STOP})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP | {signal.SIGCHLD})
         self.asked = False  # the ranks have received SIGTERM or SIGINT
-        self.term_at = self.kill_at = self.pass_on_at = float("inf")
-        self.passed_on = signal.SIGTERM
+        self.term_at = self.kill_at = float("inf")
         self.first_failed = None
         self.running = {}
         self.codes = {}
@@ -85,20 +80,20 @@ class Ranks:
                 env=environment,
                 preexec_fn=accept_signals,  # noqa: PLW1509 - this process has no threads
             )
-        self.witness = Witness()  # started last: a signal that it receives has reached all ranks
 
     def wait(self):
         """Wait for all ranks; return the exit code, or end by the signal of the first failure."""
+        if signal.sigpending() & _STOP:
+            # It has not reached the ranks that were started later, and nothing is trained yet.
+            self.send(signal.SIGKILL)
+            return SAVED
         while self.running:
             now = time.monotonic()
             self.send_due_signals(now)
-            due = min(self.term_at, self.kill_at, self.pass_on_at) - now
-            received = signal.sigtimedwait({signal.SIGCHLD, *_STOP}, max(0.01, min(due, 60)))
-            if received and received.si_signo in _STOP:
-                self.passed_on = received.si_signo
-                self.pass_on_at = time.monotonic() + ALONE_SECONDS
+            due = min(self.term_at, self.kill_at) - now
+            received = signal.sigtimedwait(_STOP | {signal.SIGCHLD}, max(0.01, min(due, 60)))
+            self.asked = self.asked or bool(received and received.si_signo in _STOP)
             self.collect()
-        self.witness.end()
         return self.exit_code()
 
     def collect(self):
@@ -122,22 +117,14 @@ class Ranks:
 
     def send_due_signals(self, now):
         """Send the signals whose time has come; SIGTERM only once."""
-        if now >= self.pass_on_at:
-            self.pass_on_at = float("inf")
-            self.ask(self.passed_on)
         if now >= self.term_at:
             self.term_at = float("inf")
-            self.ask(signal.SIGTERM)
+            if not self.asked:
+                self.asked = True
+                self.send(signal.SIGTERM)
         if now >= self.kill_at:
             self.kill_at = float("inf")
             self.send(signal.SIGKILL)
-
-    def ask(self, number):
-        """Send SIGTERM or SIGINT (``number``) to the ranks, unless they have received one."""
-        if not self.asked:
-            self.asked = True
-            if not self.witness.is_gone():
-                self.send(number)
 
     def send(self, number):
         """Send a signal to all ranks that run."""
@@ -165,37 +152,9 @@ class Ranks:
         return 1
 
 
-class Witness:
-    """An idle child process, which ends at SIGTERM, at SIGINT, or when this process has ended."""
-
-    def __init__(self):
-        pipe, self.lifeline = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.lifeline)
-            for number in _STOP:
-                signal.signal(number, signal.SIG_DFL)
-            accept_signals()
-            os.read(pipe, 1)
-            os._exit(0)
-        os.close(pipe)
-
-    def is_gone(self):
-        """Return whether the child has ended, by a signal that all ranks have also received."""
-        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.pid = 0
-        return not self.pid
-
-    def end(self):
-        """End the child."""
-        os.close(self.lifeline)
-        if self.pid:
-            os.waitpid(self.pid, 0)
-
-
 def accept_signals():
     """Unblock the signals that this launcher blocks, in a child that has inherited the mask."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *_STOP})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP | {signal.SIGCHLD})
 
 
 def ending(code):
@@ -206,13 +165,3 @@ def ending(code):
 def report(text):
     """Write a line to the run's log."""
     sys.stderr.write(f"tpufleet_launch: {text}\n")
-
-
-def die_of(number):
-    """End this process by a rank's signal, which systemd then reports, without a core dump."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
-    time.sleep(1)

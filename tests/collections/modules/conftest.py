@@ -1,5 +1,6 @@
 """What the tests of modules share."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,3 +11,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import python
 def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test leave on this computer what it has seen of environments."""
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "seen-since-boot")
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl, first in PATH, that shows no active run. A test may replace its text."""
+    program = tmp_path / "tools/systemctl"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program

@@ -312,3 +312,16 @@ def test_packages_are_compiled_without_their_own_tests(tmp_path):
 
     compiled = [path.relative_to(package).parent.parent for path in package.rglob("*.pyc")]
     assert sorted(map(str, compiled)) == [".", "attestations"]
+
+
+def test_root_runs_no_code_of_a_package_while_it_compiles_the_bytecode(tmp_path, index, make):
+    env = make(ENV_A, index.add("apple"))
+    shutil.rmtree(library(env) / "__pycache__")
+    (library(env) / "evil.pth").write_text(
+        f"import pathlib; pathlib.Path('{tmp_path}/ran').touch()"
+    )
+
+    compile_bytecode(env)
+
+    assert list(library(env).glob("__pycache__/apple.*.pyc"))
+    assert not (tmp_path / "ran").exists()

@@ -212,8 +212,7 @@ def test_a_proof_that_takes_too_long_is_ended_with_its_children(env, tmp_path):
     [
         ('{"proof": "none", "devices": 4}', "none", True),
         ('{"proof": "none", "devices": 4}', "jax", False),
-        ('{"jax": "0.12.0", "devices": 4}', "jax", True),
-        ('{"jax": "0.12.0", "devices": 4}', "torch_xla", False),
+        ('{"jax": "0.12.0", "devices": 4}', "jax", False),
         ("[]", "jax", False),
         ("", "jax", False),
     ],

@@ -38,7 +38,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
     image_problem,
-    is_same_launch,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import checked_image
 from hypothesis import given
@@ -176,24 +175,6 @@ def test_an_image_needs_a_command():
 
 def test_the_image_is_part_of_a_launch_s_identity():
     assert process(image=NAME).identity() != process().identity()
-
-
-def test_a_launch_of_an_older_version_had_no_image(paths):
-    alone = process()
-    launched = {
-        "format": 3,
-        "process_id": alone.process_id,
-        "python_env": alone.python_env,
-        "release": alone.spec.release,
-        "command": list(alone.spec.command),
-        "checkpoints": alone.spec.checkpoints,
-    }
-    folder = paths.run_dir(alone.spec.run)
-    folder.mkdir(parents=True)
-    (folder / "config.yml").write_text(alone.spec.config)
-
-    assert is_same_launch(alone, launched, paths)
-    assert not is_same_launch(process(image=NAME), launched, paths)
 
 
 def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():

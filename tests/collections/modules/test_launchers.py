@@ -270,16 +270,24 @@ def test_torch_ends_the_other_ranks_when_one_has_failed(tmp_path, started):
     assert [(tmp_path / f"terms-{rank}").read_text() for rank in (0, 2)] == ["1", "1"]
 
 
-@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["to the group", "to the launcher"])
-def test_each_rank_receives_one_sigterm(tmp_path, started, send):
+def test_each_rank_receives_one_sigterm(tmp_path, started):
     words = ("torch", "--processes", "2", "--", "python", "-c", COUNT_TERM)
     started.append(launch(tmp_path, *words))
     wait_for(tmp_path / "0", tmp_path / "1")
 
-    send(started[0].pid, signal.SIGTERM)
+    os.killpg(started[0].pid, signal.SIGTERM)
 
     assert ended(started[0]) == (75, "", "")
     assert [(tmp_path / f"terms-{rank}").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_a_stop_while_the_ranks_are_started_loses_nothing_and_leaves_none(tmp_path, started):
+    stops_all = "test $RANK = 0 && { trap '' TERM; kill -TERM 0; }; exec sleep 60"
+    words = ("torch", "--processes", "100", "--", "sh", "-c", stops_all)
+    started.append(launch(tmp_path, *words))
+
+    assert ended(started[0]) == (75, "", "")
+    assert_is_gone(started[0].pid)
 
 
 def test_nothing_is_left_when_the_launcher_is_killed_with_its_group(tmp_path, started):
@@ -289,8 +297,12 @@ def test_nothing_is_left_when_the_launcher_is_killed_with_its_group(tmp_path, st
     os.killpg(started[0].pid, signal.SIGKILL)
 
     assert ended(started[0])[0] == -signal.SIGKILL
+    assert_is_gone(started[0].pid)
+
+
+def assert_is_gone(group: int) -> None:
     deadline = time.monotonic() + 30
-    while group_exists(started[0].pid):
+    while group_exists(group):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

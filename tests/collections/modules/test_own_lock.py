@@ -138,6 +138,18 @@ def test_what_cannot_be_locked_is_one_line_with_the_command_and_changes_no_lock(
     assert desk.lock.read_text() == before
 
 
+def test_an_error_masks_passwords_of_an_index_that_this_computer_s_environment_names(
+    desk, monkeypatch
+):
+    monkeypatch.setenv("UV_INDEX", "http://user:hunter2hunter2@[broken/simple")
+
+    with pytest.raises(LockError, match="cannot be locked") as error:
+        desk.make()
+
+    assert "********" in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
 def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_ones_own(desk, monkeypatch):
     wheels = desk.file.with_name("wheels")
     desk.file.write_text("quince\n")

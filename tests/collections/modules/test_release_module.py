@@ -12,7 +12,7 @@ from tests.collections.running_modules import run_module
 
 
 @pytest.fixture
-def push(tmp_path):
+def push(tmp_path, systemctl):
     """Push what was sent; ``push.name`` is the release's name."""
     incoming = tmp_path / "incoming"
     name = stage_code(write_code(tmp_path / "code"), incoming)
@@ -94,3 +94,20 @@ def test_current_is_the_release_that_was_pushed_last(push, tmp_path):
     assert push()["changed"]
     assert current.resolve().name == push.name
     assert list(push.releases.parent.glob(".*")) == []
+
+
+def test_without_an_answer_of_systemd_no_release_is_removed(push, systemctl):
+    old = {f"{number:016x}" for number in range(3)}
+    for name in old:
+        (push.releases / name).mkdir(parents=True)
+    systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
+
+    told = push(kept=0)
+
+    assert told["failed"]
+    assert "Failed to connect to bus" in told["msg"]
+    assert names(push.releases) == {push.name, *old}
+    systemctl.write_text("#!/bin/sh\n")
+    (push.releases / push.name / MANIFEST).unlink()
+    assert push(kept=0)["changed"]
+    assert names(push.releases) == {push.name}

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     COMPLETE,
     env_id,
+    measure,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
     MANIFEST,
@@ -24,7 +26,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.user_process 
     MOST_OUTPUT,
     run_as_user,
 )
-from ansible_collections.tpufleet.core.plugins.modules import run_command
 
 from harness.valid_record import launch_fields, launch_spec, process
 from tests.collections.running_modules import run_module
@@ -53,7 +54,7 @@ class Worker:
         self.env = self.root / "envs" / env_id("ab" * 32, minor)
         (self.env / "bin").mkdir(parents=True)
         (self.env / "bin/python").symlink_to(sys.executable)
-        (self.env / COMPLETE).write_text("{}")
+        (self.env / COMPLETE).write_text(json.dumps(measure(self.env)))
         code = folder / "code"
         code.mkdir()
         (code / "show.py").write_text(SHOW)
@@ -88,7 +89,7 @@ class Worker:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systemctl: Path) -> Worker:
     found = Worker(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return found
@@ -135,10 +136,10 @@ def test_a_held_device_is_blamed_on_the_run_of_its_chip(tmp_path, monkeypatch, c
         paths.unit_dir(name).mkdir(parents=True)
         launch = {"spec": launch_spec(run=name, chip=number).to_json()}
         (paths.unit_dir(name) / "launch.json").write_text(json.dumps(launch))
-    monkeypatch.setattr(run_command, "active_runs", lambda: ["early", "late"])
-    monkeypatch.setattr(run_command, "holders", lambda glob, chip: ["python (pid 7) holds it"])
+    monkeypatch.setattr(run_start, "active_runs", lambda: ["early", "late"])
+    monkeypatch.setattr(run_start, "holders", lambda glob, chip: ["python (pid 7) holds it"])
 
-    found = run_command.device_problem(process(chip=chip), "/dev/accel*", paths)
+    found = run_start.held_device(process(chip=chip), "/dev/accel*", paths)
 
     assert found.startswith(f"run {blamed} holds the devices (python (pid 7) holds it). Stop it")
 

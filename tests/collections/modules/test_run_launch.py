@@ -25,10 +25,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
+    process_of,
     status,
     usable_cache,
 )
-from ansible_collections.tpufleet.core.plugins.modules.run import process_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,15 +180,15 @@ def test_a_run_on_one_chip_sees_no_other():
     assert "TPU_VISIBLE_CHIPS" not in environment(LAUNCH, PATHS, {})
 
 
-def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_no_environment():
+def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_nothing_secret():
     content = json.loads(launch_file(LAUNCH))
 
     summary = launch_summary(content)
 
     assert content["spec"] == LAUNCH.spec.to_json()
     assert (summary["attempt"], summary["process_id"]) == (3, 1)
-    assert summary["identity"] == LAUNCH.identity()
-    assert not {"env", "config", "spec"} & set(summary)
+    assert not {"env", "config", "spec", "identity"} & set(summary)
+    assert launch_summary({}) == {}
 
 
 def test_a_launch_that_could_not_be_read_again_is_refused():
@@ -214,54 +214,16 @@ def test_a_process_that_is_not_of_the_launch_is_refused(params, problem):
         process_of(asked, PATHS)
 
 
-def test_the_summary_of_an_older_versions_launch_is_what_it_wrote():
-    older = {"identity": "x", "attempt": 2, "release": "r", "chip": -1}
+def test_a_launch_is_compared_by_its_identity(tmp_path):
+    paths = PATHS._replace(etc=tmp_path)
+    seen = {"active": True, "state": "training"}
+    paths.unit_dir("mine").mkdir(parents=True)
+    assert status(LAUNCH, seen, paths) == "other"
 
-    assert launch_summary(older) == older
+    (paths.unit_dir("mine") / "launch.json").write_text(launch_file(LAUNCH))
 
-
-def older_launch(**fields) -> dict:
-    """Return what the version before LaunchSpec wrote to launch.json of this launch."""
-    return {
-        "identity": "of another kind",
-        "attempt": 2,
-        "release": LAUNCH.spec.release,
-        "python_env": LAUNCH.python_env,
-        "command": list(LAUNCH.spec.command),
-        "process_id": 1,
-        "checkpoints": LAUNCH.spec.checkpoints,
-    } | fields
-
-
-@pytest.mark.parametrize(
-    ("fields", "config", "is_same"),
-    [
-        ({}, LAUNCH.spec.config, True),
-        ({}, "steps: 11\n", False),
-        ({}, None, False),
-        ({"release": "f" * 16}, LAUNCH.spec.config, False),
-        ({"command": ["other"]}, LAUNCH.spec.config, False),
-    ],
-)
-def test_a_run_that_an_older_version_launched_is_compared_by_its_main_fields(
-    tmp_path, fields, config, is_same
-):
-    paths = PATHS._replace(state=tmp_path)
-    paths.run_dir("mine").mkdir(parents=True)
-    if config is not None:
-        (paths.run_dir("mine") / "config.yml").write_text(config)
-    launched = launch_summary(older_launch(**fields))
-    seen = {"launched": launched, "active": True, "state": "training"}
-
-    assert status(LAUNCH, seen, paths) == ("running" if is_same else "other")
-
-
-def test_a_run_of_this_version_is_compared_by_its_identity():
-    launched = launch_summary(json.loads(launch_file(LAUNCH)))
-    seen = {"launched": launched, "active": True, "state": "training"}
-
-    assert status(LAUNCH, seen, PATHS) == "running"
-    assert status(changed(env={}), seen, PATHS) == "other"
+    assert status(LAUNCH, seen, paths) == "running"
+    assert status(changed(env={}), seen, paths) == "other"
 
 
 def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):

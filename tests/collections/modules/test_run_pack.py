@@ -37,7 +37,8 @@ def paths(tmp_path):
 
 
 def launched(paths, command):
-    launch = {"checkpoints": str(paths.state.parent / "checkpoints"), "command": command}
+    spec = {"checkpoints": str(paths.state.parent / "checkpoints"), "command": command}
+    launch = {"spec": spec, "identity": "of-secrets"}
     (paths.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
 
 
@@ -61,6 +62,15 @@ def test_a_bundle_describes_the_worker_without_its_environment(paths):
 
     assert {"mine/unit.txt", "mine/disks.txt", "mine/devices.txt"} <= set(names)
     assert not [name for name in names if "environment" in name]
+
+
+def test_a_bundle_has_nothing_from_which_a_secret_could_be_guessed(paths):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        pack(ASKED | {"bundle": True}, paths, archive)
+
+    assert OWN[-1].encode() in file.getvalue()
+    assert b"of-secrets" not in file.getvalue()
 
 
 def test_checkpoints_are_brought_when_asked_for(paths):

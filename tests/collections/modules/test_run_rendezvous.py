@@ -128,6 +128,21 @@ def workers(tmp_path, attempt):
             process.wait()
 
 
+def trainer_of(process: subprocess.Popen[bytes]) -> int:
+    """Return the process id of a unit's trainer."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0])
+
+
+def stop(workers: Workers) -> None:
+    """Send SIGTERM to the units and their trainers, as systemd does."""
+    trainers = [trainer_of(process) for process in workers.started.values()]
+    for process in workers.started.values():
+        process.terminate()
+    for trainer in trainers:
+        os.kill(trainer, signal.SIGTERM)
+
+
 def test_no_worker_starts_before_all_have_arrived(workers):
     workers.start(2, TOUCH.format(""))
     workers.start(0, TOUCH.format(""))
@@ -399,15 +414,63 @@ def test_stopped_workers_report_their_own_trainer_s_exit(workers):
         workers.start(number, late if number == 0 else STAY)
     workers.all_began()
 
-    trainers = []
-    for process in workers.started.values():
-        trainers += Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for process in workers.started.values():
-        process.terminate()
-    for trainer in trainers:
-        os.kill(int(trainer), signal.SIGTERM)
+    stop(workers)
 
     assert [workers.code(number) for number in range(3)] == [-signal.SIGTERM] * 3
+
+
+EXIT_WITH_0 = (
+    "import pathlib, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    "pathlib.Path('began').touch()\n"
+    "time.sleep(60)"
+)
+
+
+def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(workers):
+    workers.start(0, EXIT_WITH_0, environ=ALONE)
+    workers.all_began()
+
+    stop(workers)
+
+    assert workers.code(0) == 75
+
+
+def test_a_trainer_that_exits_with_0_because_another_has_crashed_is_not_done(workers):
+    crash = (
+        "import pathlib, sys, time\n"
+        "pathlib.Path('began').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+        "sys.exit(1)"
+    )
+    for number in range(3):
+        workers.start(number, crash if number == 1 else EXIT_WITH_0)
+    workers.all_began()
+    workers.home(1, "go").touch()
+
+    assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
+
+
+def test_a_stopped_trainer_gets_one_sigterm_however_long_its_save_takes(workers):
+    """Another worker's trainer that has saved is no reason to interrupt the save of this one."""
+    quick = EXIT_WITH_0.replace("sys.exit(0)", "sys.exit(75)")
+    slow = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+        "    time.sleep(17)  # longer than EXIT_GRACE\n"
+        "    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "pathlib.Path('began').touch()\n"
+        "time.sleep(60)"
+    )
+    for number in range(3):
+        workers.start(number, slow if number == 0 else quick)
+    workers.all_began()
+
+    stop(workers)
+
+    assert [workers.code(number) for number in range(3)] == [75, 75, 75]
 
 
 def test_a_trainer_that_is_done_leaves_the_others_alone(workers):

@@ -1,7 +1,7 @@
 """How the units of several runs stand, out of one answer of systemd's."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import units
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 
 TWO = (
@@ -12,14 +12,14 @@ TWO = (
 
 def answers(monkeypatch, text: str) -> list[tuple[str, ...]]:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(run_unit, "systemctl", lambda *words: asked.append(words) or text)
+    monkeypatch.setattr(units, "systemctl", lambda *words: asked.append(words) or text)
     return asked
 
 
 def test_each_run_has_its_own_paragraph(monkeypatch):
     asked = answers(monkeypatch, TWO)
 
-    found = run_unit.unit_states(["a", "b"])
+    found = units.unit_states(["a", "b"])
 
     assert (found["a"]["ActiveState"], found["a"]["SubState"]) == ("active", "running")
     assert (found["b"]["ActiveState"], found["b"]["SubState"]) == ("failed", "")
@@ -31,7 +31,7 @@ def test_each_run_has_its_own_paragraph(monkeypatch):
 def test_no_run_asks_nothing(monkeypatch):
     asked = answers(monkeypatch, TWO)
 
-    assert run_unit.unit_states([]) == {}
+    assert units.unit_states([]) == {}
     assert asked == []
 
 
@@ -39,20 +39,20 @@ def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
     answers(monkeypatch, TWO)
 
     with pytest.raises(RunError, match="no answer for c"):
-        run_unit.unit_states(["a", "b", "c"])
+        units.unit_states(["a", "b", "c"])
 
 
 def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypatch):
     asked = answers(monkeypatch, TWO)
 
-    found = run_unit.unit_states(["b"], others=True)
+    found = units.unit_states(["b"], others=True)
 
     assert "--state=active,activating,reloading,deactivating" in asked[0]
     assert asked[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
-    assert run_unit.active(found) == ["a"]
+    assert units.active(found) == ["a"]
 
 
 def test_without_units_no_run_is_active(monkeypatch):
     answers(monkeypatch, "")
 
-    assert run_unit.active_runs() == []
+    assert units.active_runs() == []

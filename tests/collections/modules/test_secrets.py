@@ -48,7 +48,10 @@ def test_a_short_secret_which_would_mask_other_text_is_rejected():
 
 @pytest.mark.parametrize(
     "name",
-    [*SECRETS, "AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY", "PGPASSWORD", "client_secret", "X_APIKEY"],
+    [
+        *(*SECRETS, "AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY", "PGPASSWORD", "client_secret"),
+        *("X_APIKEY", "DB_PASS", "GH_PAT", "NPM_AUTH", "AWS_ACCESS_KEY_ID", "TOKEN_OF_MINE"),
+    ],
 )
 def test_a_secret_in_plain_text_is_rejected_without_its_value(name):
     with pytest.raises(RunError, match=rf"env: .*\({name}\).* ansible-vault create ") as error:
@@ -61,7 +64,7 @@ def test_a_secret_in_plain_text_is_rejected_without_its_value(name):
     "name",
     [
         *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "HF_TOKEN_PATH", "MONKEY", "SECRETARY"),
-        *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_AUTH_TOKEN_FOR_TESTING"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "SSH_KEY_FILE", "PATH", "PATTERN", "BYPASS", "AUTHOR"),
     ],
 )
 def test_a_name_that_only_resembles_a_secret_is_accepted(name):
@@ -74,3 +77,13 @@ def test_what_secrets_would_refuse_as_too_short_is_accepted_in_plain_text():
         check_secrets(value)
 
     check_no_secrets(value, "env")
+
+
+def test_a_value_that_is_no_secret_is_accepted_if_its_name_is_listed():
+    variables = {"EOS_TOKEN": "<|endoftext|>", "SORT_KEY": "timestamp"}
+    with pytest.raises(RunError, match=r"EOS_TOKEN, SORT_KEY.* in TPUFLEET_NOT_SECRET, also"):
+        check_no_secrets(variables, "env")
+
+    check_no_secrets({**variables, "TPUFLEET_NOT_SECRET": "EOS_TOKEN,SORT_KEY"}, "env")
+    with pytest.raises(RunError, match=r"\(SORT_KEY\)"):
+        check_no_secrets({**variables, "TPUFLEET_NOT_SECRET": "EOS_TOKEN"}, "env")

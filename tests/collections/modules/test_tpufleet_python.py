@@ -48,17 +48,6 @@ def release(root: Path) -> Path:
     return release
 
 
-@pytest.fixture
-def one_run(tmp_path: Path) -> str:
-    """A path of programs on which systemctl shows one active run."""
-    folder = tmp_path / "path"
-    folder.mkdir()
-    systemctl = folder / "systemctl"
-    systemctl.write_text("#!/bin/sh\necho tpufleet-run@mine.service loaded active running x\n")
-    systemctl.chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
-
-
 def ask(root: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [root / "bin/tpufleet-python", *words],
@@ -102,10 +91,26 @@ def test_without_an_environment_the_error_names_setup(root, release, lost):
     [(1, {}, True), (0, {}, False), (1, {"JAX_PLATFORMS": "cpu"}, False)],
 )
 def test_a_run_that_holds_the_devices_is_named(
-    root, release, tmp_path, one_run, devices, platforms, is_shown
+    root, release, tmp_path, systemctl, devices, platforms, is_shown
 ):
     for number in range(devices):
         (tmp_path / f"accel{number}").touch()
-    done = ask(root, "-c", "print(1)", **{"PATH": one_run, **platforms})
+    systemctl.write_text(
+        "#!/bin/sh\nprintf 'Id=tpufleet-run@mine.service\\nActiveState=active\\n'\n"
+    )
+    done = ask(root, "-c", "print(1)", **platforms)
     assert done.stdout == "1\n"
     assert ("kill.yml -e run=mine" in done.stderr) == is_shown
+
+
+def test_without_an_answer_of_systemd_it_is_said_that_a_run_may_hold_the_devices(
+    root, release, tmp_path, systemctl
+):
+    (tmp_path / "accel0").touch()
+    systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
+
+    done = ask(root, "-c", "print(1)")
+
+    assert done.stdout == "1\n"
+    assert "cannot tell whether a run holds the devices" in done.stderr
+    assert "Failed to connect to bus" in done.stderr

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import env_use, wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,3 +203,16 @@ def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(
         (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")
 
     assert env_use.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
+
+
+def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl):
+    aged(tmp_path, ENV_B)
+    systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
+    options = {"root": str(tmp_path), "runs": str(tmp_path), "keep": 0, "lock": ""}
+
+    with pytest.raises(RunError, match="Failed to connect to bus"):
+        remove_unused_files(options, tmp_path / ENV_A)
+    assert (tmp_path / ENV_B).is_dir()
+
+    systemctl.write_text("#!/bin/sh\n")
+    assert remove_unused_files(options, tmp_path / ENV_A) == [ENV_B]

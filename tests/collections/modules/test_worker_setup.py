@@ -73,14 +73,6 @@ def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(
     assert not is_complete(env)
 
 
-def test_an_environment_of_an_older_version_is_counted_as_it_counted(tmp_path):
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__/module.cpython-313.pyc").write_text("compiled")
-    (tmp_path / "complete.json").write_text('{"files": 0, "bytes": 0}')
-
-    assert is_complete(tmp_path)
-
-
 def test_an_environment_whose_marker_was_cut_short_is_not_complete(tmp_path):
     (tmp_path / "complete.json").write_text("")
 

@@ -12,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command
     check_trainer,
     command_launch,
     compile_words,
+    export_directory,
     placements,
 )
 
@@ -74,11 +75,16 @@ def test_the_environment_given_now_overrides_that_of_the_launch():
 
 
 def test_an_export_needs_no_device_and_has_a_directory_of_its_own():
-    found = planned("export", env={"JAX_PLATFORMS": "tpu"}, names="plain")
+    found, other = (
+        planned("export", env={"JAX_PLATFORMS": "tpu"}, attempt=number, names="plain")
+        for number in (1, 2)
+    )
 
     assert found.env["JAX_PLATFORMS"] == "cpu"
-    to = "/var/lib/tpufleet/runs/mine/.export"
+    to = str(export_directory("mine", found.attempt))
+    assert to.startswith("/var/lib/tpufleet/runs/mine/.export-")
     assert found.command[6:] == ("--names", "plain", "--to", to)
+    assert other.command[-1] != to
 
 
 def test_an_export_to_a_bucket_is_written_by_the_worker():

@@ -15,7 +15,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..plugin_utils.outputs.interface import InvalidObjectError, OutputError
-from ..plugin_utils.outputs.objects import OutputDirectory, replace
+from ..plugin_utils.outputs.objects import OutputDirectory
+from ..plugin_utils.replaced_file import replace_file
 
 MOST_CALLS = 16
 """Maximum number of calls of run_output in one task. The next task copies what is left."""
@@ -56,6 +57,8 @@ class ActionModule(ActionBase):
             return collect(Path(given["directory"]), host, ask, is_dry=self._task.check_mode)
         except OutputError as error:
             raise AnsibleActionFail(str(error)) from None
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
 
 
 def collect(
@@ -70,7 +73,7 @@ def collect(
     ``host`` is the worker's name, and ``ask`` calls run_output on it with the ``state`` that the
     last call has returned. A new state is written after the files, so an interruption repeats files
     but misses none. Does nothing while another process copies output of this worker. Returns the
-    result of the task. Raises OutputError.
+    result of the task. Raises OutputError, OSError.
     """
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
     if is_dry:
@@ -112,13 +115,12 @@ def _collect(
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock file ``path``; yield False if another process holds it. Raises OutputError."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stream = path.open("a")
-    except OSError as error:
-        raise OutputError(f"can't write {path}: {error.strerror}") from None
-    with stream:
+    """Hold the lock file ``path``; yield False if another process holds it.
+
+    Raises OutputError, OSError.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -171,10 +173,10 @@ def read_state(path: Path) -> dict[str, Any]:
 def write_state(path: Path, state: object) -> dict[str, Any]:
     """Write the ``state`` that run_output has returned for a worker to ``path``, and return it.
 
-    Raises OutputError if the state is not valid or can't be written.
+    Raises OutputError if the state is not valid, OSError if it can't be written.
     """
     text = json.dumps(state).encode()
     if not isinstance(state, dict) or len(text) > MOST_STATE:
         raise OutputError(f"{MALFORMED}: invalid state ({len(text)} bytes). {SETUP}")
-    replace(path, text)
+    replace_file(path, text)
     return state

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -35,7 +32,7 @@ _SPEC = {
 
 
 class ActionModule(ActionBase):
-    """Creates a lock file, unless one of the same requirements exists; once per task and file."""
+    """Creates a lock file, unless one of the same requirements exists."""
 
     _supports_check_mode = True
     _requires_connection = False
@@ -66,31 +63,12 @@ class ActionModule(ActionBase):
                 f"ansible-playbook setup.yml {sources.option()}"
             )
         answer = {"changed": False, "lock": str(lock)}
-        outcome = self._outcome_file(lock)
         with locked_folder(lock.parent):
-            if outcome.is_file():  # another host of this task has come first
-                if error := json.loads(outcome.read_text(encoding="utf-8")):
-                    raise LockError(error)
+            if is_current(sources, lock) and not options["relock"]:
                 return answer
-            try:
-                if is_current(sources, lock) and not options["relock"]:
-                    return answer
-                before = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-                after = lock_text(sources, lock, options["env"], options["relock"])
-            except LockError as error:
-                outcome.write_text(json.dumps(str(error)), encoding="utf-8")
-                raise
+            before = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+            after = lock_text(sources, lock, options["env"], options["relock"])
             if not self._task.check_mode:
                 replace_file(lock, after.encode(), 0o644)
-            outcome.write_text(json.dumps(""), encoding="utf-8")
         old, new = ("\n".join([*packages(text), ""]) for text in (before, after))
         return {**answer, "changed": after != before, "diff": {"before": old, "after": new}}
-
-    def _outcome_file(self, lock: Path) -> Path:
-        """Return the file with the error of this task for this lock file, empty for success.
-
-        It is in the temporary directory of this ansible-playbook command, which removes it at the
-        end.
-        """
-        name = hashlib.sha256(str(lock).encode()).hexdigest()[:16]
-        return Path(constants.DEFAULT_LOCAL_TMP) / f"lock-{self._task._uuid}-{name}.json"

@@ -95,13 +95,14 @@ class ActionModule(ActionBase):
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, given, words, env, placed, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
+        is_fetched = command == EXPORT and not target
         return {
             "changed": False,
             "workers": list(checked.placement),
             "launch": checked.to_json(),
             "code": release_here(launch, Path(options["kept"])),
             "setup": setup_command(launch, tpu, Path(options["kept"])),
-            "export": str(export_directory(run)) if command == EXPORT and not target else "",
+            "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
 
 

@@ -123,7 +123,7 @@ from ..module_utils.worker.env_install import (
     remove_unused,
 )
 from ..module_utils.worker.env_proof import Worker, prove_worker
-from ..module_utils.worker.env_use import active_runs, prunable, used_by_processes, used_by_runs
+from ..module_utils.worker.env_use import prunable, used_by_processes, used_by_runs
 from ..module_utils.worker.from_leader import FromLeaderError, LeaderUnreachableError, has_leader
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
@@ -137,6 +137,8 @@ from ..module_utils.worker.python_env import (
     packages,
     python_minor,
 )
+from ..module_utils.worker.run import RunError
+from ..module_utils.worker.units import active_runs
 from ..module_utils.worker.wheels import (
     OPTIONS,
     WheelsMissingError,
@@ -152,8 +154,7 @@ def read_proof(path: Path, name: str) -> dict | None:
     """Return the stored result of an earlier proof of this name; None if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        # In older versions, proofs had no name and all were proofs of JAX.
-        return found if found.get("proof", "jax") == name else None
+        return found if found.get("proof") == name else None
     except (OSError, ValueError, AttributeError):
         return None
 
@@ -224,7 +225,8 @@ def cache_of(options: dict) -> Path:
 def remove_unused_files(options: dict, env: Path) -> list[str]:
     """Remove unused environments and downloads; return the names of these environments.
 
-    A leader keeps the downloads of its environments, because the other workers copy them.
+    A leader keeps the downloads of its environments, because the other workers copy them. Raises
+    RunError, before anything is removed, if it is unknown which runs are active.
     """
     cache = cache_of(options)
     used = used_by_processes() | used_by_runs(Path(options["runs"]), active_runs())
@@ -298,7 +300,7 @@ def main() -> None:
             if unproven:
                 proof = run_proof(options, env)
                 kept.write_text(json.dumps(proof) + "\n", encoding="utf-8")
-    except EnvError as error:
+    except (EnvError, RunError) as error:
         module.fail_json(msg=str(error))
     except WheelsMissingError as error:
         module.exit_json(changed=False, id="", path="", proof={}, needs=error.needs)

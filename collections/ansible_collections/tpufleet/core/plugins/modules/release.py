@@ -115,7 +115,8 @@ from ..module_utils.worker.release import (
     take,
 )
 from ..module_utils.worker.run import RunError, WorkerPaths
-from ..module_utils.worker.run_unit import active_runs, launched_here
+from ..module_utils.worker.run_unit import launched_here
+from ..module_utils.worker.units import active_runs
 
 
 def incoming_path(given: str) -> Path:
@@ -144,13 +145,9 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
 
 
 def used() -> set[str]:
-    """Return the releases of the active runs on this worker."""
+    """Return the releases of the active runs on this worker. Raises RunError."""
     paths = WorkerPaths()
-    try:
-        runs = active_runs()
-    except (RunError, FileNotFoundError):  # without systemd there are no runs
-        return set()
-    return {str(launched_here(run, paths).get("release")) for run in runs}
+    return {str(launched_here(run, paths).get("release")) for run in active_runs()}
 
 
 def bring(
@@ -224,6 +221,8 @@ def main() -> None:
                 link_to(path, paths.current)
     except (ReleaseError, FromLeaderError) as error:
         module.fail_json(msg=str(error), mismatch=True, **result)
+    except RunError as error:
+        module.fail_json(msg=str(error), **result)
     except OSError as error:
         module.fail_json(
             msg=f"release {name} can't be installed: {error.strerror}: {error.filename}",

@@ -112,7 +112,6 @@ info:
   type: dict
 """
 
-import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -120,67 +119,30 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.worker.bucket_objects import why
 from ..module_utils.worker.contract import ETC_DIR, ROOT, STATE_DIR
 from ..module_utils.worker.done_marker import read_marker
-from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
+from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.locks import RUNS, one_at_a_time
-from ..module_utils.worker.process import MIN_SECRET, Process, check_secrets
-from ..module_utils.worker.python_env import EnvError, env_id, python_minor
+from ..module_utils.worker.process import Process, check_secrets, secret_lines
+from ..module_utils.worker.python_env import EnvError
 from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
 from ..module_utils.worker.run_start import (
+    END_STRAYS,
     blockers,
     free_device,
     image_problem,
+    process_of,
     release_problem,
     start,
     status,
     stop,
 )
 from ..module_utils.worker.run_state import RunState
-from ..module_utils.worker.run_unit import observe, unit_states
+from ..module_utils.worker.run_unit import observe
+from ..module_utils.worker.units import unit_states
 
 
 def paths_of(params: dict) -> WorkerPaths:
     """Return the directories of this worker."""
     return WorkerPaths(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
-
-
-def process_of(params: dict, paths: WorkerPaths) -> Process:
-    """Return the process of the launch that belongs to this worker.
-
-    Raises InvalidLaunchError, RunError, EnvError.
-    """
-    spec = LaunchSpec.from_json(params["launch"])
-    if spec.run != params["run"]:
-        raise RunError(f"run {params['run']}: this is a launch of another run ({spec.run})")
-    if not 0 <= params["process_id"] < spec.workers:
-        raise RunError(
-            f"run {spec.run}: process {params['process_id']} does not exist, the launch has "
-            f"{spec.workers}"
-        )
-    return Process(
-        spec=spec,
-        process_id=params["process_id"],
-        python_env=env_id(spec.requirements, minor_of(paths.root / "bin/python")),
-        worker_env={name: str(value) for name, value in params["env"].items()},
-        secrets={name: str(value) for name, value in params["secrets"].items()},
-        token=params["token"] or "",
-    )
-
-
-def minor_of(python: Path) -> int:
-    """Return the minor version of the worker's Python.
-
-    It is read from the file name if possible, which is faster than starting Python. Raises
-    EnvError.
-    """
-    named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
-    return int(named[1]) if named and python.exists() else python_minor(python)
-
-
-def mask_lines(module: AnsibleModule) -> None:
-    """Make Ansible mask each long line of a secret, since AnsibleModule only masks whole values."""
-    for value in module.params["secrets"].values():
-        lines = map(str.strip, str(value).splitlines())
-        module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
 
 
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
@@ -274,17 +236,11 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         chip = chip_of(seen["launched"])
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
         if left:
-            raise RunError(
-                f"run {run} is not running here, but {left[0]}. End it: "
-                "ansible-playbook playbooks/kill.yml -e strays=true"
-            )
+            raise RunError(f"run {run} is not running here, but {left[0]}. {END_STRAYS}")
         return {"changed": taken, "info": seen}
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
-        raise RunError(
-            f"run {run} is stopped, but {left[0]}. End it: "
-            "ansible-playbook playbooks/kill.yml -e strays=true"
-        )
+        raise RunError(f"run {run} is stopped, but {left[0]}. {END_STRAYS}")
     after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
         after = observe(run, paths)  # the run's files do not say how it ended, so ask systemd
@@ -325,7 +281,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params, paths = module.params, paths_of(module.params)
-    mask_lines(module)
+    module.no_log_values.update(secret_lines(params["secrets"]))
     try:
         check_secrets(params["secrets"])
         with one_at_a_time(RUNS):

@@ -97,46 +97,26 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import ROOT, STATE_DIR
-from ..module_utils.worker.devices import holders
-from ..module_utils.worker.env_use import active_runs
-from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec, fill_command
-from ..module_utils.worker.process import MIN_SECRET, Process, check_secrets, environment
+from ..module_utils.worker.launch_spec import InvalidLaunchError, fill_command
+from ..module_utils.worker.process import Process, check_secrets, environment, secret_lines
 from ..module_utils.worker.python_env import (
     EnvError,
-    env_id,
     error_summary,
     is_complete,
     network_environment,
-    python_minor,
 )
-from ..module_utils.worker.run import RunError, WorkerPaths, chip_of, overlap
-from ..module_utils.worker.run_start import free_device, release_problem, usable_cache
-from ..module_utils.worker.run_unit import launched_here
+from ..module_utils.worker.run import RunError, WorkerPaths
+from ..module_utils.worker.run_start import (
+    free_device,
+    held_device,
+    process_of,
+    release_problem,
+    usable_cache,
+)
 from ..module_utils.worker.safe_files import is_directory, make_directory
 from ..module_utils.worker.user_process import run_as_user
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def device_problem(process: Process, device_glob: str, paths: WorkerPaths) -> str:
-    """Return the error that another process holds a needed device; empty if none does."""
-    spec = process.spec
-    if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
-        return ""
-    held = holders(device_glob, chip=spec.chip) if device_glob else []
-    if not held:
-        return ""
-    on_cpu = "or use the CPU: -e env=JAX_PLATFORMS=cpu"
-    for other in active_runs():
-        if overlap(spec.chip, chip_of(launched_here(other, paths))):
-            return (
-                f"run {other} holds the devices ({held[0]}). Stop it: "
-                f"ansible-playbook playbooks/kill.yml -e run={other}, {on_cpu}"
-            )
-    return (
-        f"{held[0]}, but belongs to no run. End it: "
-        f"ansible-playbook playbooks/kill.yml -e strays=true, {on_cpu}"
-    )
 
 
 def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
@@ -198,24 +178,16 @@ def main() -> None:
     )
     params = module.params
     paths = WorkerPaths(root=Path(params["root"]), state=Path(params["state_dir"]))
-    for value in params["secrets"].values():
-        lines = map(str.strip, str(value).splitlines())
-        module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
+    module.no_log_values.update(secret_lines(params["secrets"]))
     try:
         check_secrets(params["secrets"])
-        spec = LaunchSpec.from_json(params["launch"])
-        process = Process(
-            spec=spec,
-            process_id=params["process_id"],
-            python_env=env_id(spec.requirements, python_minor(paths.root / "bin/python")),
-            worker_env={name: str(value) for name, value in params["env"].items()},
-            secrets={name: str(value) for name, value in params["secrets"].items()},
-        )
+        process = process_of(params, paths)
+        spec = process.spec
         if not is_complete(paths.python_env(process.python_env)):
             raise RunError(
                 f"the Python environment of run {spec.run} is missing. Create it: {params['setup']}"
             )
-        if held := device_problem(process, params["device_glob"], paths):
+        if held := held_device(process, params["device_glob"], paths):
             raise RunError(held)
         missing = release_problem(process, paths)
         if module.check_mode:

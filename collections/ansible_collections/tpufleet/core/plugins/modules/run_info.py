@@ -95,7 +95,8 @@ from ..module_utils.worker.devices import holders
 from ..module_utils.worker.run import RunError, WorkerPaths, check_name, latest
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
-from ..module_utils.worker.run_unit import known_runs, observe, unit_states
+from ..module_utils.worker.run_unit import known_runs, observe
+from ..module_utils.worker.units import unit_states
 
 POLL_SECONDS = 0.5
 

@@ -88,8 +88,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
 from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
 from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
-from ..module_utils.worker.run_unit import UNIT, launched_here
+from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.safe_files import open_file
+from ..module_utils.worker.units import UNIT
 
 WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "rendezvous.json", "metrics.jsonl")
 DIAGNOSTICS = {

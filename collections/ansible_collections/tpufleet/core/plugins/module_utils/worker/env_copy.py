@@ -61,7 +61,7 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
         if not fits(record, python):
             raise OtherPythonError("the leader's environment is for another Python")
         pull(SERVED, env.name, new, options=["--whole-file"], folder=folder)
-        if "files" not in record or not has_all_files(new, record):
+        if not has_all_files(new, record):
             raise FromLeaderError(f"the leader's copy of {SERVED}/{env.name} is incomplete")
     except FromLeaderError as error:
         if "No space left on device" in str(error):

@@ -76,9 +76,9 @@ def install_from_index(
         begin(env, python, uv, variables)
         install(env, lock, uv, variables, "--only-binary", ":all:")
     except InstallError as error:
-        raise download_error(without_secrets(str(error), extra_env)) from None
+        raise download_error(without_secrets(str(error), variables)) from None
     except EnvError as error:
-        raise EnvError(without_secrets(str(error), extra_env)) from None
+        raise EnvError(without_secrets(str(error), variables)) from None
     finish(env, lock, python)
 
 
@@ -153,7 +153,8 @@ def compile_bytecode(env: Path) -> None:
     modules again. Files that are not valid Python, such as templates, are skipped.
     """
     library = env / "lib"
-    words = [str(env / "bin/python"), "-I", "-m", "compileall", "-qq", "-j", "0"]
+    # Without -S, Python would run the code in *.pth files of packages as root.
+    words = [str(env / "bin/python"), "-I", "-S", "-m", "compileall", "-qq", "-j", "0"]
     words += ["-x", f"^{re.escape(str(library))}/.*/tests/", str(library)]
     subprocess.run(
         words,
@@ -184,13 +185,14 @@ def failed_steps(output: str) -> str:
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Replace the values in ``env`` that may contain a password by asterisks in uv's output.
+    """Replace what may contain a password in a value of ``env`` by asterisks in uv's output.
 
-    uv shows such a value if it is a URL that uv cannot parse.
+    uv shows such a value if it is a URL that uv cannot parse. ``env`` are all variables of uv.
     """
-    for value in env.values():
-        if "@" in str(value):
-            output = output.replace(str(value), "********")
+    for word in " ".join(map(str, env.values())).split():
+        after_scheme = word.rpartition("://")[2]
+        if "@" in after_scheme[1:]:  # USER:PASSWORD@HOST
+            output = output.replace(after_scheme, "********")
     return output
 
 

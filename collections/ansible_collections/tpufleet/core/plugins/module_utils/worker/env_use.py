@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,18 +29,6 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
     ``runs`` contains one directory for each run.
     """
     return named(_read(file) for run in active for file in (runs / run).glob("*") if file.is_file())
-
-
-def active_runs() -> list[str]:
-    """List the runs whose unit is active, starting or stopping; empty without systemd."""
-    words = ["systemctl", "list-units", "--plain", "--no-legend", "--all", "tpufleet-run@*"]
-    try:
-        told = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return []
-    units = [line.split() for line in told.splitlines() if line.strip()]
-    up = [unit[0] for unit in units if len(unit) > 2 and unit[2] not in ("inactive", "failed")]
-    return [unit.partition("@")[2].rpartition(".service")[0] for unit in up]
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:

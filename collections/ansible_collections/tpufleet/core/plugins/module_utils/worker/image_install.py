@@ -19,10 +19,9 @@ from .bucket_objects import access_token, why
 from .contract import IMAGE
 from .from_leader import FOLDER, FromLeaderError, has_leader, pull
 from .image import CONFIG, SERVED, Image, image_folder
-from .process import MAX_LAUNCH_BYTES
 from .run import WorkerPaths
-from .run_unit import active_runs
-from .safe_files import read_json
+from .run_unit import read_launch
+from .units import active_runs
 
 KEPT = 2
 """Number of images that are kept in addition to the current one and those of active runs."""
@@ -220,7 +219,7 @@ def unused(images: Path, current: Path, paths: WorkerPaths) -> list[Path]:
     """
     used = {current.name}
     for run in active_runs():
-        launch = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
+        launch = read_launch(run, paths)
         found = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
         used |= {found["digest"]} if found else set()
     others = [path for path in images.glob("*") if _NAMED.fullmatch(path.name)]

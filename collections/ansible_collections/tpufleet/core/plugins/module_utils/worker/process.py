@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .contract import MEGASCALE_PORT, METRICS_PORT, WORKER_FORMAT
+from .contract import MEGASCALE_PORT, METRICS_PORT
 from .launch_spec import VARIABLE, LaunchSpec
 from .run import RunError, WorkerPaths, env_variables
 
@@ -27,9 +27,12 @@ MIN_SECRET = 8
 
 Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
 """
+ALLOWED = "TPUFLEET_NOT_SECRET"
+"""The variable that lists the variables that are not secret although their names look like it."""
 _SECRET_NAME = re.compile(
-    r"(^|_)((API)?(KEY|TOKEN)|SECRET)$|SECRET_|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
+    r"(^|_)((API)?KEY|TOKEN|SECRET|PASS|PAT|AUTH)(_|$)|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
 )
+_FILE_NAME = re.compile(r"_(DIR|FILE|PATH)$", re.IGNORECASE)
 VAULT = "ansible-vault create inventory/gcp/group_vars/all/secrets.yml"
 """The command that creates the encrypted file of secrets.
 
@@ -188,6 +191,12 @@ def secrets_file(process: Process) -> str:
     return json.dumps(dict(process.secrets)) + "\n"
 
 
+def secret_lines(secrets: Mapping[str, object]) -> set[str]:
+    """Return the long lines of secrets, since Ansible by itself masks only whole values."""
+    lines = (line.strip() for value in secrets.values() for line in str(value).splitlines())
+    return {line for line in lines if len(line) >= MIN_SECRET}
+
+
 def short_secrets(secrets: Mapping[str, object]) -> str:
     """Return an error that names the secrets that are too short; empty if there are none."""
     short = [name for name, value in secrets.items() if 0 < len(str(value)) < MIN_SECRET]
@@ -207,14 +216,18 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
 def plain_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
-    ``variables`` are those that are not kept secret. One with a short value does not count, because
-    the option ``secrets`` would refuse it.
+    ``variables`` are those that are not kept secret. Those with a short value, which ``secrets``
+    would refuse, with the name of a file, or listed in ``TPUFLEET_NOT_SECRET`` do not count.
     """
+    allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
         sorted(
             name
             for name, value in variables.items()
-            if _SECRET_NAME.search(name) and len(str(value)) >= MIN_SECRET
+            if _SECRET_NAME.search(name)
+            and not _FILE_NAME.search(name)
+            and name not in allowed
+            and len(str(value)) >= MIN_SECRET
         )
     )
     return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""
@@ -226,7 +239,10 @@ def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
     ``where`` is the option that sets the variables, for the error.
     """
     if problem := plain_secrets(variables):
-        raise RunError(f"{where}: {problem}. Move them to secrets, in a vault: {VAULT}")
+        raise RunError(
+            f"{where}: {problem}. List names of values that are not secret in {ALLOWED}, also in "
+            f"{where}. Move the others to secrets, in a vault: {VAULT}"
+        )
 
 
 def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str:
@@ -240,7 +256,6 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
         "process_id": process.process_id,
         "python_env": process.python_env,
         "identity": process.identity(),
-        "format": WORKER_FORMAT,
         **({"image": image} if image else {}),
     }
     text = json.dumps(content, indent=1) + "\n"
@@ -254,14 +269,14 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 
 
 def launch_summary(content: Mapping) -> dict:
-    """Return the main fields of ``launch.json``, without environment variables and config.
+    """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    A launch that an older version wrote is returned unchanged.
+    Left out are environment variables, the config, and the identity, with which a short secret
+    could be guessed.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
-        return dict(content)
+        return {}
     kept = ("attempt", "release", "command", "checkpoints", "chip", "workers")
-    of_the_spec = {name: spec.get(name) for name in kept}
-    added = {name: value for name, value in content.items() if name not in ("spec", "image")}
-    return {**of_the_spec, **added}
+    of_this_worker = {name: content.get(name) for name in ("process_id", "python_env")}
+    return {**{name: spec.get(name) for name in kept}, **of_this_worker}

@@ -115,11 +115,8 @@ def measure(env: Path) -> dict[str, int]:
 
 
 def has_all_files(env: Path, made: Mapping[str, object]) -> bool:
-    """Return whether an environment's files match the counts in its marker ``made``.
-
-    Markers of older versions have fewer counts; only counts in the marker are compared.
-    """
-    return all(made[what] == count for what, count in measure(env).items() if what in made)
+    """Return whether an environment's files match the counts in its marker ``made``."""
+    return measure(env).items() <= made.items()
 
 
 def is_complete(env: Path) -> bool:
@@ -133,11 +130,11 @@ def is_complete(env: Path) -> bool:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    whole = is_checked(env) or "files" not in made  # older versions synced the files
-    if not whole and has_all_files(env, made):
-        whole = True
+    if not is_checked(env):
+        if not has_all_files(env, made):
+            return False
         mark_checked(env)
-    return whole
+    return True
 
 
 def is_checked(what: Path) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pwd
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from . import run_checkpoints
-from .contract import USER, WORKER_FORMAT
+from .contract import USER
 from .devices import groups, holders
 from .image import Image, image_folder, unit_settings
-from .launch_spec import MAX_CONFIG
+from .launch_spec import LaunchSpec
 from .process import (
     Process,
     environment,
@@ -19,16 +21,54 @@ from .process import (
     launch_file,
     secrets_file,
 )
-from .python_env import is_complete, network_environment
+from .python_env import env_id, is_complete, network_environment, python_minor
 from .release import proven, summary
 from .run import RunError, WorkerPaths, chip_of, overlap
 from .run_state import RunState
-from .run_unit import UNIT, active, active_runs, observe, systemctl
-from .safe_files import is_directory, make_directory, read_text, remove_file, write_file
+from .run_unit import launched_here, observe, read_launch
+from .safe_files import is_directory, make_directory, remove_file, write_file
 from .setup_stamp import is_set_up
+from .units import UNIT, active, active_runs, systemctl
 
 DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
+END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
+"""What to do about a process that holds a device but belongs to no run."""
+
+
+def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
+    """Return the process of a launch that belongs to this worker.
+
+    ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
+    RunError, EnvError.
+    """
+    spec = LaunchSpec.from_json(params["launch"])
+    run = params.get("run", spec.run)
+    if spec.run != run:
+        raise RunError(f"run {run}: this is a launch of another run ({spec.run})")
+    if not 0 <= params["process_id"] < spec.workers:
+        raise RunError(
+            f"run {spec.run}: process {params['process_id']} does not exist, the launch has "
+            f"{spec.workers}"
+        )
+    return Process(
+        spec=spec,
+        process_id=params["process_id"],
+        python_env=env_id(spec.requirements, minor_of(paths.root / "bin/python")),
+        worker_env={name: str(value) for name, value in params["env"].items()},
+        secrets={name: str(value) for name, value in params["secrets"].items()},
+        token=params.get("token") or "",
+    )
+
+
+def minor_of(python: Path) -> int:
+    """Return the minor version of the worker's Python.
+
+    It is read from the file name if possible, which is faster than starting Python. Raises
+    EnvError.
+    """
+    named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
+    return int(named[1]) if named and python.exists() else python_minor(python)
 
 
 def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
@@ -37,32 +77,15 @@ def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
     Returns ``running`` or ``done`` if the observed launch is the given one, ``other`` if the run is
     stopping or active with another launch, else ``absent``.
     """
-    is_same = is_same_launch(process, seen["launched"], paths)
+    is_same = is_same_launch(process, paths)
     if seen["active"]:
         return "running" if is_same and seen["state"] != RunState.STOPPING else "other"
     return "done" if is_same and seen["state"] == RunState.DONE else "absent"
 
 
-def is_same_launch(process: Process, launched: Mapping, paths: WorkerPaths) -> bool:
-    """Return whether this worker's last launch of the run equals the given one.
-
-    ``launched`` is its ``launch_summary``. If another version wrote it, the identities cannot be
-    compared, so the main fields are compared instead.
-    """
-    if launched.get("format") == WORKER_FORMAT:
-        return launched["identity"] == process.identity()
-    spec = process.spec
-    if spec.image:  # the fields compared below do not include the image
-        return False
-    main = {
-        "release": spec.release,
-        "command": list(spec.command),
-        "checkpoints": spec.checkpoints,
-        "python_env": process.python_env,
-        "process_id": process.process_id,
-    }
-    config = read_text(paths.run_dir(spec.run) / "config.yml", 4 * MAX_CONFIG)
-    return config == spec.config and all(launched.get(name) == main[name] for name in main)
+def is_same_launch(process: Process, paths: WorkerPaths) -> bool:
+    """Return whether this worker's last launch of the run equals the given one."""
+    return read_launch(process.spec.run, paths).get("identity") == process.identity()
 
 
 def blockers(
@@ -95,7 +118,7 @@ def blockers(
                 f"run {other} is {seen['state']} here. Free the worker: "
                 f"ansible-playbook playbooks/kill.yml -e run={other}"
             )
-        elif not is_same_launch(process, seen["launched"], paths):
+        elif not is_same_launch(process, paths):
             found.append(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
                 f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
@@ -112,8 +135,7 @@ def blockers(
         )
     if device_glob and spec.run not in running:
         found += [
-            f"{held}, but belongs to no run. End it: "
-            "ansible-playbook playbooks/kill.yml -e strays=true"
+            f"{held}, but belongs to no run. {END_STRAYS}"
             for held in holders(device_glob, chip=spec.chip)
         ]
     if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
@@ -123,6 +145,27 @@ def blockers(
     if is_preemptible and not spec.volatile_checkpoints:
         found += lost_with_tpu(process)
     return found
+
+
+def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
+    """Return the error that a device which a command needs is held; empty if none is.
+
+    ``process`` is the command, ``device_glob`` the pattern of the accelerators' device files.
+    """
+    spec = process.spec
+    if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
+        return ""
+    held = holders(device_glob, chip=spec.chip) if device_glob else []
+    if not held:
+        return ""
+    on_cpu = "or use the CPU: -e env=JAX_PLATFORMS=cpu"
+    for other in active_runs():
+        if overlap(spec.chip, chip_of(launched_here(other, paths))):
+            return (
+                f"run {other} holds the devices ({held[0]}). Stop it: "
+                f"ansible-playbook playbooks/kill.yml -e run={other}, {on_cpu}"
+            )
+    return f"{held[0]}, but belongs to no run. {END_STRAYS}, {on_cpu}"
 
 
 def lost_with_tpu(process: Process) -> list[str]:
@@ -180,7 +223,6 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
-    remove_file(unit_dir / "command")  # older versions wrote this file
     # durable=False: a power cut ends the run, so its files on this worker need not survive one.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)

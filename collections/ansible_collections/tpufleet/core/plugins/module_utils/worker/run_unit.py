@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from .end_state import KILLED_REASONS, ProcessState, end_state
 from .error_line import error_line, last_attempt
 from .process import MAX_LAUNCH_BYTES, launch_summary
 from .python_env import is_complete
-from .run import TRAINER, RunError, WorkerPaths
+from .run import TRAINER, WorkerPaths
 from .run_files import (
     Exit,
     Heartbeat,
@@ -26,57 +25,12 @@ from .run_log import tail
 from .run_state import ACTIVE_STATES, ReasonCode, RunState
 from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
+from .units import ACTIVE_UNIT, unit_state
 
-UNIT = "tpufleet-run@{}.service"
-SHOWN = (
-    *("Id", "LoadState", "ActiveState", "SubState", "Result"),
-    *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
-)
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED, …: waitid(2)
 ERROR_LINES = 200
-ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
-"""Values of systemd's ActiveState for a unit that has processes."""
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
 """Failures before the trainer started. Their error message is in rendezvous.json."""
-
-
-def unit_state(run: str) -> dict[str, str]:
-    """Return systemd's properties of a run's unit. Raises RunError."""
-    return unit_states([run])[run]
-
-
-def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
-    """Return systemd's properties of runs' units, by run; with ``others``, also of all active runs.
-
-    Raises RunError.
-    """
-    units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
-    if not units:
-        return {}
-    found = {}
-    # Limits the units that the pattern "*" matches. Otherwise systemd would also report every run
-    # that has failed since the boot, which takes milliseconds for each. Units given by name are
-    # reported in any state.
-    only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
-    words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
-    for paragraph in systemctl(*words).split("\n\n"):
-        unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
-        if unit:
-            found[run_of(unit.get("Id", ""))] = unit
-    missing = [run for run in runs if run not in found]
-    if missing:
-        raise RunError(f"systemctl show: no answer for {', '.join(missing)}")
-    return found
-
-
-def run_of(unit: str) -> str:
-    """Return the name of the run that a unit belongs to."""
-    return unit.removeprefix("tpufleet-run@").removesuffix(".service")
-
-
-def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the runs whose unit has a process on this worker now."""
-    return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE_UNIT]
 
 
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
@@ -95,20 +49,6 @@ def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     age_s = time.clock_gettime(time.CLOCK_MONOTONIC) - since_boot_s
     ended_at = round(time.time() - age_s, 3)
     return Exit(attempt, unit.get("Result", ""), code, status, ended_at)
-
-
-def active_runs() -> list[str]:
-    """Return the runs that have a process on this worker now. Raises RunError."""
-    return active(unit_states([], others=True))
-
-
-def systemctl(*arguments: str) -> str:
-    """Run systemctl and return its output. Raises RunError with the first line of its error."""
-    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise RunError(f"systemctl {arguments[0]}: {complaint[0]}")
-    return done.stdout
 
 
 def observe(
@@ -159,8 +99,12 @@ def observe(
 
 def launched_here(run: str, paths: WorkerPaths) -> dict:
     """Return the main fields of a run's last launch on this worker; empty if none."""
-    found = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES)
-    return launch_summary(found) if found else {}
+    return launch_summary(read_launch(run, paths))
+
+
+def read_launch(run: str, paths: WorkerPaths) -> dict:
+    """Return ``launch.json`` of a run's last launch on this worker; empty if none."""
+    return read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
 
 
 def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:

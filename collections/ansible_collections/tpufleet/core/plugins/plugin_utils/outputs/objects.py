@@ -92,7 +92,7 @@ class OutputDirectory:
             raise InvalidObjectError(
                 f"{self.location}: refused an object whose name or size is invalid ({name!r:.200})"
             )
-        with suppress(OSError):  # if this fails, replace() below raises the error
+        try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._folder).free
             if free < LEAST_FREE:
@@ -100,7 +100,9 @@ class OutputDirectory:
                     f"{self.location}: not stored, because less than 1 GiB is free on its disk "
                     f"({free >> 20} MiB). Delete the directories of runs that you no longer need"
                 )
-        replace(self._folder / run / rest, content)
+            replace_file(self._folder / run / rest, content)
+        except OSError as error:
+            raise OutputError(f"{error.filename}: {error.strerror}") from None
 
 
 class OutputBucket:
@@ -129,8 +131,8 @@ class OutputBucket:
                 return cached.read_bytes()
         content = self._download(stored)
         if is_final and len(content) == stored.size:
-            with suppress(OutputError):  # not cached: the next read downloads it again
-                replace(cached, content)
+            with suppress(OSError):  # not cached: the next read downloads it again
+                replace_file(cached, content)
         return content
 
     def _download(self, stored: StoredObject) -> bytes:
@@ -199,14 +201,6 @@ def checked(run: str) -> str:
         return check_name(run)
     except RunError as error:
         raise OutputError(str(error)) from None
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically, readable only by this user. Raises OutputError."""
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise OutputError(f"can't write {path}: {error.strerror}") from None
 
 
 def trim(cache: Path, most: int = CACHE_BYTES) -> None:

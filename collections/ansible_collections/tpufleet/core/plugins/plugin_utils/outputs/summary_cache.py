@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...module_utils.cloud.storage import StoredObject
-from .interface import OutputError, OutputStore
-from .objects import replace
+from ..replaced_file import replace_file
+from .interface import OutputStore
 from .reader import stored_processes
 from .summary import CURVES, RunOutput, summary_of
 
@@ -37,8 +37,8 @@ def cached_summary(
     except (OSError, ValueError, TypeError, KeyError):
         pass  # no cached summary, or another version's
     found = summary_of(store, run, stored_processes(objects))
-    with suppress(OutputError):  # not cached: the next call reads the output again
-        replace(path, f"{key}\n{found.to_json()}".encode())
+    with suppress(OSError):  # not cached: the next call reads the output again
+        replace_file(path, f"{key}\n{found.to_json()}".encode())
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...module_utils.worker.release import ID_LENGTH, MANIFEST, ReleaseError, proven, summary
+from ..replaced_file import replace_file
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
@@ -114,14 +115,8 @@ def keep_lock(kept: str, lock: bytes) -> None:
     ``kept`` is the controller's local state directory, ``lock`` the content of the file.
     """
     place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_whole(place, place.stem):
-        return
-    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".lock-", delete=False) as stream:
-        stream.write(lock + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    Path(stream.name).replace(place)
+    if not is_whole(place, place.stem):
+        replace_file(place, lock + b"\n", durable=True)
 
 
 def is_whole(lock: Path, digest: str) -> bool:

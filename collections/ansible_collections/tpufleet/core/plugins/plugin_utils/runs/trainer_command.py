@@ -28,7 +28,6 @@ OPTIONS = {
 COMPILED_FOR = ("v4", "v5e", "v5p", "v6e")
 """Generations of TPUs for which the trainer can compile a step."""
 EXPORT = "export"
-_FOLDER = ".export"
 _APART = 100
 
 
@@ -112,17 +111,18 @@ def command_launch(
             f"ansible-playbook playbooks/{command}.yml -e run={launch.run}"
         )
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    number = launch.attempt + _APART + attempt % (ATTEMPT_PORTS - 2 * _APART)
     platform = {}
     if command == EXPORT:
         if "to" not in given:
-            words += ["--to", str(export_directory(launch.run))]
+            words += ["--to", str(export_directory(launch.run, number))]
         platform = {"JAX_PLATFORMS": "cpu"}
     recorded = launch.command[len(TRAINER) :]
     return replace(
         launch,
         command=(*TRAINER[:-2], command, TRAINER[-1], *recorded, *overrides, *words),
         env={**launch.env, **env, **platform},
-        attempt=launch.attempt + _APART + attempt % (ATTEMPT_PORTS - 2 * _APART),
+        attempt=number,
         **placed,
     )
 
@@ -161,6 +161,9 @@ def bucket_target(to: str) -> str | None:
     return to.rstrip("/")
 
 
-def export_directory(run: str) -> PurePosixPath:
-    """Return the directory on the worker to which an export without ``-e to=`` is written."""
-    return PurePosixPath(WorkerPaths().run_dir(run)) / _FOLDER
+def export_directory(run: str, attempt: int) -> PurePosixPath:
+    """Return the directory on the worker to which an export without ``-e to=`` is written.
+
+    ``attempt`` is that of the command's launch, so that exports at the same time have their own.
+    """
+    return PurePosixPath(WorkerPaths().run_dir(run)) / f".export-{attempt}"

@@ -221,11 +221,12 @@ def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool)
     words += ["--upgrade"] if upgrade else []
     for path in sources.constraints:
         words += ["--constraints", str(path)]
+    variables = index_environment(env)
     try:
         done = subprocess.run(
             [*words, str(sources.file), "-"],
             cwd=sources.file.parent,  # relative paths in the file start here
-            env=index_environment(env),
+            env=variables,
             input="\n".join(sources.extras),
             capture_output=True,
             text=True,
@@ -234,7 +235,7 @@ def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool)
     except FileNotFoundError:
         raise LockError("uv is not installed on the controller. Install it: make env") from None
     if done.returncode:
-        reason = failed_steps(without_secrets(done.stderr, env))
+        reason = failed_steps(without_secrets(done.stderr, variables))
         raise LockError(
             f"{sources.file}: cannot be locked ({reason}). {_fix(reason)}, then run: "
             f"ansible-playbook setup.yml {sources.option()}"

@@ -1,0 +1,72 @@
+"""systemd's units of this worker's runs: their properties, and which of them are active.
+
+Python 3.9, standard library only, because workers import this file.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from .run import RunError
+
+UNIT = "tpufleet-run@{}.service"
+SHOWN = (
+    *("Id", "LoadState", "ActiveState", "SubState", "Result"),
+    *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
+)
+ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
+"""Values of systemd's ActiveState for a unit that has processes."""
+
+
+def unit_state(run: str) -> dict[str, str]:
+    """Return systemd's properties of a run's unit. Raises RunError."""
+    return unit_states([run])[run]
+
+
+def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
+    """Return systemd's properties of runs' units, by run; with ``others``, also of all active runs.
+
+    Raises RunError.
+    """
+    units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
+    if not units:
+        return {}
+    found = {}
+    # Limits the units that the pattern "*" matches. Otherwise systemd would also report every run
+    # that has failed since the boot, which takes milliseconds for each. Units given by name are
+    # reported in any state.
+    only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
+    words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
+    for paragraph in systemctl(*words).split("\n\n"):
+        unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
+        if unit:
+            found[run_of(unit.get("Id", ""))] = unit
+    missing = [run for run in runs if run not in found]
+    if missing:
+        raise RunError(f"systemctl show: no answer for {', '.join(missing)}")
+    return found
+
+
+def run_of(unit: str) -> str:
+    """Return the name of the run that a unit belongs to."""
+    return unit.removeprefix("tpufleet-run@").removesuffix(".service")
+
+
+def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the runs whose unit has a process on this worker now."""
+    return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE_UNIT]
+
+
+def active_runs() -> list[str]:
+    """Return the runs that have a process on this worker now. Raises RunError."""
+    return active(unit_states([], others=True))
+
+
+def systemctl(*arguments: str) -> str:
+    """Run systemctl and return its output. Raises RunError with the first line of its error."""
+    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise RunError(f"systemctl {arguments[0]}: {complaint[0]}")
+    return done.stdout

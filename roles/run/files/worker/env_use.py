@@ -1,1 +1,0 @@
-../../../../collections/ansible_collections/tpufleet/core/plugins/module_utils/worker/env_use.py

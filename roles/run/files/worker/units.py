@@ -1,0 +1,1 @@
+../../../../collections/ansible_collections/tpufleet/core/plugins/module_utils/worker/units.py
