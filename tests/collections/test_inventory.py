@@ -200,9 +200,10 @@ ADDRESSES = f"""
     - {ROOT}/roles/firewall/defaults/main.yml
     - {ROOT}/roles/firewall/vars/main.yml
     - {ROOT}/roles/mounts/defaults/main.yml
+    - {ROOT}/roles/mounts/vars/main.yml
   tasks:
     - ansible.builtin.assert:
-        that: [firewall_peers == expected, mounts_clients == expected]
+        that: [firewall_peers == expected + foreign, mounts_clients == expected]
         fail_msg: "{{{{ firewall_peers }}}} {{{{ mounts_clients }}}}"
 """
 
@@ -210,19 +211,27 @@ ADDRESSES = f"""
 def test_workers_accept_the_addresses_of_the_tpus_that_exist_and_no_others(
     listed, scripted, tmp_path
 ):
-    states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED"}
+    states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED", 7: "READY"}
+    foreign = 7
     ends = {
         n: {"ipAddress": f"10.0.0.{n}", "accessConfig": {"externalIp": "1.1.1.1"}} for n in states
     }
     scripted.answerer = answering(
         *(
-            node(f"tpu{n}", id=str(n), state=state, networkEndpoints=[ends[n]])
+            node(
+                f"tpu{n}",
+                id=str(n),
+                state=state,
+                networkEndpoints=[ends[n]],
+                labels={"tpufleet-fleet": "theirs" if n == foreign else "mine"},
+            )
             for n, state in states.items()
         )
     )
-    listed()
+    listed(fleet_name="mine")
     (tmp_path / "addresses.yml").write_text(ADDRESSES)
-    expected = json.dumps({"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"]})
+    addresses = {"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"], "foreign": ["10.0.0.7"]}
+    expected = json.dumps(addresses)
 
     words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
     done = ansible("ansible-playbook", *words, HOME=str(tmp_path))
