@@ -29,6 +29,19 @@ FILES = ROOT / "roles/run/files"
 NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
 STAY = TOUCH.format("time.sleep(60)")
+SAVE = (
+    "import pathlib, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+    "pathlib.Path('began').touch()\n"
+    "time.sleep(60)"
+)
+EXIT_WITH_0 = SAVE.replace("75", "0")
+CRASH_ON_GO = (
+    "import pathlib, sys, time\n"
+    "pathlib.Path('began').touch()\n"
+    "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+    "sys.exit(1)"
+)
 RELEASE = launch_spec().release
 ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
 """The environment of a process that waits for no others."""
@@ -378,20 +391,8 @@ def test_a_worker_that_is_killed_outright_ends_the_others(workers):
 
 
 def test_a_trainer_that_saves_when_a_peer_ends_keeps_its_exit_code(workers):
-    save = (
-        "import pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
-        "pathlib.Path('began').touch()\n"
-        "time.sleep(60)"
-    )
-    crash = (
-        "import pathlib, sys, time\n"
-        "pathlib.Path('began').touch()\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
-        "sys.exit(1)"
-    )
     for number in range(3):
-        workers.start(number, crash if number == 1 else save)
+        workers.start(number, CRASH_ON_GO if number == 1 else SAVE)
     workers.all_began()
     workers.home(1, "go").touch()
 
@@ -419,14 +420,6 @@ def test_stopped_workers_report_their_own_trainer_s_exit(workers):
     assert [workers.code(number) for number in range(3)] == [-signal.SIGTERM] * 3
 
 
-EXIT_WITH_0 = (
-    "import pathlib, signal, sys, time\n"
-    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-    "pathlib.Path('began').touch()\n"
-    "time.sleep(60)"
-)
-
-
 def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(workers):
     workers.start(0, EXIT_WITH_0, environ=ALONE)
     workers.all_began()
@@ -437,14 +430,8 @@ def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(w
 
 
 def test_a_trainer_that_exits_with_0_because_another_has_crashed_is_not_done(workers):
-    crash = (
-        "import pathlib, sys, time\n"
-        "pathlib.Path('began').touch()\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
-        "sys.exit(1)"
-    )
     for number in range(3):
-        workers.start(number, crash if number == 1 else EXIT_WITH_0)
+        workers.start(number, CRASH_ON_GO if number == 1 else EXIT_WITH_0)
     workers.all_began()
     workers.home(1, "go").touch()
 
@@ -453,7 +440,6 @@ def test_a_trainer_that_exits_with_0_because_another_has_crashed_is_not_done(wor
 
 def test_a_stopped_trainer_gets_one_sigterm_however_long_its_save_takes(workers):
     """Another worker's trainer that has saved is no reason to interrupt the save of this one."""
-    quick = EXIT_WITH_0.replace("sys.exit(0)", "sys.exit(75)")
     slow = (
         "import pathlib, signal, sys, time\n"
         "def save(*_):\n"
@@ -465,7 +451,7 @@ def test_a_stopped_trainer_gets_one_sigterm_however_long_its_save_takes(workers)
         "time.sleep(60)"
     )
     for number in range(3):
-        workers.start(number, slow if number == 0 else quick)
+        workers.start(number, slow if number == 0 else SAVE)
     workers.all_began()
 
     stop(workers)
