@@ -113,6 +113,31 @@ def test_workers_with_other_packages_have_a_lock_file_of_their_own(setup, tmp_pa
     assert flat(done).count("changed=1") == (2 if code == 0 else 1)
 
 
+FACTS_AFTER_LOCK = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jax, tasks_from: lock}
+    - ansible.builtin.setup: {gather_subset: ["!all", "!min", env]}
+      environment: {WORKER: "{{ inventory_hostname }}"}
+    - ansible.builtin.assert: {that: ansible_facts.env.WORKER == inventory_hostname}
+"""
+
+
+def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
+    """After a fact that is set once for all hosts, they share later ones (ansible-core 2.21)."""
+    playbook, inventory = tmp_path / "facts.yml", tmp_path / "hosts.yml"
+    playbook.write_text(FACTS_AFTER_LOCK)
+    here = (
+        "{ansible_connection: local, ansible_python_interpreter: '{{ ansible_playbook_python }}'}"
+    )
+    inventory.write_text(f"all: {{hosts: {{a: {here}, b: {here}}}}}\n")
+
+    done = play(environment_of(local_api), str(playbook), inventory=str(inventory))
+
+    assert done.returncode == 0, flat(done)
+
+
 def test_the_tag_of_another_role_locks_nothing(setup):
     jax, users = (setup("--list-tasks", tags=tag).stdout for tag in ("jax", "users"))
 
