@@ -118,9 +118,14 @@ def by_watch(fleet: Fleet) -> float:
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
     place = fleet.place
+    metadata = client.ask(place, "GET", f"{NODES}/{TPU}")["metadata"]  # has the ssh key
     client.ask(place, "DELETE", f"{NODES}/{TPU}")
     until(lambda: not state_of(place))
-    body = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+    body = {
+        "acceleratorType": "v4-16",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "metadata": metadata,
+    }
     client.ask(place, "POST", f"{NODES}?nodeId={TPU}", body)
     until(lambda: state_of(place) == "READY")
     by_script(fleet, TPU, ssh_config)
