@@ -142,7 +142,7 @@ def test_a_tpu_whose_disk_is_being_filled_is_not_to_be_recreated(api, pod):
     assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in done.msg
 
 
-def test_a_disk_that_a_tpu_lacks_is_attached_by_filling_it(api):
+def test_a_missing_disk_of_a_tpu_is_attached_by_filling_it(api):
     make(api, POD)
     detached(api, "demo")
     (done,) = make(api, POD)

@@ -144,7 +144,7 @@ def test_cudnn_without_a_supported_device_is_refused_in_one_line(compute: dict[s
 
 
 @pytest.mark.parametrize("verb", ["eval", "sample"])
-def test_eval_and_sample_refuse_attention_that_the_device_lacks(
+def test_eval_and_sample_refuse_attention_that_the_device_does_not_support(
     finished: Path, finished_config: Config, verb: str
 ):
     cfg = replace(finished_config, compute=ComputeConfig(attention="cudnn"))
