@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, unpacked
+from harness.fleet import Fleet, beside
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
@@ -115,7 +115,7 @@ def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
 
     fetch = ("-e", "run=gpt", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=*.pt")
     fleet.must_play("playbooks/fetch.yml", *fetch, "-e", f"to={tmp_path}")
-    [fetched] = unpacked(tmp_path, "solo-w0").rglob("checkpoints/*.pt")
+    [fetched] = (tmp_path / "checkpoints").rglob("*.pt")
     assert fetched.name == f"step-{saved}.pt"
 
 
