@@ -44,4 +44,4 @@ def test_root_runs_no_code_of_the_environment_or_the_release(
 
     assert error in flat(done)
     asked = (tmp_path / "asked").read_text()
-    assert asked.startswith("--user=tpufleet -- /opt/tpufleet/bin/tpufleet-python -c")
+    assert asked.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")

@@ -6,7 +6,7 @@ from tests.docs.tried_blocks import ROOT, documents
 
 SHOWN = re.compile(r"^ *(?:changed|would change) +(?:[a-z_]+ : )?(.+?)  ", re.MULTILINE)
 FAILED = re.compile(r"^FAILED  \S+  (.+)$", re.MULTILINE)
-NAME = re.compile(r"^ *-? *name: (.+)$", re.MULTILINE)
+NAME = re.compile(r"^ *-? *name: (.+?)(?: +#.*)?$", re.MULTILINE)
 
 
 def shown(text: str) -> list[str]:

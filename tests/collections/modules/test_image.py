@@ -184,7 +184,7 @@ def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():
     paths = WorkerPaths()
     variables = environment(process(image=NAME), paths, trust, image_path=image.path(paths))
 
-    assert variables["PATH"] == "/venv/bin:/usr/bin:/opt/tpufleet/bin"
+    assert variables["PATH"] == "/venv/bin:/usr/bin:/opt/tpufleet/programs"
     assert not {"VIRTUAL_ENV", "SSL_CERT_FILE", "LD_LIBRARY_PATH"} & set(variables)
     assert variables["TPUFLEET_RUN"] == "mine"
     assert image.for_attempt(variables) == {
@@ -424,7 +424,7 @@ def test_the_unit_mounts_the_worker_s_directories_into_the_image(tmp_path, monke
         folder.mkdir(parents=True)
     monkeypatch.setattr(module, "_OF_THE_WORKER", ("/dev", "/etc/hosts", "/proc"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    for folder in (paths.root / "bin", paths.root / "releases", paths.state):
+    for folder in (paths.programs, paths.root / "releases", paths.state):
         folder.mkdir(parents=True)
 
     text = unit_settings(Image(root, "/", {}), paths, [str(data / "checkpoints/not-yet")])

@@ -1,4 +1,4 @@
-"""What the newest release has as well is linked into the next one, by the leader and by those that
+"""What the last release has as well is linked into the next one, by the leader and by those that
 take from it, and what was damaged there is not passed on."""
 
 import os
@@ -19,14 +19,17 @@ class Worker:
     def __init__(self, place: Path, leads: bool) -> None:
         self.place, self.leads = place, leads
         self.releases = place / ("leader" if leads else "other")
+        self.last: Path | None = None
 
     def push(self, name: str) -> Path:
         """Have the staged release, or the leader's."""
-        lead = put(self.place / f"staged-{name}", self.place / "leader", name)
-        if self.leads:
-            return lead
-        install(self.releases, name, partial(from_the_leader, name, folder=self.place))
-        return self.releases / name
+        last, self.last = self.last, self.releases / name
+        lead_last = self.place / "leader" / last.name if last else None
+        put(self.place / f"staged-{name}", self.place / "leader", name, lead_last)
+        if not self.leads:
+            take = partial(from_the_leader, name, folder=self.place)
+            install(self.releases, name, take, last)
+        return self.last
 
 
 @pytest.fixture(params=[True, False], ids=["the leader", "another worker"])
@@ -70,7 +73,7 @@ def damage(file: Path) -> None:
     file.chmod(was.st_mode)
 
 
-def test_unchanged_files_are_linked_to_the_newest_release(worker, code):
+def test_unchanged_files_are_linked_to_the_last_release(worker, code):
     first = worker.push(stage(code))
     name = change(code)
 
@@ -82,7 +85,7 @@ def test_unchanged_files_are_linked_to_the_newest_release(worker, code):
     assert (second / "new.py").stat().st_nlink == 1
 
 
-def test_a_damaged_file_of_the_newest_release_is_not_passed_on(worker, code):
+def test_a_damaged_file_of_the_last_release_is_not_passed_on(worker, code):
     first = worker.push(stage(code))
     damage(first / "train/main.py")
     name = change(code)
@@ -95,7 +98,7 @@ def test_a_damaged_file_of_the_newest_release_is_not_passed_on(worker, code):
 
 
 @pytest.mark.parametrize("left", [b'[["train/ma', b'[["train/m\xe4'])
-def test_a_damaged_manifest_of_the_newest_release_does_not_block_a_push(left, worker, code):
+def test_a_damaged_manifest_of_the_last_release_does_not_block_a_push(left, worker, code):
     first = worker.push(stage(code))
     manifest = next(first.glob(".*manifest*"))
     manifest.unlink()

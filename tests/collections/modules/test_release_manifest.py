@@ -14,7 +14,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
     dump,
     install,
     load,
-    newest,
     proven,
     release_id,
     sweep,
@@ -49,8 +48,8 @@ def swap(path: Path) -> Path:
     return path
 
 
-def put(tree: Path, releases: Path, name: str) -> Path:
-    install(releases, name, partial(take, tree))
+def put(tree: Path, releases: Path, name: str, last: Path | None = None) -> Path:
+    install(releases, name, partial(take, tree), last)
     return releases / name
 
 
@@ -155,6 +154,28 @@ def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
         build(code, list_code(code))
 
 
+def test_a_link_out_of_the_tree_is_copied_as_its_file_if_requested(tmp_path):
+    code = write_code(tmp_path / "code")
+    (tmp_path / "shared.py").write_text("print('shared')\n")
+    (code / "shared.py").symlink_to("../shared.py")
+
+    entries = stage(code, [], tmp_path / "staged", follow=True)
+
+    assert [e.kind for e in entries if e.path in ("shared.py", "latest")] == ["link", "file"]
+    assert not (tmp_path / "staged/shared.py").is_symlink()
+    assert proven(tmp_path / "staged", release_id(entries)) == []
+
+
+@pytest.mark.parametrize("target", ["../nothing", "../folder"])
+def test_a_link_to_no_file_out_of_the_tree_is_refused_even_if_requested(tmp_path, target):
+    (tmp_path / "folder").mkdir()
+    code = write_code(tmp_path / "code")
+    (code / "leak").symlink_to(target)
+
+    with pytest.raises(ReleaseError, match="leak"):
+        stage(code, [], tmp_path / "staged", follow=True)
+
+
 @pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])
 def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
     with pytest.raises(ReleaseError, match="not a valid path in a release"):
@@ -166,14 +187,13 @@ def test_a_manifest_with_a_path_through_a_link_is_refused():
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
 
-def test_an_installed_release_is_proven_and_the_newest(tmp_path):
+def test_an_installed_release_is_proven_and_write_protected(tmp_path):
     code, releases = write_code(tmp_path / "code"), tmp_path / "releases"
     name = stage_code(code, tmp_path / "staged")
 
     put(tmp_path / "staged", releases, name)
 
     assert proven(releases / name, name) == []
-    assert newest(releases) == releases / name
     assert (releases / name / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (releases / name / "train/main.py").stat().st_mode & 0o777 == 0o444
 

@@ -111,3 +111,28 @@ def test_without_an_answer_of_systemd_no_release_is_removed(push, systemctl):
     (push.releases / push.name / MANIFEST).unlink()
     assert push(kept=0)["changed"]
     assert names(push.releases) == {push.name}
+
+
+def test_the_programs_of_runs_have_a_link_of_their_own_and_are_kept(push, tmp_path):
+    push(link="programs")
+    code = write_code(tmp_path / "users code")
+    (code / "more.py").touch()
+    sent = {"incoming": str(tmp_path / "users")}
+    user = stage_code(code, tmp_path / "users")
+
+    push(release=user, kept=0, **sent)
+
+    root = push.releases.parent
+    assert (root / "programs").resolve().name == push.name
+    assert (root / "current").resolve().name == user
+    assert names(push.releases) == {push.name, user}
+    assert not push(link="programs", kept=0)["changed"]
+    assert names(push.releases) == {push.name, user}
+
+
+def test_a_diff_compares_with_the_last_release_under_the_same_link(push, tmp_path):
+    push(link="programs")
+
+    assert push(release="0" * 16, check=True)["before"] == ""
+    before = push(release="0" * 16, link="programs", check=True)["before"]
+    assert "train/main.py file" in before

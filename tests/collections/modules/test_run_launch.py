@@ -277,9 +277,9 @@ def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
 def test_systemd_accepts_the_unit(tmp_path):
     template = Path("roles/run/templates/tpufleet-run@.service.j2").read_text()
     text = template.replace("{{ run_stop_seconds }}", "120").replace(
-        "/opt/tpufleet/bin/attempt_end", "/bin/true"
+        "/opt/tpufleet/programs/attempt_end", "/bin/true"
     )
-    text = text.replace("/opt/tpufleet/bin/attempt", "/bin/true")
+    text = text.replace("/opt/tpufleet/programs/attempt", "/bin/true")
     text = re.sub(r"{{ [^}]* }}", "root", text).replace(
         "RequiresMountsFor=/var/lib/tpufleet root\n", ""
     )

@@ -36,8 +36,8 @@ PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
 def paths(tmp_path, monkeypatch):
     """A worker that is set up and can write its checkpoints; no unit is active."""
     found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    (found.root / "bin/worker").mkdir(parents=True)
-    shutil.copy(contract.__file__, found.root / "bin/worker")
+    (found.root / "programs/worker").mkdir(parents=True)
+    shutil.copy(contract.__file__, found.root / "programs/worker")
     (found.root / "ready.json").write_text('{"content": "x"}')
     monkeypatch.setattr(run_start, "active_runs", list)
     monkeypatch.setattr(run_start, "is_complete", lambda _: True)
@@ -74,7 +74,7 @@ def test_a_worker_reports_whether_it_is_set_up_for_this_version(paths):
         return run_unit.observe("mine", paths, unit={"ActiveState": "inactive"})["is_set_up"]
 
     assert is_set_up()
-    (paths.root / "bin/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
+    (paths.root / "programs/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
     assert not is_set_up()
 
 
@@ -107,7 +107,7 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
 
 @pytest.mark.parametrize("content", [None, b"ROOT = 1\n", b"WORKER_FORMAT = 1\n", b"\xff"])
 def test_a_worker_whose_programs_are_of_another_version_has_to_be_set_up_again(paths, content):
-    installed = paths.root / "bin/worker/contract.py"
+    installed = paths.root / "programs/worker/contract.py"
     installed.unlink()
     if content is not None:
         installed.write_bytes(content)

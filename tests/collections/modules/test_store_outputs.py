@@ -149,15 +149,18 @@ def test_the_service_stores_what_is_new_before_it_ends(worker):
     assert said == ""
 
 
-@pytest.mark.parametrize("name", ["store_outputs", "worker/output_stream.py"])
-def test_the_service_exits_for_a_restart_when_setup_has_changed_its_files(worker, name):
-    worker.program = worker.state / "bin/store_outputs"
-    shutil.copytree(FILES, worker.program.parent)
+def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worker):
+    for release in ("old", "new"):
+        shutil.copytree(FILES, worker.state / release)
+    link = worker.state / "programs"
+    link.symlink_to("old")
+    worker.program = link / "store_outputs"
     worker.begin(1)
     worker.start()
     wait_for(lambda: worker.stored(name="start.json") != "")
 
-    (worker.program.parent / name).touch()
+    link.unlink()
+    link.symlink_to("new")
 
     assert worker.process.wait(timeout=60) == 0
 

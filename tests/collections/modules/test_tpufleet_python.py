@@ -2,34 +2,24 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 
 from harness.playbooks import ROOT
 
-ROLE = ROOT / "roles/run"
 ASK = "import os, sys; print(sys.path[1:2], os.getcwd(), os.environ.get('LD_PRELOAD'))"
-
-
-def installed_files() -> list[str]:
-    """Return the programs and modules that the role installs."""
-    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
-    [copied] = [task for task in tasks if "ansible.builtin.copy" in task]
-    return copied["loop"]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A worker's /opt/tpufleet after setup, without a release; its devices are /…/accel*."""
     root = tmp_path / "opt"
-    (root / "bin/worker").mkdir(parents=True)
-    for name in installed_files():
-        shutil.copy(ROLE / "files" / name, root / "bin" / name)
+    stage(ROOT / "roles/run/files", [], root / "releases/bbbb", follow=True)
+    (root / "programs").symlink_to("releases/bbbb")
     env = root / "envs/0123456789abcdef"
     (env / "bin").mkdir(parents=True)
     (env / "bin/python").symlink_to(sys.executable)
@@ -50,7 +40,7 @@ def release(root: Path) -> Path:
 
 def ask(root: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [root / "bin/tpufleet-python", *words],
+        [root / "programs/tpufleet-python", *words],
         env={"PATH": os.environ["PATH"], **variables},
         cwd=root,
         capture_output=True,

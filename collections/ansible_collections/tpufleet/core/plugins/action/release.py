@@ -42,6 +42,8 @@ class ActionModule(ActionBase):
                 "code": {"type": "path", "required": True},
                 "code_paths": {"type": "list", "elements": "str", "default": []},
                 "name": {"type": "str"},
+                "link": {"type": "str", "default": "current"},
+                "follow": {"type": "bool", "default": False},
                 "keep": {"type": "path"},
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
@@ -50,7 +52,7 @@ class ActionModule(ActionBase):
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - takes ".." out as well
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
-            tree, release = staged(str(code), options["code_paths"])
+            tree, release = staged(str(code), options["code_paths"], follow=options["follow"])
             if options["keep"] and not self._task.check_mode:
                 cache_release(tree, Path(options["keep"]).expanduser() / release)
         except OSError as error:
@@ -70,7 +72,7 @@ class ActionModule(ActionBase):
             result["diff"] = {
                 "before": result.pop("before"),
                 "after": listing(tree),
-                "before_header": "newest release",
+                "before_header": "last release",
                 "after_header": f"release {release}",
             }
         return result

@@ -14,9 +14,9 @@ description:
   - Sends the changed files by rsync over Ansible's ssh connection, into a directory of the login
     user. Only the leader of a TPU gets them from the controller. The other workers copy the release
     from their leader.
-  - On the worker, hard-links files that the newest release also has, and copies the others. Then
-    verifies every file against the manifest, renames the finished release into place, and makes the
-    link C(current) point to it.
+  - On the worker, hard-links files that the last release under the same link also has, and copies
+    the others. Then verifies every file against the manifest, renames the finished release into
+    place, and makes O(link) point to it.
 options:
   code:
     description: The code directory on the controller. A relative path starts at the directory in
@@ -32,6 +32,18 @@ options:
     description: The name of the code. The worker keeps the files that were sent last under this
       name. By default the name of the directory O(code).
     type: str
+  link:
+    description:
+      - The link below O(root) to the release.
+      - V(current) is for code that users push, V(programs) for the programs of runs.
+    type: str
+    choices: [current, programs]
+    default: current
+  follow:
+    description: Whether to copy the file that a link outside of O(code) points to. Otherwise such a
+      link is an error.
+    type: bool
+    default: false
   keep:
     description: A directory on the controller for a copy of the release, so that it can be
       installed again after the code has changed.
@@ -49,7 +61,8 @@ options:
     type: bool
     default: false
   kept:
-    description: How many releases a worker keeps, in addition to those that active runs use.
+    description: How many releases a worker keeps, in addition to those that active runs use and
+      those that a link points to.
     type: int
     default: 5
   incoming:
@@ -103,10 +116,9 @@ from ..module_utils.worker.release import (
     ReleaseError,
     files_of,
     install,
-    is_linked,
     link_all,
     link_to,
-    newest,
+    linked_release,
     proven,
     prune,
     read_manifest,
@@ -144,28 +156,34 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
     pull("releases", name, target, options=["--modify-window=-1"], seconds=600, folder=folder)
 
 
-def used() -> set[str]:
-    """Return the releases of the active runs on this worker. Raises RunError."""
-    paths = WorkerPaths()
-    return {str(launched_here(run, paths).get("release")) for run in active_runs()}
+def used(paths: WorkerPaths) -> set[str]:
+    """Return the releases that links point to or active runs use. Raises RunError."""
+    releases = paths.release("")
+    linked = (linked_release(link, releases) for link in (paths.current, paths.programs))
+    launched = (launched_here(run, WorkerPaths()).get("release") for run in active_runs())
+    return {release.name for release in linked if release} | {str(name) for name in launched}
 
 
 def bring(
-    releases: Path, name: str, source: Callable[[Path, Path | None], None], kept: int
+    paths: WorkerPaths,
+    name: str,
+    source: Callable[[Path, Path | None], None],
+    last: Path | None,
+    kept: int,
 ) -> None:
     """Install a release and remove old ones, under a lock.
 
-    ``source`` fills the directory of the release (``install`` in worker/release.py), and ``kept``
-    is the number of old releases to keep. The lock also makes it safe to remove the remains of
-    interrupted installs.
+    ``source`` fills the directory of the release and may link files of the release ``last``
+    (``install`` in worker/release.py); ``kept`` is the number of old releases to keep. The lock
+    also makes it safe to remove the remains of interrupted installs.
     """
+    path, releases = paths.release(name), paths.release(name).parent
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
-        path = releases / name
         if not path.exists() or proven(path, name):  # another controller may be done
-            install(releases, name, source)
-        prune(releases, kept, {name, *used()})
+            install(releases, name, source, last)
+        prune(releases, kept, {name, *used(paths)})
 
 
 def listing(entries: list[Entry]) -> str:
@@ -183,6 +201,8 @@ def main() -> None:
             "code": {"type": "path", "required": True},
             "code_paths": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str"},
+            "link": {"type": "str", "choices": ["current", "programs"], "default": "current"},
+            "follow": {"type": "bool", "default": False},
             "keep": {"type": "path"},
             "root": {"type": "path", "default": ROOT},
             "release": {"type": "str"},
@@ -198,27 +218,28 @@ def main() -> None:
             msg="release: call it as tpufleet.core.release, so that its part on the controller runs"
         )
     paths = WorkerPaths(Path(module.params["root"]))
-    path, releases = paths.release(name), paths.release(name).parent
+    path, link = paths.release(name), paths.root / module.params["link"]
+    last = linked_release(link, path.parent)
     result = {"release": name, "path": str(path), "changed": False}
     try:
         problems = proven(path, name) if path.exists() else ["it is not there"]
-        result["changed"] = bool(problems) or not is_linked(paths.current, path)
+        is_linked = last is not None and last.name == name
+        result["changed"] = bool(problems) or not is_linked
         if problems and module._diff:
-            before = newest(releases)
-            result["before"] = listing(files_of(before))
+            result["before"] = listing(files_of(last))
         if problems and not module.check_mode:
             source = partial(from_the_leader, name)
             if not module.params["from_leader"]:
                 source = partial(take, incoming_path(module.params["incoming"]))
-            bring(releases, name, source, module.params["kept"])
+            bring(paths, name, source, last, module.params["kept"])
         if problems and module.check_mode:
             result["msg"] = f"release {name} would be installed: {summary(problems)}"
         else:
             result["files"] = len(read_manifest(path))
         if not module.check_mode:
             os.utime(path)
-            if not is_linked(paths.current, path):
-                link_to(path, paths.current)
+            if not is_linked:
+                link_to(path, link)
     except (ReleaseError, FromLeaderError) as error:
         module.fail_json(msg=str(error), mismatch=True, **result)
     except RunError as error:

@@ -19,7 +19,7 @@ ETC_DIR = "/etc/tpufleet"
 """Directory of the files that a run's unit needs, in ``runs/RUN``. Only root writes there."""
 USER = "tpufleet"
 """The user that trainers run as. In roles, its uid is ``tpufleet_uid``."""
-WORKER_FORMAT = 4
+WORKER_FORMAT = 5
 """Version of the programs that setup installs for runs, and of the files that they read.
 
 Increase it when the installed programs of the old version cannot start a launch whose files the new

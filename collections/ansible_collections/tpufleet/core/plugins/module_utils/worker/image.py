@@ -94,7 +94,7 @@ class Image:
 
     def path(self, paths: WorkerPaths) -> str:
         """Return a trainer's PATH: the image's, then the directory of tpufleet's own programs."""
-        return f"{self.env.get('PATH') or _DEFAULT_PATH}:{paths.root}/bin"
+        return f"{self.env.get('PATH') or _DEFAULT_PATH}:{paths.programs}"
 
     def for_attempt(self, own: Mapping[str, str]) -> dict[str, Any]:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
@@ -125,7 +125,7 @@ def unit_settings(image: Image, paths: WorkerPaths, places: Iterable[str]) -> st
     directories, everything that is mounted outside the system's directories, and ``places``, the
     other local paths that the run uses. Creates missing mount points in the image. Raises RunError.
     """
-    own = (str(paths.root / "bin"), str(paths.root / "releases"), str(paths.state))
+    own = (str(paths.programs), str(paths.root / "releases"), str(paths.state))
     mounted = data_mounts(MOUNTINFO.read_text(encoding="utf-8", errors="replace"))
     # Unlike Path.exists, false for a mount that root cannot use.
     always = {path for path in (*_OF_THE_WORKER, *own, *mounted) if os.path.exists(path)}  # noqa: PTH110

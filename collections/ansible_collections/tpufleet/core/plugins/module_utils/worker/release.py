@@ -45,13 +45,18 @@ def printable(path: str) -> str:
     return ascii(path)[1:-1] if not path.isprintable() else path
 
 
+def leaves_tree(path: str, target: str) -> bool:
+    """Return whether a symbolic link at ``path`` has a target outside the tree."""
+    landing = os.path.normpath(PurePosixPath(path).parent / target)
+    return target.startswith("/") or landing == ".." or landing.startswith("../")
+
+
 def check_link(path: str, target: str) -> None:
     """Raise ReleaseError for a symbolic link to a target outside the tree.
 
     Such a link would have another target on a worker.
     """
-    landing = os.path.normpath(PurePosixPath(path).parent / target)
-    if target.startswith("/") or landing == ".." or landing.startswith("../"):
+    if leaves_tree(path, target):
         raise ReleaseError(
             f"{printable(path)} is a link to {printable(target)}, outside of the code: "
             "copy the file in, or add the link to .gitignore"
@@ -67,17 +72,20 @@ def check_path(path: str) -> None:
         )
 
 
-def read_entry(root: Path, path: str) -> Entry:
+def read_entry(root: Path, path: str, *, follow: bool = False) -> Entry:
     """Return the entry for one path of the tree at ``root``.
 
-    Raises ReleaseError if the path is neither a file nor a link.
+    With ``follow``, a link to a file outside the tree counts as that file. Raises ReleaseError for
+    such a link without ``follow``, and if the path is neither a file nor a link.
     """
     full = f"{root}/{path}"
     status = os.lstat(full)
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(full)  # noqa: PTH115 - faster, for thousands of files
-        check_link(path, target)
-        return Entry(path, "link", target)
+        if not (follow and leaves_tree(path, target) and os.path.exists(full)):  # noqa: PTH110
+            check_link(path, target)
+            return Entry(path, "link", target)
+        status = os.stat(full)  # noqa: PTH116
     if not stat.S_ISREG(status.st_mode):
         raise ReleaseError(f"{printable(path)} is neither a file nor a link: add it to .gitignore")
     kind = "exec" if status.st_mode & stat.S_IXUSR else "file"
@@ -93,9 +101,9 @@ def file_digest(path: str) -> str:
     return digest.hexdigest()
 
 
-def build(root: Path, paths: Iterable[str]) -> list[Entry]:
-    """Return the entries for the given paths, sorted by path."""
-    return sorted(read_entry(root, path) for path in paths)
+def build(root: Path, paths: Iterable[str], *, follow: bool = False) -> list[Entry]:
+    """Return the entries for the given paths, sorted by path; ``follow`` is that of read_entry."""
+    return sorted(read_entry(root, path, follow=follow) for path in paths)
 
 
 def release_id(entries: Iterable[Entry]) -> str:
@@ -181,13 +189,18 @@ def proven(release: Path, name: str) -> list[str]:
     return differences(release, entries)
 
 
-def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]) -> None:
+def install(
+    releases: Path,
+    name: str,
+    fill: Callable[[Path, Path | None], None],
+    last: Path | None = None,
+) -> None:
     """Create ``releases/name``: fill a directory with ``fill``, verify it, then rename it.
 
-    ``fill`` gets an empty directory that only this user can write to, and the newest release, whose
-    files it may link instead of copying. These files may be damaged, so if the verification fails,
-    ``fill`` is called again without that release. The name appears only when the release is
-    complete; after a failure nothing is left.
+    ``fill`` gets an empty directory that only this user can write to, and ``last``, an earlier
+    release whose files it may link instead of copying (None: there is none). These files may be
+    damaged, so if the verification fails, ``fill`` is called again without that release. The name
+    appears only when the release is complete; after a failure nothing is left.
 
     Files are not synced to disk, so a power cut can damage a release. Therefore every program that
     uses a release verifies it first, and a push replaces a damaged one.
@@ -196,7 +209,6 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
     whatever ``fill`` raises.
     """
     releases.mkdir(parents=True, exist_ok=True)
-    last = newest(releases)
     problems: list[str] = []
     for linkable in [last, None] if last else [None]:
         building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
@@ -216,9 +228,12 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
     raise ReleaseError(f"the pushed files are not release {name}: {summary(problems)}")
 
 
-def is_linked(link: Path, release: Path) -> bool:
-    """Return whether ``link`` is a symbolic link to a release."""
-    return link.is_symlink() and os.path.realpath(link) == os.path.realpath(release)
+def linked_release(link: Path, releases: Path) -> Path | None:
+    """Return the release in ``releases`` to which ``link`` is a symbolic link; None if to none."""
+    if not link.is_symlink():
+        return None
+    found = Path(os.path.realpath(link))
+    return found if found.is_dir() and found.parent == Path(os.path.realpath(releases)) else None
 
 
 def link_to(release: Path, link: Path) -> None:
@@ -329,12 +344,6 @@ def remove(root: Path) -> None:
     for folder, _, _ in os.walk(root):
         Path(folder).chmod(0o755)
     shutil.rmtree(root)
-
-
-def newest(releases: Path) -> Path | None:
-    """Return the release that was installed last, or None."""
-    found = [path for path in releases.glob("[0-9a-f]*") if (path / MANIFEST).is_file()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def prune(releases: Path, kept: int, used: set[str]) -> list[str]:

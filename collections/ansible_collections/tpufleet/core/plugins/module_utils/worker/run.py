@@ -33,6 +33,11 @@ class WorkerPaths(NamedTuple):
         return self.root / "current"
 
     @property
+    def programs(self) -> Path:
+        """A link to the release that contains the programs of runs (roles/run/files)."""
+        return self.root / "programs"
+
+    @property
     def home(self) -> Path:
         """The home directory of the trainer's user, which contains its caches."""
         return self.state / "home"
@@ -57,8 +62,9 @@ class WorkerPaths(NamedTuple):
 def env_variables(paths: WorkerPaths, name: str) -> dict[str, str]:
     """Return the environment variables with which runs use a Python environment."""
     home = paths.python_env(name)
+    own = f"{home}/bin:{paths.programs}:{paths.root}/bin"
     return {
-        "PATH": f"{home}/bin:{paths.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PATH": f"{own}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

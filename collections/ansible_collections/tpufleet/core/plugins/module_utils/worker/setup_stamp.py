@@ -30,7 +30,7 @@ def is_set_up(root: Path) -> bool:
 def _installed_format(root: Path) -> int:
     """Return the installed programs' WORKER_FORMAT; 0 if they do not define one."""
     try:
-        text = (root / "bin/worker/contract.py").read_text(encoding="utf-8")
+        text = (root / "programs/worker/contract.py").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return 0
     found = re.search(r"^WORKER_FORMAT = (\d+)$", text, re.MULTILINE)

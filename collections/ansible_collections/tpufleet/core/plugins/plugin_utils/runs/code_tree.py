@@ -106,7 +106,7 @@ def all_files(root: Path) -> Iterator[str]:
         yield from (name if here == "." else f"{here}/{name}" for name in files + links)
 
 
-def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
+def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = False) -> list[Entry]:
     """Copy code with a manifest to ``target``, with hard links if possible.
 
     Workers receive this copy, so all get the same code even if files in ``root`` change while it is
@@ -117,8 +117,10 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
         root: the directory with the code.
         chosen: the files and directories to include; empty includes all.
         target: the directory to create.
+        follow: whether a link to a file outside of the code is copied as that file; else it is an
+            error.
     """
-    entries = build(root, list_code(root, chosen))
+    entries = build(root, list_code(root, chosen), follow=follow)
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
         raise ReleaseError(f"{root}: a file differs from the release's manifest: it is damaged")
     target.mkdir(parents=True)
@@ -126,6 +128,8 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
         (target / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
+        if follow and entry.kind != "link":
+            source = os.path.realpath(source)
         try:
             os.link(source, destination, follow_symlinks=False)
         except OSError:
@@ -142,15 +146,15 @@ def copy(source: str, destination: str) -> None:
         raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
 
 
-def staged(code: str, chosen: Sequence[str]) -> tuple[Path, str]:
+def staged(code: str, chosen: Sequence[str], *, follow: bool = False) -> tuple[Path, str]:
     """Return a copy of a code directory that stage() made, and the name of its release.
 
     The first fork of Ansible makes the copy and the other forks of this playbook use it, so all
     workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
-    include (empty: all). Raises ReleaseError, OSError.
+    include (empty: all), ``follow`` is that of stage(). Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - takes ".." out as well
-    key = hashlib.sha256(json.dumps([place, *chosen]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([place, follow, *chosen]).encode()).hexdigest()[:16]
     base = Path(constants.DEFAULT_LOCAL_TMP) / f"staged-{key}"
     base.mkdir(parents=True, exist_ok=True)
     with (base / "lock").open("w", encoding="ascii") as lock:
@@ -158,7 +162,7 @@ def staged(code: str, chosen: Sequence[str]) -> tuple[Path, str]:
         name = base / "name"
         if not name.exists():
             attempt = Path(tempfile.mkdtemp(dir=base))
-            entries = stage(Path(place), chosen, attempt / "tree")
+            entries = stage(Path(place), chosen, attempt / "tree", follow=follow)
             attempt.replace(base / "staged")
             name.write_text(release_id(entries), encoding="ascii")
         return base / "staged" / "tree", name.read_text(encoding="ascii")
