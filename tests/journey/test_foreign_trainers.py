@@ -1,4 +1,4 @@
-"""Trainers from the package index, each from setup to fetch: killed, preempted, and resumed.
+"""Trainers from the package index on two workers, from setup to fetch: killed, preempted, resumed.
 
 TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up. The packages (Levanter 1.6 GB,
 PyTorch 7 GB) are in no lock file of this project, so a new version may break a test. The tests of a
@@ -27,11 +27,11 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-WORKER = "solo-w0"
+WORKERS = ("pair-w0", "pair-w1")
 TPU = {
-    "name": "solo",
+    "name": "pair",
     "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
+    "accelerator_type": "v4-16",
     "runtime_version": "tpu-ubuntu2204-base",
 }
 OWN = "tpufleetwheel"
@@ -161,11 +161,12 @@ def environment(fleet: Fleet, trainer: Trainer) -> str:
 
 
 def kill(fleet: Fleet, trainer: Trainer) -> None:
-    """Kill the run; check how it ended, and that none of its processes is left."""
+    """Kill the run; check how it ended on each worker, and that none of its processes is left."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={trainer.name}")
-    ended = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{trainer.name}/exit.json"))
-    assert ended["status"] == trainer.status
-    fleet.on(WORKER, "sh", "-c", f"! pgrep -u tpufleet -f {trainer.name}")
+    for index, worker in enumerate(WORKERS):
+        ended = json.loads(fleet.read(index, f"/var/lib/tpufleet/runs/{trainer.name}/exit.json"))
+        assert ended["status"] == trainer.status, worker
+        fleet.on(worker, "sh", "-c", f"! pgrep -u tpufleet -f {trainer.name}")
 
 
 def test_it_trains_and_ends_at_a_kill(fleet, trainer, requirements, launch):
@@ -173,7 +174,8 @@ def test_it_trains_and_ends_at_a_kill(fleet, trainer, requirements, launch):
     assert done.code == 0, done.output[-4000:]
     fleet.must_play(*launch)
     wait_for(fleet, trainer, trainer.safe)
-    fleet.on(WORKER, f"{environment(fleet, trainer)}/bin/python", "-c", f"import {OWN}")
+    for worker in WORKERS:
+        fleet.on(worker, f"{environment(fleet, trainer)}/bin/python", "-c", f"import {OWN}")
 
     kill(fleet, trainer)
 
@@ -185,7 +187,7 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     fleet.must_play(*launch)
     assert wait_for(fleet, trainer, trainer.resumed) >= safe
     before = environment(fleet, trainer)
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/solo:preempt")
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/pair:preempt")
 
     for _ in range(4):
         done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
@@ -208,5 +210,5 @@ def test_its_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path)
     words = ("-e", f"run={trainer.name}", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
     fleet.must_play("playbooks/fetch.yml", *words, "-e", f"checkpoint_pattern={trainer.checkpoint}")
 
-    fetched = unpacked(tmp_path, WORKER).rglob(f"checkpoints/{trainer.checkpoint}")
+    fetched = unpacked(tmp_path, WORKERS[0]).rglob(f"checkpoints/{trainer.checkpoint}")
     assert len(list(fetched)) == 1
