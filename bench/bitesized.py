@@ -27,7 +27,7 @@ sys.path.insert(0, str(PROJECT))
 TURN = 100
 TARGET = 1.2
 TORCH_FLOOR = 20
-"""PyTorch's steps per second on an idle two-core machine; a slower run does not count."""
+"""If PyTorch does fewer steps per second, the machine is not idle and the result does not count."""
 
 
 def main() -> int:
@@ -131,7 +131,8 @@ class Theirs:
 def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
     """Print both sides' steps per second, their ratio, and their losses; return the exit code.
 
-    ``results`` has a pair (ours, PyTorch) for each turn. ``way`` names PyTorch's implementation.
+    ``results`` has a pair (ours, PyTorch) for each turn. ``way`` is the name of the implementation
+    that the PyTorch side uses.
     """
     counted = results[1:]
     rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]

@@ -1,7 +1,7 @@
-"""The tutorial's model in PyTorch, for bitesized.py: needs torch and NumPy and nothing else.
+"""The tutorial's model in PyTorch, for bitesized.py: needs only torch and NumPy.
 
-Each line of its input is a number of steps. For each, it trains as many steps and prints a line of
-JSON with the losses and seconds. The initial parameters come from this project's trainer.
+Each line of its input is a number of steps. For each line, it trains that many steps and prints a
+line of JSON with the losses and seconds. The initial parameters come from this project's trainer.
 """
 
 import copy
@@ -21,12 +21,12 @@ MASK = torch.tril(torch.ones(T, T, dtype=torch.bool))
 
 
 def fused(q, k, v):
-    """Return causal attention as PyTorch implements it."""
+    """Return causal attention, computed by PyTorch's own attention function."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def blocks(q, k, v):
-    """Return causal attention, computed by blocks of queries, each without the keys after it."""
+    """Return causal attention, computed in blocks of queries without the keys after each block."""
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):
@@ -38,7 +38,10 @@ def blocks(q, k, v):
 
 
 class Layer(nn.Module):
-    """One layer: pre-norm, without an output matrix after attention; its input is added twice."""
+    """One layer: pre-norm attention (without an output matrix) and feed-forward.
+
+    The layer's input is added once more at its end, in addition to the usual residual connections.
+    """
 
     def __init__(self):
         super().__init__()
@@ -56,7 +59,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """The whole model; ``start`` has its initial parameters under the names of train/core."""
+    """The whole model; ``start`` has its initial parameters by their names in train/core."""
 
     def __init__(self, start):
         super().__init__()
@@ -97,7 +100,7 @@ class Data:
         self.heldout = self.sequences(self.rest, starts).split(self.size)
 
     def sequences(self, tokens, starts):
-        """Return the sequences at ``starts``: T + 1 tokens, inputs and targets of the model."""
+        """Return the sequences of T + 1 tokens that begin at the positions ``starts``."""
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
@@ -150,7 +153,7 @@ class Trainer:
 
 
 def fastest(job, start, data):
-    """Time each implementation on a copy of the model; return the fastest: its name, a Trainer.
+    """Time each implementation on a copy of the model; return name and Trainer of the fastest.
 
     ``start`` has the model's initial parameters by name, ``data`` the batches.
     """

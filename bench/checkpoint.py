@@ -1,12 +1,12 @@
-"""Measure the cost of saving a big state: how long it blocks training, and its memory.
+"""Measure how long a save of a big state blocks training, and how much memory it needs.
 
     .venv/bin/python -m bench.checkpoint [--config train/configs/350m.yml] [--directory DIR]
 
-Creates the config's state of step 0 (parameters and optimizer moments) on this machine's devices,
-and saves it twice. Meanwhile a next state replaces it, as in training, and the process's memory is
-sampled. The figures are those of the second save, because the first one also loads Orbax's modules.
-The time of a NumPy copy of the state is printed as well, because no save in the background can
-block training for less. Exits with 1 if a target is missed.
+Creates the config's state of step 0 (parameters and optimizer moments) on one device of this
+machine, and saves it twice. During each save, a new state replaces the saved one, as in training,
+and the process's memory is sampled. The printed figures are those of the second save, because the
+first one also loads Orbax's modules. The time of a NumPy copy of the state is printed as well,
+because no save in the background can block training for less. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -19,11 +19,14 @@ from pathlib import Path
 
 TARGET_SECONDS = {"cpu": 1.0, "gpu": 2.0}
 TARGET_MEMORY = 1.3
-"""Most memory that a save may add to this process, as a multiple of the state's size."""
+"""The most memory that a save may add to this process, as a multiple of the state's size."""
 
 
 class Memory:
-    """Sampler of this process's resident memory in bytes: ``before`` the block, ``peak`` in it."""
+    """Sampler of this process's resident memory during a ``with`` block.
+
+    ``before`` is the memory at the start of the block, ``peak`` the maximum in it, both in bytes.
+    """
 
     def __enter__(self) -> "Memory":
         self.peak = self.before = resident()

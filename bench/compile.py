@@ -6,13 +6,13 @@ Prints the estimated MFU (train/compile/estimate.py) of three models on two slic
 both ends of the range reach MaxText's. A row takes minutes of processor time. The models are 1B
 (Llama's layout) and 8B (Llama 3's sizes), each with four sequences of 2,048 tokens per chip, and
 modern (train/configs/modern.yml) with eight of 1,024. All chips share the parameters (FSDP), layers
-are scanned, and ``remat`` is ``dots``, for 8B on v5e ``all``.
+are scanned, and ``remat`` is ``dots``, except for 8B on v5e, where it is ``all``.
 
-PYTHON is one of an environment with MaxText 0.2.5 and the JAX and libtpu of
-requirements/worker-tpu.lock. Its step is then compiled too (compile_maxtext.py), with the same
-model, batch, FSDP, chunks of the loss, ``remat_policy`` ``minimal`` or ``full``, and its windowed
-einsum off, and estimated in the same way. Without it the table shows MAXTEXT, which was measured
-like this. Exits with 1 if an end of a range is lower than MaxText's.
+PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu of
+requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
+estimated in the same way: with the same model, batch, FSDP and chunks of the loss, ``remat_policy``
+``minimal`` or ``full``, and without windowed einsum. Without PYTHON, the table shows the constants
+MAXTEXT, which were measured like this. Exits with 1 if an end of a range is lower than MaxText's.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     PYTHON bench/compile_maxtext.py v5e:4x4 FILE [key=value ...]
 
-PYTHON is one of an environment with MaxText; bench/compile.py runs this there. key=value are
-settings of MaxText.
+PYTHON is the Python of an environment with MaxText; bench/compile.py runs this program with it.
+key=value are settings of MaxText.
 """
 
 import os
@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "DECOUPLE_GCLOUD": "TRUE",
 }
-"""What lets libtpu compile, and MaxText start, without a TPU and without Google Cloud."""
+"""Variables with which libtpu compiles and MaxText starts without a TPU and Google Cloud."""
 
 
 def main(topology: str, to: str, *settings: str) -> None:
@@ -41,7 +41,7 @@ def main(topology: str, to: str, *settings: str) -> None:
         return compiled
 
     train_compile.jit_and_compile = saving
-    train_compile.max_utils.print_system_information = lambda: None  # it would ask for real devices
+    train_compile.max_utils.print_system_information = lambda: None  # it needs real devices
     own = {
         "compile_topology": name,
         "compile_topology_num_slices": 1,

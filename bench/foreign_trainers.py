@@ -49,9 +49,9 @@ START_SECONDS, KILL_SECONDS = 600, 120
 class Trainer:
     """A trainer: its packages, its command, and patterns of log lines.
 
-    ``step`` finds the number of a step in the log, ``resumed`` the step from which the trainer
-    resumes. ``limit`` is how many seconds a kill may take, ``saves`` is whether SIGTERM makes the
-    trainer save.
+    ``step`` finds the number of a step in the log, ``resumed`` the number of the step from which
+    the trainer resumes. ``limit`` is how many seconds a kill may take, ``saves`` is whether the
+    trainer saves on SIGTERM.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Attempt:
         raise SystemExit(f"{self.trainer.name}: no {pattern.pattern!r} in the log:\n{log}")
 
     def kill(self) -> tuple[float, list[int]]:
-        """Kill all processes as systemd does; return how many seconds it took, and exit codes."""
+        """Kill all processes as systemd does; return the seconds it took and the exit codes."""
         everything = [pid for process in self.processes for pid in family(process.pid)]
         began = time.monotonic()
         for pid in everything:
@@ -229,12 +229,12 @@ def write_tokenizer(folder: Path) -> None:
 def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     """Start and kill the trainer twice in ``folder``, with the packages of ``env``.
 
-    Prints the figures. Returns whether the first kill took at most ``limit`` seconds, and ended the
-    processes with exit code 75 only if the trainer ``saves``.
+    Prints the figures. Returns whether the first kill took at most ``limit`` seconds and its exit
+    codes are as expected: all 75 if the trainer ``saves``, else not all 75.
     """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")
-    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # max_seq_len of levanter.yml
+    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # 32: max_seq_len in levanter.yml
     (folder / "code/tokens.jsonl").write_text(tokens * 1000)
     first = Attempt(trainer, 1, folder, env)
     first.wait_for(trainer.step, STEPS_BEFORE_KILL)

@@ -1,4 +1,4 @@
-"""gcloud on a local cloud, with which benchmarks compare the playbooks that are used daily."""
+"""gcloud on a local cloud; benchmarks compare its speed with that of playbooks."""
 
 import os
 import shutil
@@ -12,7 +12,10 @@ TRIES = 8
 
 
 def environment(home: Path, endpoint: str) -> dict[str, str]:
-    """Return environment variables for gcloud: the local cloud at ``endpoint``, a ``home``."""
+    """Return environment variables with which gcloud uses the local cloud at ``endpoint``.
+
+    ``home`` is the directory for gcloud's files.
+    """
     return {
         **os.environ,
         "HOME": str(home),
@@ -30,7 +33,7 @@ class Gcloud:
     """gcloud for the workers of one TPU of a local cloud."""
 
     def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
-        """Authenticate, and let gcloud copy its key to the workers, before any measurement.
+        """Authenticate, and let gcloud copy its ssh key to the workers, which is not measured.
 
         ``cloud`` is the local cloud's name, ``home`` a new directory for gcloud's files, ``proxy``
         the ssh ProxyCommand of delayed connections.
@@ -43,7 +46,7 @@ class Gcloud:
         self._environment = environment(home, endpoint)
         key = place.directory / "service-account.json"
         self._run("auth", "activate-service-account", f"--key-file={key}")
-        print("gcloud copies its key to the workers, which takes minutes on new ones", flush=True)
+        print("gcloud copies its ssh key to the workers; this can take minutes", flush=True)
         for attempt in range(TRIES):
             try:
                 self.on_all("true")

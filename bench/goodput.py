@@ -1,4 +1,4 @@
-"""Measure goodput: the share of training in a run's time under faults and preemptions.
+"""Measure goodput: the share of a run's time spent training, under faults and preemptions.
 
     sudo .venv/bin/python -m bench.goodput [--minutes 20] [--seed 1] [--short] [--cloud NAME]
 
@@ -39,7 +39,7 @@ from localcloud.place import Place, clouds_directory
 GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
 CHECKPOINT_EVERY = 10
-"""Steps between two checkpoints, which take two seconds here. 30 would give the best goodput
+"""Steps between two checkpoints, two seconds of training here. 30 would give the best goodput
 (docs/recovery.md), but then up to 30 steps would be repeated after a preemption."""
 
 FAULT_NAMES = (
@@ -65,10 +65,13 @@ LAUNCHES = re.compile(r"train\.yml" + ENDED)
 
 @dataclass(frozen=True)
 class Loss:
-    """The cost of a fault. ``down_s`` are the seconds until the next new step. They include
-    ``noticed_s`` until the watch noticed the fault, ``machines_s`` of boot and setup, and
-    ``launch_s`` of launches. ``behind`` is the first step of the new attempt, ``again`` the number
-    of repeated steps."""
+    """The cost of a fault.
+
+    ``down_s`` is the time in seconds from the old attempt's last step to the next new step. It
+    includes ``noticed_s`` (until the watch noticed the fault), ``machines_s`` (boot and setup of
+    machines) and ``launch_s`` (launches). ``behind`` is the first step of the new attempt,
+    ``again`` the number of repeated steps.
+    """
 
     fault: str
     behind: int
@@ -88,7 +91,8 @@ class Loss:
         rest_s = self.own_s - self.noticed_s - self.launch_s
         return (
             f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
-            f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, start and redone {rest_s:.0f}), "
+            f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, "
+            f"start and repeated steps {rest_s:.0f}), "
             f"{self.again:4} steps repeated, boot and setup {self.machines_s:.0f} s"
         )
 
@@ -104,7 +108,7 @@ def launch_seconds(log: str) -> float:
 
 
 def first_line_at(log: str) -> float:
-    """Return the unix seconds of the first line of a watch's log."""
+    """Return when the first line of a watch's log was written, in unix seconds."""
     return datetime.fromisoformat(log.split(maxsplit=1)[0]).timestamp()
 
 
@@ -168,7 +172,7 @@ def cost(
 
 
 def inject(run: Disturbed, fault: Fault) -> Loss:
-    """Inject a fault and wait for the next step that is not a repeated one; return the cost."""
+    """Inject a fault and wait for the next new (not repeated) step; return the cost."""
     log, attempt, twice = len(run.watch_log()), run.attempt(), run.losses.repeated
     fault.inject(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
@@ -185,7 +189,8 @@ def disturb(
 ) -> tuple[list[Loss], float]:
     """Inject faults for ``seconds``; return the cost of each, and the wall time in seconds.
 
-    ``order`` draws their order and the pauses between them; ``short`` injects only SHORT.
+    ``order`` is the random generator for their order and the pauses between them. With ``short``,
+    injects only the faults of SHORT.
     """
     faults = {fault.name: fault for fault in FAULTS}
     began, losses, names = time.time(), [], []

@@ -63,7 +63,7 @@ class Fleet:
         ]
 
     def aliases(self) -> Iterator[str]:
-        """Yield the name under which the known_hosts file has each worker."""
+        """Yield each worker's name in the known_hosts file."""
         for number in range(self.tpus):
             for worker in range(self.workers_each):
                 yield f"{_id(number)}-w{worker}"
@@ -126,9 +126,9 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 
 
 class Cloud:
-    """API that answers lists of nodes from memory, and counts the requests.
+    """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` is how often the first page of a zone still fails with 503, by zone.
+    ``failures`` has, by zone, how many of the next requests for its first page fail with a 503.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -212,7 +212,7 @@ class Bench:
         return measured([tool, "-i", str(inventory), "--list"], env)
 
     def refuse_difference(self, one: Cost, other: Cost) -> None:
-        """Exit if the output of two listings differs."""
+        """Exit with an error if two listings differ."""
         if _meaning(one) != _meaning(other):
             raise SystemExit("the two listings differ, so the figures are not comparable")
 
@@ -302,8 +302,8 @@ def say(text: str = "") -> None:
 def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     """Compare the plugin with the static file; return ratio, difference and the plugin's peak MiB.
 
-    The ratio is that of the median times. The difference is the median of the differences between
-    consecutive runs, in seconds. The fastest runs are printed too, because they show the influence
+    The ratio is that of the median times. The difference is the median over the rounds of plugin
+    minus file, in seconds. The fastest runs are printed too, because they show the influence
     of a busy machine.
     """
     bench.cloud.start_counting()
@@ -324,11 +324,11 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     pairs = zip(plugin, static, strict=True)
     beyond = statistics.median(ours.seconds - theirs.seconds for ours, theirs in pairs)
     say(
-        f"  ratio        {ratio:6.2f}    more than the static file {beyond:+.2f} s "
-        f"(fastest runs {least[0] - least[1]:+.2f})"
+        f"  ratio        {ratio:6.2f}    difference {beyond:+.2f} s "
+        f"(of the fastest runs {least[0] - least[1]:+.2f} s)"
     )
     others = bench.cloud.others / rounds
-    say(f"  requests     {asked:g} lists for {needed:g} pages and {others:g} others per listing")
+    say(f"  requests     per listing: {asked:g} lists for {needed:g} pages and {others:g} others")
     return ratio, beyond, max(cost.mib for cost in plugin)
 
 
@@ -376,15 +376,15 @@ def main() -> int:
             ratio, beyond, mib = compare(bench, rounds)
             cloud = bench.cloud
             if cloud.others or cloud.lists != cloud.pages_needed:
-                missed.append("one request a page and none a TPU")
+                missed.append("one list request per page and no others")
             if fleet is LARGE and ratio > AT_MOST_RATIO:
                 missed.append(f"ratio {ratio:.2f}, at most {AT_MOST_RATIO}")
             if fleet is LARGE and mib > AT_MOST_MIB:
                 missed.append(f"{mib:.0f} MiB, at most {AT_MOST_MIB:.0f}")
             if fleet is SMALL and beyond > AT_MOST_SECONDS_BEYOND:
-                missed.append(f"{beyond:.2f} s beyond, at most {AT_MOST_SECONDS_BEYOND}")
+                missed.append(f"difference {beyond:.2f} s, at most {AT_MOST_SECONDS_BEYOND}")
             if not fails_twice(bench):
-                missed.append("the same answer after two failures")
+                missed.append("the same listing although a page fails twice")
             gcloud(api, fleet, Path(folder))
     for target in missed:
         say(f"missed: {target}")

@@ -4,12 +4,12 @@
 
 train.yml and kill.yml are compared with ``gcloud compute tpus tpu-vm ssh --worker=all``, which
 starts and stops a systemd unit that only sleeps. status.yml is compared with new ssh connections to
-all workers in parallel, and so are the others if gcloud is not installed. A launch takes from the
-start of the command to the start of the last process, which each process records; kill and status
-take until the command ends. The code is pushed before, and the push's connections are reused. All
-is measured again with 40 ms added to every round trip. The best round of each side counts.
-``--cloud`` uses an existing cloud with workers set up. Exits with 0 if the targets are reached,
-else with 1.
+all workers in parallel, and so are the others if gcloud is not installed. A launch is measured from
+the start of the command to the start of the last process (each process records its start); kill and
+status are measured until the command ends. The code is pushed beforehand, and the connections of
+this push are reused. Everything is measured again with 40 ms added to every round trip. The best
+round of each side counts. ``--cloud`` uses an existing cloud with workers set up. Exits with 0 if
+the targets are reached, else with 1.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> int:
                 for number in range(words.rounds)
             ]
             best = {key: min(each[key] for each in rounds) for key in rounds[0]}
-            where = ", 40 ms more a round trip" if delayed else ""
+            where = ", 40 ms more per round trip" if delayed else ""
             for key, value in best.items():
                 print(f"  {key + where:<44} {value:6.2f} s")
             reached &= verdict(
@@ -71,7 +71,7 @@ def main() -> int:
 def one_round(
     cloud: VerbsCloud, gcloud: Gcloud | None, code: Path, run: str, delayed: bool
 ) -> dict[str, float]:
-    """Run launch, status, kill and what they are compared with once; return the seconds by name.
+    """Measure launch, status, kill and their ssh and gcloud equivalents; return seconds by name.
 
     ``gcloud`` is None if it is not installed, ``code`` the directory to push, ``run`` the name of
     the run. With ``delayed``, each round trip takes 40 ms longer.

@@ -99,7 +99,7 @@ def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
 
 
 def delays(emulator: str, folder: Path) -> list[float]:
-    """Return how old the newest stored line of metrics is, in seconds, twice a second for 60 s.
+    """Measure twice a second for 60 s how old the newest stored line of metrics is, in seconds.
 
     ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
     """
@@ -166,7 +166,7 @@ def main() -> int:
             for trainer in processes[:-1]:
                 trainer.kill()
             caught_up = catch_up(server, state, options.outage)
-            print(f"stored after an outage   {caught_up:7.1f} s, an hour's output")
+            print(f"stored after an outage   {caught_up:7.1f} s  (an hour's output)")
             memory = used(service.pid)[1]
             print(f"greatest memory          {memory:7.1f} MB  (target {MEMORY_TARGET_MB} MB)")
         finally:

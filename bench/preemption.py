@@ -5,9 +5,9 @@
 A TPU of two workers on its own local cloud is preempted twice. First a run trains, and the watch
 makes one pass after the other until the run has a new step. Then a script deletes the TPU, creates
 it, and sets all workers up over ssh (bench/setup.py). The script's time ends when JAX works on
-every worker, thus without launch, checkpoint and compilation. Boot is the time until the new TPU is
-READY. Exits with 0 if the target is reached, else with 1. Other work on this machine distorts the
-figures.
+every worker; it does not include launch, checkpoint and compilation. The boot is the time from
+CREATING to READY of the new TPU. Exits with 0 if the target is reached, else with 1. Other work on
+this machine distorts the figures.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def show(name: str, found: Outage) -> None:
-    """Print the result ``found`` of the watch or the script."""
+    """Print the outage ``found``; ``name`` is what recovered the TPU."""
     print(
         f"{name:<8}{found.total:6.0f} s   boot {found.boot:4.0f} s   "
         f"beyond boot {found.beyond_boot:4.0f} s",
@@ -118,7 +118,7 @@ def by_watch(fleet: Fleet) -> float:
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
     place = fleet.place
-    metadata = client.ask(place, "GET", f"{NODES}/{TPU}")["metadata"]  # has the ssh key
+    metadata = client.ask(place, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
     client.ask(place, "DELETE", f"{NODES}/{TPU}")
     until(lambda: not state_of(place))
     body = {
@@ -152,7 +152,7 @@ def last_step(fleet: Fleet) -> int:
     """Return the last step in the run's metrics on the TPU; 0 if there are none."""
     try:
         return fleet.metrics("cut")[-1]["step"]
-    except (OSError, ValueError, IndexError):  # no machine, no file, or an incomplete line
+    except (OSError, ValueError, IndexError):  # machine or file missing, or line incomplete
         return 0
 
 

@@ -5,7 +5,7 @@
 
 Both send a directory tree once, and again after one file has changed; scp always sends all of it.
 The bytes that this computer sends to the workers' ssh ports are counted. Each round has a new tree,
-and the two alternate in going first; the best round of each counts. ``--uplink`` limits the
+and push and scp take turns in going first. The best round of each counts. ``--uplink`` limits the
 bandwidth, as a real network would. ``--cloud`` uses an existing cloud with workers set up. Exits
 with 0 if the targets are reached, else with 1.
 """
@@ -65,7 +65,7 @@ def main() -> int:
         print(f"   tar and scp {theirs[0]:6.2f} s {theirs[1] / 1e6:7.2f} MB")
     reached = [
         verdict("first push, time", ours[0][0] / usual[0][0], FIRST_TIME),
-        verdict("first push, bytes a TPU", ours[0][1] / compressed, FIRST_BYTES),
+        verdict("first push, bytes per TPU", ours[0][1] / compressed, FIRST_BYTES),
         verdict("one file changed, time", ours[1][0] / usual[1][0], AGAIN_TIME),
         verdict("one file changed, bytes", ours[1][1] / usual[1][1], AGAIN_BYTES),
     ]
@@ -76,8 +76,8 @@ def main() -> int:
 def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, int]]:
     """Send a new tree by push and by scp, then again with one file changed.
 
-    ``sent`` returns how many bytes were sent so far, ``number`` is that of the round. Returns
-    (seconds, bytes) by name.
+    ``sent`` returns how many bytes were sent so far, ``number`` is the round's number. Returns
+    (seconds, bytes) by side and tree, such as ``ours first`` or ``usual again``.
     """
     code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
@@ -100,7 +100,8 @@ def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
 def write_tree(code: Path) -> None:
     """Write a tree of FILES files; the first half of each is random and can't be compressed.
 
-    It differs from all trees before, because workers of an existing cloud keep earlier releases.
+    The content differs from that of earlier trees, because workers of an existing cloud keep
+    earlier releases.
     """
     chance = random.Random()  # noqa: S311 - no secret
     for number in range(FILES):
@@ -121,7 +122,7 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 
 
 def measured(sent, do) -> tuple[float, int]:
-    """Return how many seconds ``do()`` takes, and how many bytes are sent in it.
+    """Return how many seconds ``do()`` takes, and how many bytes are sent meanwhile.
 
     Earlier writes to disk are flushed first: twice, because the disk may be a file on another disk.
     """

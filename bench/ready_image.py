@@ -3,7 +3,7 @@
     python bench/ready_image.py DIRECTORY                                (as root; takes minutes)
     TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python bench/launch.py --workers 128
 
-Setup of 32 bare workers takes seven minutes on two cores, mostly for copies of one environment.
+Setup of 32 bare workers takes seven minutes on two cores, mostly to copy one environment to all.
 Other benchmarks need not wait for that: this program sets one worker up and makes its disk the
 image of all machines. setup.yml still runs on each of them, for the setup stamp, the key and the
 allowed addresses of the worker.

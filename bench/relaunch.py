@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.relaunch [--rounds 5]
 
 One process on this CPU trains train/configs/shakespeare.yml, gets SIGTERM, saves, and is started
-again, as on a fleet. It is only one, because on CPUs JAX's cache works for one process of a run.
+again, as on a fleet. The run has one process, because on CPUs only process 0 can use JAX's cache.
 The time counts from the start of the process to the first new line of metrics. The first launch,
 which compiles, is printed too. Exits with 1 if the target is missed.
 """

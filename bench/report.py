@@ -82,7 +82,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         store, cache = Path(folder) / "outputs", Path(folder) / "cache"
         write_runs(store, given.runs, given.steps)
-        for time_of in ("at first", "again", "after one has grown"):
+        for time_of in ("at first", "again", "after one run has grown"):
             if time_of != "again" and seconds:
                 grown = metrics(given.steps + 1, given.steps + 10, BEGAN)
                 OutputDirectory(store).write("run-0/2/0/metrics/999999000000", grown)

@@ -148,7 +148,10 @@ def mirrors() -> set[tuple[str, int]]:
 
 
 def measure(total, do) -> Measured:
-    """Call ``do``; return its duration and how many bytes were received, by ``total()``."""
+    """Call ``do``; return its duration and the megabytes received meanwhile.
+
+    ``total`` returns the bytes received so far.
+    """
     before, start = total(), time.perf_counter()
     do()
     return Measured(time.perf_counter() - start, (total() - before) / 1e6)
@@ -157,8 +160,8 @@ def measure(total, do) -> Measured:
 def report(usual: Measured, ours: Measured, again: Measured, changes: int) -> int:
     """Print the figures; return 0 if the targets are reached, else 1.
 
-    ``usual`` is of the script, ``ours`` of setup.yml, and ``again`` of the second setup.yml, in
-    which ``changes`` tasks changed something.
+    ``usual`` has the figures of the script, ``ours`` those of setup.yml, and ``again`` those of the
+    second setup.yml, in which ``changes`` tasks changed something.
     """
     times, sizes = ours.seconds / usual.seconds, ours.megabytes / max(usual.megabytes, 1e-6)
     print(f"first setup    ours {ours.seconds:.0f} s   script {usual.seconds:.0f} s")

@@ -66,11 +66,11 @@ def main() -> int:
 
 
 def ours(name: str, tiny: bool) -> dict[str, Any]:
-    """Measure the case ``name``, or a ``tiny`` one, in this process.
+    """Measure the case ``name``, with a tiny model if ``tiny``, in this process.
 
     Returns the figures, and the ``job`` for PyTorch.
     """
-    # Let JAX reserve nearly all memory. Peak memory counts only what was needed of it.
+    # Let JAX reserve nearly all memory; the peak counts only memory in use, not the reserved one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 

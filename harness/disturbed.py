@@ -1,4 +1,4 @@
-"""A run on a local cloud that tests disturb by faults, and what they observe of it."""
+"""A run on a local cloud into which tests inject faults, and the losses that it logs."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class Losses:
     """All losses that the leader of a run ever wrote, collected while machines are replaced.
 
     ``by_step`` has the loss and ``finished_at`` the time of each step. ``repeated`` is how often a
-    step was computed again, and ``differing`` lists the steps for which this gave another loss.
+    step was computed again, and ``differing`` lists the steps whose repetition gave another loss.
     ``machines`` is the local cloud's directory of machines.
     """
 
@@ -49,7 +49,7 @@ class Losses:
 
     @contextmanager
     def collected(self) -> Iterator["Losses"]:
-        """Collect losses in the background."""
+        """Collect losses in the background during the ``with`` block."""
         self._thread.start()
         try:
             yield self
@@ -69,7 +69,7 @@ class Losses:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             begin, last = self._read.get((file, inode), (0, b""))
-            # A resuming trainer truncates the steps that it will repeat: then read all again.
+            # Read the whole file again if a resuming trainer removed the steps that it repeats.
             stream.seek(begin - len(last))
             if stream.read(len(last)) != last:
                 begin = stream.seek(0)
@@ -96,7 +96,7 @@ class Disturbed:
         fleet: the fleet.
         run: the run's name.
         losses: the losses of the run, collected in the background.
-        log: the file of the watch's log.
+        log: the watch's log file.
         fleet_state: where the run record is.
         passes: the terminal output of each pass of the watch so far.
     """

@@ -1,6 +1,7 @@
-"""Faults that tests inject into a run, each with what the watch's log must then contain.
+"""Faults that tests inject into a run, each with a pattern that the watch's log must then match.
 
-A fault ends after a while, or its function undoes it. The watch must then bring the run back.
+Some faults end by themselves, others are undone by the function that injects them. After each
+fault, the watch must resume the run.
 """
 
 import json
@@ -64,7 +65,7 @@ def _no_capacity(run: Disturbed) -> None:
 
 
 def _api_fails(run: Disturbed) -> None:
-    run.signal_trainer("KILL", f"{TPU}-w1")  # first, because it needs the API
+    run.signal_trainer("KILL", f"{TPU}-w1")  # before the fault, because this needs the API
     run.fault("error", "*", "503", "--for", "45")
     run.watch()
 
@@ -105,7 +106,7 @@ def _bucket_gone(run: Disturbed) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is that of the watch or restart.yml.
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml.
     """
 
     def inject(run: Disturbed) -> None:
@@ -123,7 +124,7 @@ def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
             controller.wait()
         finally:
             run.fault("worker", f"{TPU}-w1", "reconnect")
-        assert run.record()["wanted"] == "running", "only a user stops a run"
+        assert run.record()["wanted"] == "running", "the lost worker stopped the run"
 
     return inject
 
@@ -287,14 +288,14 @@ SOME = (
     "the controller killed in the middle of watch",
     "preempted without warning",
 )
-"""Five representative faults: a trainer, the bucket, a checkpoint, the controller, the machines."""
+"""One fault each of a trainer, the bucket, a checkpoint, the controller and the machines."""
 
 
 def chosen(what: str, seed: int) -> list[Fault]:
     """Return the faults to inject, in order.
 
     ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``),
-    ``all`` (``alone``, then ``order``) or a part of the faults' names.
+    ``all`` (``alone``, then ``order``) or a text, for the faults whose names contain it.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]

@@ -1,4 +1,4 @@
-"""A fleet on a test's own local cloud, driven by ansible-playbook like a user does."""
+"""A fleet on a test's own local cloud, on which tests run playbooks as a user does."""
 
 import json
 import os
@@ -30,9 +30,9 @@ class Played:
 
 
 def beside(folder: Path, **variables: Any) -> Path:
-    """Write an inventory without hosts to a new ``folder``; return its path.
+    """Write an inventory without hosts to the new directory ``folder``; return ``folder``.
 
-    ``variables`` are the values that the inventory sets for all hosts.
+    ``variables`` are the variables that the inventory sets for all hosts.
     """
     (folder / "group_vars/all").mkdir(parents=True)
     (folder / "group_vars/all/own.yml").write_text(json.dumps(variables))
@@ -41,7 +41,7 @@ def beside(folder: Path, **variables: Any) -> Path:
 
 
 def unpacked(folder: Path, worker: str) -> Path:
-    """Unpack the archive that fetch.yml has copied from a worker to ``folder``; return where."""
+    """Unpack the archive of a worker that fetch.yml saved in ``folder``; return the directory."""
     target = folder / worker
     with tarfile.open(folder / f"{worker}.tar.gz") as archive:
         archive.extractall(target, filter="data")
@@ -50,17 +50,17 @@ def unpacked(folder: Path, worker: str) -> Path:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A fleet on the local cloud ``place``, on which the methods run playbooks and commands.
+    """A fleet on the local cloud ``place``, with methods that run playbooks and commands on it.
 
-    ``beside`` is an inventory whose variables override those of inventory/local; the function
-    ``beside`` writes one.
+    ``beside`` is an inventory, as written by the function ``beside``, whose variables override
+    those of inventory/local.
     """
 
     place: Place
     beside: Path | None = None
 
     def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
-        """Run a playbook without a terminal; ``arguments`` are further ones of ansible-playbook.
+        """Run a playbook without a terminal; ``arguments`` are added to the command.
 
         ``limit_s`` is the time limit in seconds.
         """
@@ -107,7 +107,7 @@ class Fleet:
         return json.loads(done.stdout.partition("=> ")[2])
 
     def read(self, worker: int, path: str) -> str:
-        """Return the content of a file on the worker of this number, without a connection to it."""
+        """Return a file's content on the worker with this index; needs no connection to it."""
         [root] = self.place.machines.glob(f"*-w-{worker}/root")
         return (root / path.lstrip("/")).read_text()
 
@@ -161,6 +161,6 @@ class Fleet:
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except BaseException:
-                kill_tree(process.pid)  # Ansible's workers would outlive it
+                kill_tree(process.pid)  # else Ansible's child processes keep running
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)

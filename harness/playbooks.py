@@ -30,14 +30,14 @@ class ServedApi(Protocol):
 def environment_of(local_api: ServedApi) -> dict[str, str]:
     """Return the environment variables that make inventory/local list the TPUs of this API."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
-    # Drop the emulator of an earlier test, which has ended.
+    # The storage emulator of an earlier test has ended, so drop its address.
     inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     return {
         **inherited,
         "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line per host and task
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # prints a line per host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
-        "ANSIBLE_TIMEOUT": "1",  # no machine answers at the workers' addresses
+        "ANSIBLE_TIMEOUT": "1",  # short, because there are no machines
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
     }
@@ -52,9 +52,9 @@ def command(playbook: str | Path, *words: str, inventory: str = "inventory/local
 def play(
     environment: dict[str, str], playbook: str | Path, *words: str, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a playbook without a terminal; ``words`` and ``more`` are those of ``command``.
+    """Run a playbook without a terminal; ``words`` and ``more`` are passed to ``command``.
 
-    ``environment`` is that of ``environment_of``.
+    ``environment`` comes from ``environment_of``.
     """
     return subprocess.run(
         command(playbook, *words, **more),

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers in place of Google's APIs as a test scripts it."""
+"""An HTTP server on loopback that replaces Google's APIs; a test scripts its responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZONE = "us-central2-b"
 
 @dataclass(frozen=True)
 class Say:
-    """One answer: an HTTP status with a JSON body."""
+    """A scripted response: HTTP status, headers and a body (JSON, or bytes as they are)."""
 
     body: Any = field(default_factory=dict)
     status: int = 200
@@ -31,7 +31,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Drop:
-    """No answer: the connection is closed after the request was read."""
+    """A scripted failure: the server reads the request and closes the connection."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _private_key() -> str:
 
 
 class ScriptedApi:
-    """A server whose answers a test defines, and which records the requests in ``asked``.
+    """A server whose responses a test scripts, and which records the requests in ``asked``.
 
-    It gives the answers in ``script`` in order, or if ``answerer`` is set, those that it returns.
-    ``tokens`` counts the requests for an access token. ``directory`` gets the key file of a service
-    account.
+    It sends the responses in ``script`` in order or, if ``answerer`` is set, the response that
+    ``answerer`` returns for each request. ``tokens`` counts the requests for an access token. The
+    server writes the key file of a service account to ``directory``.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -124,7 +124,7 @@ class ScriptedApi:
                 return self.answerer(request)
             return self.script.pop(0) if self.script else error(500, "no scripted answer is left")
 
-    def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  self is the handler's inside
+    def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  Handler has its own self
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 

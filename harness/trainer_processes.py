@@ -1,4 +1,4 @@
-"""Real trainer processes for tests, started like the fleet starts them."""
+"""Real trainer processes for tests, started as a launch on a fleet starts them."""
 
 import json
 import os
@@ -21,10 +21,10 @@ LIMIT_SECONDS = 300
 PROCESSES = 2
 
 QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""For tests that compile for only a few steps."""
+"""Variables for tests that train only a few steps: compilation is quick, steps are slow."""
 
 FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-"""For tests of bit-exact results."""
+"""Variables for tests of bit-exact results."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Compiled:
         """The environment in which Python and XLA cache everything that they compile."""
         return {
             "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
-            "PYTHONDONTWRITEBYTECODE": "",  # may be set for this process
+            "PYTHONDONTWRITEBYTECODE": "",  # overrides this process's variable
             "JAX_COMPILATION_CACHE_DIR": str(self.jax),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
@@ -97,7 +97,7 @@ class Attempt:
             clean_environment()
             | self.compiled.environment
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as on a fleet
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as launches on a fleet set it
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),

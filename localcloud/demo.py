@@ -240,7 +240,7 @@ steps        {metrics[-1]["step"]:,}
 loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats per byte
 speed        {rate:,.0f} tokens/s (median)
 duration     {took_s:.0f} s
-logs         {RUN_DIRECTORY}/log on each worker; of the playbooks: .tpufleet/logs
+logs         {RUN_DIRECTORY}/log on each worker; logs of playbooks: .tpufleet/logs
 
 Sample of the model's text:
 {textwrap.indent(sample, "  | ", lambda _line: True)}

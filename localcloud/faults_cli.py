@@ -120,7 +120,7 @@ def _describe_worker(parser: argparse.ArgumentParser) -> None:
         "free-disk": "free its disk again after fill-disk",
         "power-off": "power it off; its disk stays and its TPU stays READY",
         "power-on": "boot it in the background",
-        "late": "at its next boot, answer later than its TPU is READY",
+        "late": "delay its next boot until this long after its TPU is READY",
     }
     for name, effect in effects.items():
         one = kinds.add_parser(name, help=effect, description=effect)

@@ -25,7 +25,7 @@ class Place:
 
     @classmethod
     def of(cls, name: str) -> "Place":
-        """Return the place of the cloud ``name``, below ``TPUFLEET_LOCALCLOUD_DIR``."""
+        """Return the Place of the cloud ``name``, below ``TPUFLEET_LOCALCLOUD_DIR``."""
         if not NAME.fullmatch(name):
             raise CloudError(
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "

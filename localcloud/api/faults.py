@@ -88,7 +88,10 @@ class Faults:
             return self._unreachable
 
     def effect(self, method: str, zone: str) -> Effect:
-        """Return the effect of the active faults on a call; it counts as one of their ``times``."""
+        """Return the effect of the active faults on a call.
+
+        The call counts as one of the ``times`` of each fault that affects it.
+        """
         with self._lock:
             slow = [self._take(it) for it in self._hit("latency", method, zone)]
             delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
@@ -203,7 +206,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _drawn(active: _Active, method: str) -> Effect:
-    """Return the effect of a fault of the kind ``mix`` on a method's next call, by its seed."""
+    """Draw the effect of a ``mix`` fault on a method's next call, as its seed determines."""
     details = active.fault.details
     number = active.seen[method]
     active.seen[method] += 1

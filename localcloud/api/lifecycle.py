@@ -23,7 +23,7 @@ from localcloud.machines.interface import MachineError, Machines, MachineSpec, S
 # (https://cloud.google.com/compute/docs/shutdownscript), except in an announced preemption.
 SHUTDOWN_S = 90.0
 SWEEP_AGAIN_S = 10.0
-NOTICE_S = 1.0  # from the announcement of a preemption in the metadata to the guest's shutdown
+NOTICE_S = 1.0  # delay between a preemption's announcement in the metadata and the guest's shutdown
 _POLL_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = Version.V2.type_url("Node")
@@ -191,7 +191,7 @@ class Lifecycle:
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                if operation.verb != "update":  # an update boots no machines
+                if operation.verb != "update":  # an update boots no machines: check them below
                     resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.everything():
@@ -253,7 +253,7 @@ class Lifecycle:
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
-        """End an operation; move its node from ``state`` to ``to``, or TERMINATED on failures."""
+        """End an operation; move its node from ``state`` to ``to``, or to TERMINATED on failure."""
         trouble = "; ".join(failures)
         with self._database.transaction():
             if failures:
@@ -338,7 +338,7 @@ class Lifecycle:
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
         """Shut the guests down and cut their power after SHUTDOWN_S at most; return errors.
 
-        Does nothing more once the node is not in the state ``while_in``.
+        Stops as soon as the node leaves the state ``while_in``.
         """
 
         def shut_down(worker: Worker) -> None:

@@ -175,7 +175,7 @@ def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[
     for field in fields:
         if field == EXTERNAL:
             if "networkConfig" not in body:
-                why = f"{node.node_id} has networkConfigs instead of networkConfig: no {EXTERNAL}"
+                why = f"{node.node_id} has networkConfigs, so {EXTERNAL} cannot be changed"
                 raise invalid("updateMask", why)
             network = dict(body["networkConfig"])
             network.pop("enableExternalIps", None)

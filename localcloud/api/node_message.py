@@ -122,7 +122,7 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
         return _in_v1(message)
     found = shown(message, NODES[version])
     if version is Version.V2ALPHA1:
-        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum has no value for v2
+        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum of versions has no v2
     return found
 
 

@@ -49,8 +49,8 @@ def requested(value: Any, parent: str, zone: str, version: Version) -> NodeReque
 def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
     """Validate a parsed node and add its defaults; raise a 400 that names the invalid field.
 
-    ``parent`` is ``projects/PROJECT``. ``path`` is the path of the node in the request, with which
-    the name of a field begins.
+    ``parent`` is ``projects/PROJECT``. ``path`` is the node's path in the request; error messages
+    name a field as ``path.FIELD``.
     """
     accelerator = _accelerator(fields, zone)
     _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")

@@ -87,7 +87,7 @@ class Addresses:
         return sorted(free, key=lambda address: sign * turns.get(str(address), 0))
 
     def release(self, addresses: Collection[str]) -> None:
-        """Record that addresses were released, in the given order; ``free`` sorts by it."""
+        """Record that addresses were released in the given order, by which ``free`` sorts them."""
         with self._database.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",

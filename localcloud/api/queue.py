@@ -249,7 +249,7 @@ class Queue:
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
-        """Start deleting each deletable node, unless a deletion after ``since`` has failed."""
+        """Start deleting each deletable node whose deletion has not failed after ``since``."""
         for node in nodes:
             name = f"{self._parent}/locations/{node.zone}/nodes/{node.node_id}"
             with self._database.transaction():

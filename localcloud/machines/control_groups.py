@@ -47,14 +47,14 @@ def make(prefix: str, machine: str) -> list[Path]:
 
 
 def remove(prefix: str, machine: str) -> None:
-    """Kill all processes in a machine's group below ``prefix``; remove the group everywhere."""
+    """Kill all processes in a machine's group below ``prefix``; remove its groups."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
         (unified / "cgroup.kill").write_text("1")  # cgroup-v2.rst, "cgroup.kill", Linux 5.14
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # not empty while the cloud has other machines
+            (top / prefix).rmdir()  # fails while the cloud has other machines
 
 
 def populated(prefix: str, machine: str) -> bool:

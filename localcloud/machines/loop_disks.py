@@ -73,7 +73,7 @@ def _is_backed_by(node: Path, file: Path, read_only: bool) -> bool:
 
 
 def _detach(node: Path) -> None:
-    """Remove a device node and its loop device; if mounted, the device stays until unmounted."""
+    """Remove a device node and its loop device; a mounted device stays until it is unmounted."""
     device = Path("/dev") / _block(node).resolve().name
     node.unlink()
     # Ignore a failure: after a restart of the host, the loop device does not exist any more.

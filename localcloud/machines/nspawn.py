@@ -39,7 +39,7 @@ _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # names of the network link: host0 in nspawn machines, eth0 in qemu ones
 OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn lowers them if the host allows less
 DISK_GIB = 100  # the size of a TPU VM's boot disk; the file is sparse
-HOST_KEYS = "host-keys"  # directory with copies of the keys, readable while the machine is off
+HOST_KEYS = "host-keys"  # directory with copies of the public keys, readable without the machine
 _DISK, _BALLAST = "disk", "ballast"
 _KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: generating its key takes too long
 # With --keep-unit, nspawn exits with 133 when the guest reboots (systemd-nspawn(1)), and must be

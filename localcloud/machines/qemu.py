@@ -85,7 +85,7 @@ class QemuMachines:
         processes.end(self._mark(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
-        mounts.unmount_below(directory)  # a killed server may have left a mount of _seed
+        mounts.unmount_below(directory)  # a server killed in _seed leaves its mount
 
     def shut_down(self, name: str) -> None:
         """Press the machine's ACPI power button; do nothing if the machine is off."""
@@ -204,8 +204,8 @@ class QemuMachines:
             *("-chardev", self._mark(spec.name), "-serial", "chardev:console"),
             *("-qmp", f"unix:{qmp.SOCKET},server=on,wait=off"),
             *("-device", "virtio-rng-pci"),
-            # cache=unsafe: a guest's flush may stay in the host's page cache, which is lost only
-            # if the host crashes, and that also ends the machine.
+            # cache=unsafe: a guest's flush may stay in the host's page cache. Only a crash of the
+            # host loses it, and a machine for tests need not survive that.
             *("-drive", f"if=none,id=root,format=qcow2,cache=unsafe,file={disk}"),
             *("-device", "virtio-blk-pci,drive=root,serial=root"),
             *("-drive", f"if=none,id=seed,format=raw,readonly=on,file={seed}"),

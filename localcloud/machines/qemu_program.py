@@ -21,8 +21,8 @@ KVM, TCG = "kvm", "tcg"
 PROBE_DEADLINE_S = 15.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEVICE = Path("/dev/kvm")
-# Test of KVM: a kernel without a root file system must print this, panic, and reboot immediately
-# because of panic=-1, which ends qemu.
+# Test of KVM: a kernel without a root file system must print this and panic. With panic=-1 it then
+# reboots at once, which ends qemu.
 _PROOF = "Unable to mount root fs"
 SOUND = (10, 0)  # the oldest version whose emulation has not corrupted CPU flags in tests
 _PACKAGE = "qemu-system-x86"
@@ -44,7 +44,7 @@ def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
         return
     suite, lines, options = image.sources()
     if suite != image.DEBIAN_SUITE:
-        say("the host's qemu is old: an emulated kernel may fail, and then reboots")
+        say("the host's qemu is old: a machine's kernel may fail, and then reboots")
     elif not made.qemu.is_dir():
         with image.alone(say):
             if not made.qemu.is_dir():
@@ -92,7 +92,7 @@ def is_sound(version_output: str) -> bool:
 def choose(made: QemuImage) -> str:
     """Return ``kvm`` if KVM can boot the image's kernel, else ``tcg`` (emulation).
 
-    It is tested by booting the kernel, because ``/dev/kvm`` can exist without being usable. The
+    A boot of the kernel is tried, because ``/dev/kvm`` can exist without being usable. The
     result is stored until the host reboots.
     """
     boot = _BOOT_ID.read_text().strip()

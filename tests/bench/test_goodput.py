@@ -60,7 +60,7 @@ def test_a_faults_cost_is_from_the_old_attempts_last_step_to_the_first_new_one()
     assert (loss.behind, loss.again) == (8, 3)
     assert (loss.down_s, loss.noticed_s, loss.machines_s, loss.launch_s) == (1013, 6, 800, 53)
     assert loss.own_s == 213
-    assert "start and redone 154)" in loss.line()
+    assert "start and repeated steps 154)" in loss.line()
 
 
 def test_a_fault_without_repeated_steps_ends_with_the_new_step():

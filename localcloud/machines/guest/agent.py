@@ -48,7 +48,7 @@ def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys`` with ``keys`` in place of those below MARK."""
+    """Return the lines of an ``authorized_keys`` with the keys after MARK replaced by ``keys``."""
     kept, ours = [], False
     for line in lines:
         if not ours and line != MARK:
