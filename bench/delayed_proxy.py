@@ -14,7 +14,7 @@ import time
 def carry(read, write, close, delay_s: float) -> None:
     """Write what ``read`` returns, each piece ``delay_s`` seconds later, and then ``close``.
 
-    b"" from ``read`` is the end. Reading does not wait for writing, so the bandwidth is not
+    ``read`` returns b"" at the end. Reading does not wait for writing, so the bandwidth is not
     limited.
     """
     held: queue.Queue[tuple[float, bytes]] = queue.Queue()

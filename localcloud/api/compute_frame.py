@@ -140,7 +140,7 @@ class Frame:
         }
 
     def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        """Return the JSON fields that all read-only resources have, such as zones.
+        """Return the JSON fields that read-only resources, such as zones, have in common.
 
         ``kind`` is the kind in JSON (``zone``), ``path`` the collection's path (``zones``).
         """

@@ -54,7 +54,8 @@ class ResourceTable:
     ) -> Resource:
         """Store a new resource; raise ComputeError (409) if the name is taken.
 
-        ``collection`` is its plural (``disks``). See Resource for the other arguments.
+        ``collection`` is the plural of the resource's kind (``disks``). See Resource for the other
+        arguments.
         """
         uid = new_uid()
         row = (uid, collection, scope, name, timestamp(), ready_at)

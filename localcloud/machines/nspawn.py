@@ -238,7 +238,7 @@ class NspawnMachines:
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
-            # As on a TPU VM: users' scripts call ulimit -n 100000. The host's limit may be lower.
+            # The limit of a TPU VM, because users' scripts call ulimit -n 100000.
             f"--rlimit=RLIMIT_NOFILE={OPEN_FILES}",
             "--console=pipe",
         ]

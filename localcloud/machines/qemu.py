@@ -36,7 +36,7 @@ TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
 BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
 GREETING_S = 15.0
 POWER_OFF_S = 5.0
-MEMORY_MIB = 2048  # JAX with an Orbax save needs more than 1024
+MEMORY_MIB = 2048  # JAX with an Orbax save needs more than 1024 MiB
 # mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
     f"console=ttyS0 root=UUID={ROOT_UUID} rootfstype=ext4 rootflags=noinit_itable rw "
