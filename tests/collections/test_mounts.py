@@ -209,7 +209,7 @@ def test_a_disk_is_found_by_its_mount_before_the_tpu_has_it():
 def test_hyperdisk_ml_is_refused_where_the_tpu_does_not_take_it():
     entry = DISK | {"kind": "hyperdisk-ml"}
     assert unit(entry, "new-w0")["type"] == "ext4"
-    with pytest.raises(AnsibleFilterError, match="a TPU v4 does not take Hyperdisk ML"):
+    with pytest.raises(AnsibleFilterError, match="a TPU v4 does not support Hyperdisk ML"):
         unit(entry)
 
 

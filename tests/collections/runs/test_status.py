@@ -119,7 +119,7 @@ def test_the_values_of_a_cause_are_in_its_text():
 
     assert cause_text(unreachable) == ("w0, w1 can't be reached for 601 s though the TPU is READY")
     assert cause_text(crash) == "w1: crashed (exit 1): no way"
-    assert cause_text(Cause(CauseCode.TPU_NAME_TAKEN)).startswith("a TPU of its name")
+    assert cause_text(Cause(CauseCode.TPU_NAME_TAKEN)).startswith("a TPU with the name")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_pass_is_described_by_state_causes_and_action():
         "preempted: its TPU is PREEMPTED: recreate"
     )
     assert pass_text(RunState.PREEMPTED, causes) == (
-        "preempted: its TPU is PREEMPTED; it is recreated in 30 s"
+        "preempted: its TPU is PREEMPTED; the TPU is recreated in 30 s"
     )
 
 

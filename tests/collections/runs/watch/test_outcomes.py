@@ -132,7 +132,7 @@ def test_outcomes_are_sorted_and_a_second_run_of_a_tpu_waits(controller):
         ("a-second", "waiting_for_tpu", "nothing"),
         ("b-first", "interrupted", "launch"),
     ]
-    assert why(told[0]) == "run b-first is launched there"
+    assert why(told[0]) == "run b-first is launched on the same TPU"
 
 
 def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):

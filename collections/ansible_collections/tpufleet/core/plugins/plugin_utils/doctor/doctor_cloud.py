@@ -42,7 +42,7 @@ def cloud_findings(
     try:
         reply = probe.get(where, {"pageSize": "500"})
     except errors.Unauthorized as error:
-        message = f"{whose(probe.credentials, settings)} is refused or has expired ({error})"
+        message = f"{whose(probe.credentials, settings)}, refused or expired ({error})"
         return [
             problem("credentials", message, _renewal(settings)),
             *_unknown("without valid credentials"),
@@ -65,9 +65,7 @@ def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Findin
     ``who`` is the account and the source of the credentials, as whose() formats them.
     """
     if reply.status == 401:
-        return problem(
-            "credentials", f"{who} is not accepted ({reply.message})", _renewal(settings)
-        )
+        return problem("credentials", f"{who}, not accepted ({reply.message})", _renewal(settings))
     return ok("credentials", f"{who}, accepted")
 
 
@@ -75,9 +73,9 @@ def clock_finding(reply: Reply) -> Finding:
     """Compare the clock of this computer with the Date header of the API's reply."""
     skew = reply.skew_s or 0.0
     if abs(skew) <= MAX_SKEW_S:
-        return ok("clock", f"within {MAX_SKEW_S:.0f} s of the API's")
+        return ok("clock", f"within {MAX_SKEW_S:.0f} s of the API's clock")
     way = "ahead of" if skew > 0 else "behind"
-    return problem("clock", f"{abs(skew):.0f} s {way} the API's", SET_CLOCK)
+    return problem("clock", f"{abs(skew):.0f} s {way} the API's clock", SET_CLOCK)
 
 
 def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
@@ -151,7 +149,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> 
 
 
 def whose(credentials: Any, settings: ApiSettings) -> str:
-    """Return a text with the account and the source of the credentials, without any secret."""
+    """Return the account and the source of the credentials as a text without secrets."""
     email = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
     owner = errors.one_line(email) if email and email != "default" else "a user"
     if settings.credentials_file:
@@ -167,7 +165,7 @@ def whose(credentials: Any, settings: ApiSettings) -> str:
 
 def _renewal(settings: ApiSettings) -> str:
     if settings.credentials_file or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return f"set another key file, or none and run: {LOGIN}"
+        return f"set another key file, or set none and run: {LOGIN}"
     return LOGIN
 
 

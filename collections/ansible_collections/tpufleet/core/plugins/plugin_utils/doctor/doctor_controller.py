@@ -34,7 +34,7 @@ def version_findings(
 ) -> Iterator[Finding]:
     """Check the versions of Python and of the packages that the collection needs.
 
-    ``python`` is the version of Python; ``version`` returns that of a package, empty if missing.
+    ``python`` is Python's version; ``version`` returns a package's version, empty if it is missing.
     """
     text = ".".join(map(str, python))
     if python < OLDEST_PYTHON:

@@ -24,9 +24,9 @@ FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
 def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
-    """Check the fleet file; return its TPUs, none if it is invalid, and the finding.
+    """Return the TPUs of the fleet file, none if it is invalid, and a finding about the file.
 
-    ``entries`` is the value of its variable ``tpu_fleet``.
+    ``entries`` is the value of ``tpu_fleet``.
     """
     check = "fleet file"
     try:
@@ -112,7 +112,7 @@ def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Ite
         try:
             error = source.creation_error(zone, tpu.name)
         except errors.CloudError:
-            continue  # not reported here: api_finding reports API errors
+            continue  # api_finding reports the errors of the API
         if isinstance(error, errors.QuotaError):
             yield problem("quota", str(error), f"ask for more: {_limits_page(settings)}")
 
@@ -139,7 +139,8 @@ def bucket_findings(
     check = "bucket"
     if not bucket:
         message = (
-            "none is set: checkpoints need a disk that outlives the TPUs, or bucket: gs://NAME"
+            "no bucket is set: checkpoints need one (bucket: gs://NAME), or a disk that outlives "
+            "the TPUs"
         )
         return [ok(check, message)]
     try:
@@ -172,7 +173,7 @@ def bucket_lines(
         there: the reply with the bucket's metadata.
         rights: the reply with the permissions that the credentials have for the bucket.
         zones: the zones of the TPUs.
-        emulated: whether an emulator of Cloud Storage replied, which has no permissions.
+        emulated: whether an emulator of Cloud Storage replied, which may not report permissions.
     """
     check = "bucket"
     where = f"gs://{name}"
@@ -195,7 +196,7 @@ def bucket_lines(
         return
     if emulated and rights.status == 404:
         yield ok(
-            check, f"{where} exists; its emulator has no permissions, so a launch tries to write"
+            check, f"{where} exists; its emulator reports no permissions, so a launch tests writing"
         )
     elif missing:
         verbs = ", ".join(right.rpartition(".")[2] for right in missing)

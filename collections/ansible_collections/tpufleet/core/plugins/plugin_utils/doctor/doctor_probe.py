@@ -84,7 +84,7 @@ class Probe:
             )
         except RefreshError as refused:
             words = refused.args[0] if refused.args else "refused"
-            raise errors.Unauthorized(f"no token for them: {words}") from None
+            raise errors.Unauthorized(f"no access token for the credentials: {words}") from None
         except (GoogleAuthError, lost.RequestException, ValueError) as broken:
             raise errors.NoAnswer(
                 f"no answer from {url.split('?')[0]} ({network_error(broken)})"

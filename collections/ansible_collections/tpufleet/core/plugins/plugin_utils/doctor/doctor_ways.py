@@ -91,7 +91,7 @@ def way_findings(
             yield problem("ssh", message, _opening(address, answer))
     without_key = [way.host for way in ways if way.alias and not known(way.alias)]
     if without_key:
-        by = "ansible-inventory --graph (it reads the keys), or host_keys: accept-new in tpu.yml"
+        by = "ansible-inventory --graph reads the keys; or set host_keys: accept-new in tpu.yml"
         yield problem("host keys", f"{folded(without_key)}: no known host key", by)
     else:
         yield ok("host keys", f"{everybody}: known")
@@ -106,7 +106,7 @@ def _opening(address: str, answer: str) -> str:
         )
     if address == "external":
         return (
-            "allow your address by fleet_firewall in fleet.yml, then run: "
+            "allow your address in fleet_firewall of fleet.yml, then run: "
             "ansible-playbook playbooks/create.yml; or set address: iap in tpu.yml"
         )
     return "connect from the fleet's network, or set address: external or iap in tpu.yml"

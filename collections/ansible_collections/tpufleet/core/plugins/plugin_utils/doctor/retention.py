@@ -46,7 +46,7 @@ def retention_findings(
         probe = opener(settings.storage_address, settings.credentials_file)
         reply = probe.get(f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}")
     except errors.CloudError:
-        return []  # not reported here: bucket_findings reports it
+        return []  # bucket_findings reports this error
     return [retention_finding(place, reply.body, days)] if reply.status == 200 else []
 
 

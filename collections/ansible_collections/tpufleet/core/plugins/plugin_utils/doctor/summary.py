@@ -21,7 +21,7 @@ def doctor_summary(
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     foreign: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return ``lines`` for users, the ``verdict``, and the ``count`` of problems.
+    """Return ``lines`` for users, the ``verdict`` (the last line), and the ``count`` of problems.
 
     Args:
         here: the result of tpufleet.core.doctor on the controller.

@@ -29,7 +29,7 @@ _DUAL_REGIONS = {
 def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str:
     """Return a warning if a bucket is outside the region of the zones, or can't be read.
 
-    Returns an empty string if neither is so, or if the cloud has no Storage API.
+    Otherwise, and if the cloud has no Storage API, returns an empty string.
 
     ``url`` is ``gs://bucket/prefix``. Raises NotConfigured for an invalid URL.
     """

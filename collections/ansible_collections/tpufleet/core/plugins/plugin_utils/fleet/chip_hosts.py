@@ -32,8 +32,8 @@ def chip_hosts(
 ) -> list[dict[str, Any]]:
     """Return one host (a mapping with its name and variables) for each chip of the workers.
 
-    Raises AnsibleFilterError if a worker has no such chip, and for TPUs with several workers,
-    because their chips can't run separate processes.
+    Raises AnsibleFilterError if a worker has no chip, or not the chip ``only``, and for TPUs with
+    several workers, because their chips can't run separate processes.
 
     Args:
         facts: the inventory variables of each host.
@@ -53,7 +53,7 @@ def chip_hosts(
         missing = [chip for chip in wanted if chip >= chips]
         if not chips or missing:
             what = f"chip {missing[0]}" if chips else "chips"
-            raise AnsibleFilterError(f"{worker} has no {what}: it has {chips}")
+            raise AnsibleFilterError(f"{worker} has no {what} (number of its chips: {chips})")
         carried = {name: host[name] for name in CARRIED if name in host}
         found += [
             {"name": f"{worker}-c{chip}", **carried, "tpu_chip": chip, "tpu_chip_of": worker}

@@ -136,7 +136,7 @@ class CloudTpus:
             )
             if done.changed or self.describe(spec.zone, spec.name) is not None:
                 break
-            # Somebody deleted the queued resource's TPU, so it will never create another TPU.
+            # The TPU was deleted, and its queued resource never creates another TPU.
             ensure_not_requested(
                 self._api,
                 spec.zone,
@@ -191,7 +191,7 @@ class CloudTpus:
             progress=progress,
         )
         if request:
-            # Without its TPU the queued resource only holds quota.
+            # A queued resource without its TPU only holds quota.
             ensure_not_requested(
                 self._api,
                 request.zone,

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Address = Literal["external", "internal", "iap"]
 
-#: Names of inventory groups. The host of a TPU that is not READY has the TPU's name; if that is one
-#: of these, the zone is appended.
+#: Names of inventory groups. The host of a TPU that is not READY has the TPU's name; if a group has
+#: this name, the zone is appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
 #: Variables that are built from validated fields. Other variables, such as labels, are free text,
@@ -137,8 +137,8 @@ def build_hosts(
         group = f"tpu_{node.name}" if is_alone else f"tpu_{node.name}_{node.zone}"
         if not is_alone:
             warnings.append(
-                f"several zones have a TPU {node.name}: -e tpu={node.name} selects none of them, "
-                f"-e tpu={node.name}_{node.zone} the one in {node.zone}"
+                f"several zones have a TPU {node.name}: -e tpu={node.name} selects none of them. "
+                f"To select the one in {node.zone}: -e tpu={node.name}_{node.zone}"
             )
         hosts += [
             _worker_host(node, f"{name}-w{worker}", worker, group, slices[node.key], options, known)
@@ -150,7 +150,7 @@ def build_hosts(
 def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
     """Raise NotConfigured if two hosts have the same inventory name.
 
-    ``named`` has a pair of each host: its inventory name, which the option ``hostnames`` may have
+    ``named`` has a pair for each host: its inventory name, which the option ``hostnames`` may have
     changed, and the host.
     """
     first: dict[str, Host] = {}
@@ -173,7 +173,7 @@ def _missing(node: Node, address: Address, known: Mapping[str, KnownHost]) -> st
     if address == "iap":
         hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(ends))]
         if not all(host and host.host_name for host in hosts):
-            return "its workers have not published the host names that IAP needs: list again soon"
+            return "its workers have not published the host names that IAP needs: try again soon"
     return ""
 
 
@@ -191,8 +191,8 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
         consequence = (
             "ssh trusts the first key (host_keys: accept-new)"
             if options.accept_new
-            else "ssh will refuse them. List again in a minute, or set host_keys: accept-new in "
-            "tpu.yml"
+            else "ssh will refuse to connect. Run this again in a minute, or set host_keys: "
+            "accept-new in tpu.yml"
         )
         warnings.append(f"{who} of TPU {node.where} published no ssh host keys: {consequence}")
     return warnings

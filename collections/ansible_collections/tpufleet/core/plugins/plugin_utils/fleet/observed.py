@@ -61,8 +61,9 @@ def match(
 def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    Raises NotConfigured if several zones have a TPU of this name. If none has one, returns an empty
-    list if ``known`` (the fleet file or a queued resource has the name), else raises NotConfigured.
+    Raises NotConfigured if several zones have a TPU of this name. If no zone has one, returns an
+    empty list if ``known`` (the fleet file or a queued resource has the name), else raises
+    NotConfigured.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]

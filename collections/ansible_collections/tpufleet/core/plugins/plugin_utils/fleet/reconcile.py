@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .spec import FleetEntry
 
 AT_ONCE = 16
-#: Number of earlier tries after which Polling.pause waits its maximum, 10 s.
+#: A number of earlier pauses for which Polling.pause waits its maximum, 10 s.
 _LONGEST_PAUSE = 12
 #: Function that receives the name and the current state of a TPU.
 Report = Callable[[str, str], None]
@@ -189,7 +189,7 @@ def _create_one(
 
 
 def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
-    """Return the specs, first the one for the zone in which the TPU exists."""
+    """Return the specs; the one for the zone in which the TPU exists comes first."""
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 

@@ -45,7 +45,7 @@ def options(host: str, arguments: str) -> list[tuple[str, str]]:
         keyword, equals, value = text.partition("=")
         if not word.startswith("-o") or not equals or "\n" in text:
             raise AnsibleFilterError(
-                f"{host}: ansible_ssh_common_args: no ssh_config option ({word!r}). "
+                f"{host}: ansible_ssh_common_args: not an ssh_config option ({word!r}). "
                 "Use -o Keyword=value"
             )
         found.append((keyword, value))

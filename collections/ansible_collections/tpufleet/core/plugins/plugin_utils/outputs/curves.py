@@ -33,7 +33,7 @@ class Rows:
         """Add a line of metrics, parsed from JSON; it replaces rows of the same and later steps.
 
         An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
-        whether the line has a valid step; without one it is not added.
+        whether the line has a valid step; a line without one is not added.
         """
         step = _number(record.get("step")) if isinstance(record, dict) else math.nan
         if not 0 <= step < _STEPS:
@@ -77,7 +77,7 @@ def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
 
 
 def _number(value: object) -> float:
-    if type(value) is float:  # checked first, because most values are floats
+    if type(value) is float:  # float first, because most values are floats
         return value if math.isfinite(value) else math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan

@@ -114,7 +114,7 @@ class OutputBucket:
     def __init__(self, bucket: Bucket, cache: Path) -> None:
         self.location, self._bucket, self._cache = bucket.url, bucket, cache
         self._error = ""
-        """Why the bucket can't be read; if set, every later call fails with it at once."""
+        """Why the bucket can't be read; once set, every call fails with this error at once."""
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
@@ -180,7 +180,10 @@ def complete(where: str, found: list[StoredObject]) -> list[StoredObject]:
 
 
 def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
-    """Return the objects of ``found`` with a valid name of this run and size, sorted by name."""
+    """Return the valid objects of the run, sorted by name.
+
+    An object is invalid if its name or its size is, or if it is compressed.
+    """
     start = f"{run}/"
     return sorted(
         (

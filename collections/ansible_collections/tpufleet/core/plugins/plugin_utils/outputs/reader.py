@@ -30,7 +30,7 @@ MOST_TAIL = 1 << 18
 AT_ONCE = 16
 """Number of objects that are read in parallel."""
 MOST_PROCESSES = 10_000
-"""Maximum number of processes that are read of a run, those of its newest attempts."""
+"""Maximum number of a run's processes that are read, beginning with the newest attempts."""
 #: Control sequences of terminals, such as colours (ECMA-48, 5.4), and control characters.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -106,7 +106,7 @@ def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
 
 
 def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[Segment, bytes]]:
-    """Yield segments in order with their content; it is read in parallel. Raises OutputError."""
+    """Yield segments in order with their content, read in parallel. Raises OutputError."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for batch in batched(segments, 2 * AT_ONCE):
             read = pool.map(lambda each: store.read(each.stored, each.is_final), batch)
@@ -114,11 +114,11 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def pieces(parts: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments so that the pieces can be joined.
+    """Yield the content of segments, and the line breaks that are missing between them.
 
-    Adds a line break after a segment without one, unless the next segment continues its last line:
-    this is so if no segment is missing between them and the first has SEGMENT_BYTES. ``parts`` are
-    the segments in order, with their content.
+    A segment with SEGMENT_BYTES may end within a line, which the next segment continues. A line
+    break is missing if any other segment, or one before a missing segment, ends without it.
+    ``parts`` are the segments in order, with their content.
     """
     before: Segment | None = None
     last = b"\n"

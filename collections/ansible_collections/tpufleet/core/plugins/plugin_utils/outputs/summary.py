@@ -98,7 +98,7 @@ class AttemptOutput:
         last: when the last step ended.
         kept: the time of the steps that no later attempt repeated.
         redone: the time of the steps that a later attempt repeated.
-        saves: how long training waited until checkpoints were saved.
+        saves: how long training waited for checkpoints to be saved.
         start_seconds: the time from the start of the trainer to the end of its first step.
         processes: its processes.
     """
@@ -235,7 +235,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
         attempt = _attempt(number, tuple(process for _, process in mine))
         earlier = max((each.began or 0.0 for each in attempts), default=0.0)
         if attempt.began is not None and attempt.began < earlier:
-            continue  # output of an older run with the same name
+            continue  # this attempt is of an older run with the same name
         attempts.append(attempt)
         # tpufleet's trainer writes metrics in process 0; other trainers may use another process.
         writer, process = next((each for each in mine if each[0].metrics), mine[0])

@@ -18,7 +18,7 @@ from .reader import stored_processes
 from .summary import CURVES, RunOutput, summary_of
 
 FORMAT = 2
-"""Version of the cached summaries. Increase it if the code makes another summary of old output."""
+"""Version of the cached summaries. Increase it if the code summarizes old output differently."""
 
 
 def cached_summary(
@@ -35,7 +35,7 @@ def cached_summary(
         if head.decode() == key:
             return RunOutput.from_json(text)
     except (OSError, ValueError, TypeError, KeyError):
-        pass  # no cached summary, or another version's
+        pass  # there is no valid cached summary
     found = summary_of(store, run, stored_processes(objects))
     with suppress(OSError):  # not cached: the next call reads the output again
         replace_file(path, f"{key}\n{found.to_json()}".encode())

@@ -17,7 +17,7 @@ from .report_view import RunView
 _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
 
 
-#: Curves with all their points; the small charts of the others need no more than _MOST_POINTS.
+#: Curves that keep all their points; _MOST_POINTS are enough for the small charts of the others.
 _FINE = ("loss", "heldout")
 _MOST_POINTS = 250
 #: Larger numbers are not drawn: their axes would be infinite.
@@ -64,7 +64,7 @@ def state_of(view: RunView) -> str:
 
 
 def steps_of(view: RunView) -> str:
-    """Format the last step, and of how many: ``1,000 of 2,000``."""
+    """Format the last step and the number of steps: ``1,000 of 2,000``."""
     step = number(view.last.get("step"), "{:,.0f}")
     return f"{step} of {view.steps:,}" if step and view.steps else step
 
@@ -155,7 +155,7 @@ def _log_title(view: RunView) -> str:
 
 
 def _log(lines: Sequence[str]) -> str:
-    # A log that overflows needs the focus to be scrolled by keyboard.
+    # tabindex: only an element that can have the focus can be scrolled by keyboard.
     text = escaped("\n".join(lines))
     return f'<pre tabindex="0">{text}</pre>' if lines else ""
 

@@ -107,7 +107,7 @@ def _runs(views: Sequence[RunView]) -> list[str]:
     places = {view.name: place for place, view in enumerate(views)}
     current = [view for view in views if is_current(view)]
     earlier = [view for view in views if not is_current(view)]
-    # Unfold the current runs; without one, the most recently changed run.
+    # Unfold the current runs; if there are none, the most recently changed run.
     opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
     parts = [_TOOLS, _overview(views, places), _PANEL]
     swept = [

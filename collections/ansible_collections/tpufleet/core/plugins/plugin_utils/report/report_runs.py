@@ -122,7 +122,7 @@ def _ended(
         output: what is stored of the attempt.
         start: when it began, in unix seconds.
         until: when the next attempt began, in unix seconds; None for the last attempt.
-        event: the first event after its start that can be its end; None without one.
+        event: the first event after its start that can be its end; None if there is none.
     """
     status = _decisive(output)
     ended_at = output.ended or (event.time if event else until) or output.last or start

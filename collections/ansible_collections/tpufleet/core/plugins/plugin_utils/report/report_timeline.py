@@ -24,7 +24,7 @@ def timeline(view: RunView) -> str:
     attempts = list(view.attempts)[-_MOST_BARS:]
     if not attempts:
         return '<p class="none">No attempts yet.</p>'
-    # A launch is recorded before its attempt begins, so _row_of returns the next attempt for it.
+    # For a launch, which is recorded before its attempt begins, _row_of returns that attempt.
     rows = [_row_of(event, attempts) for event in view.events]
     events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
     begin = min([attempts[0].start] + [event.time for event, _ in events])
@@ -94,7 +94,7 @@ def event_table(events: Sequence[Event]) -> str:
 
 
 def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
-    """Return the shares in whole percent; they sum to 100 (largest remainders are rounded up)."""
+    """Return the share of each name in whole percent; the sum is 100 (largest remainder method)."""
     total = sum(seconds.values())
     if total <= 0:
         return {}

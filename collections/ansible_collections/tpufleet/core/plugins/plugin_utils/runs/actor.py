@@ -70,7 +70,7 @@ class Actor:
         claim: Claim,
         note: Callable[[EventKind], None] = lambda _kind: None,
     ) -> str:
-        """Run the playbooks of an action until one fails. Return its error; empty if all succeed.
+        """Run the playbooks of an action until one fails; return the error, empty if all succeed.
 
         Args:
             record: the record of the run.
@@ -150,9 +150,9 @@ def plays_of(
     """Return the calls of ansible-playbook for an action, in order.
 
     A launch runs setup.yml and push.yml first unless all workers report that they are set up for
-    this version and have the run's environment. RECREATE and REPLACE do not launch the run: a later
-    pass does, with LAUNCH, once the TPU is READY. ``kept`` is the local state directory; for the
-    other arguments see Actor.
+    this version and have the run's environment. RECREATE and REPLACE only recreate the TPU: once it
+    is READY, the watch launches the run with LAUNCH. ``kept`` is the local state directory; for the
+    other arguments see Actor.act.
     """
     again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
     kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})

@@ -13,7 +13,7 @@ Answer = Mapping[str, Any]
 def by_host(
     variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Return the variable ``name``, which a task registered, by host; ``{}`` if it was not run.
+    """Return the variable ``name``, which a task registered, by host; ``{}`` if not set.
 
     ``variables`` are Ansible's hostvars.
     """
@@ -48,7 +48,7 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Return lines that say how each process of a run ended, one for workers with the same end.
+    """Return lines that say how processes of a run ended; workers with the same end share one.
 
     ``answers`` has the result of the module run with ``state: stopped`` for each host.
     """

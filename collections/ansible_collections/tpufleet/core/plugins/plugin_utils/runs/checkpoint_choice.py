@@ -10,8 +10,8 @@ from ansible.errors import AnsibleFilterError
 def checkpoint_choice(asked: Any) -> str:
     """Parse which checkpoints to fetch: ``none`` (or false), ``newest`` or ``all`` (or true).
 
-    A path or URI means ``none``: it is the inventory's variable ``checkpoints``, which says where
-    launches save checkpoints. Raises AnsibleFilterError.
+    A path or URI means ``none``, because the inventory's variable ``checkpoints``, which says where
+    launches save checkpoints, has the same name. Raises AnsibleFilterError.
     """
     word = str(asked).strip().lower()
     if "/" in word:

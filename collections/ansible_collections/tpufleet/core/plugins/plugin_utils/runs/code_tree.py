@@ -50,7 +50,7 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
             raise ReleaseError(f"{part} of code_paths has no file in {root} (or git ignores it)")
     kept = [path for path in found if not chosen or any(below(path, part) for part in chosen)]
     if not kept:
-        raise ReleaseError(f"there is no code in {root}: no file, or git ignores all files")
+        raise ReleaseError(f"there is no code in {root}: it has no file, or git ignores all files")
     if MANIFEST in kept:
         raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
     return kept
@@ -122,9 +122,9 @@ def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = Fal
     """
     entries = build(root, list_code(root, chosen), follow=follow)
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
-        raise ReleaseError(f"{root}: a file differs from the release's manifest: it is damaged")
+        raise ReleaseError(f"{root}: damaged, a file differs from the release's manifest")
     target.mkdir(parents=True)
-    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a string
         (target / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
@@ -153,7 +153,7 @@ def staged(code: str, chosen: Sequence[str], *, follow: bool = False) -> tuple[P
     workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
     include (empty: all), ``follow`` is that of stage(). Raises ReleaseError, OSError.
     """
-    place = os.path.abspath(code)  # noqa: PTH100 - takes ".." out as well
+    place = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
     key = hashlib.sha256(json.dumps([place, follow, *chosen]).encode()).hexdigest()[:16]
     base = Path(constants.DEFAULT_LOCAL_TMP) / f"staged-{key}"
     base.mkdir(parents=True, exist_ok=True)

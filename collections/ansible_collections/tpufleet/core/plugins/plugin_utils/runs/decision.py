@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
-"""Actions that stop a run or delete a TPU. The state must be observed again before them."""
+"""Actions that stop a run or delete a TPU, and therefore need a recent observation."""
 LAUNCHES = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.RESTART)
 """Actions that lead to a launch of the run, at once or in a later pass."""
 QUIET_STATES = (RunState.RUNNING, RunState.DONE, RunState.STOPPED)
@@ -74,7 +74,7 @@ class Situation:
         return self.memory.seconds_in(state, self.now)
 
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """Return the processes with heartbeats if all these heartbeats are too old, else none."""
+        """Return the processes with heartbeats if all these are too old, else an empty list."""
         limits = self.limits
         known = [each for each in processes if each.heartbeat_age is not None]
         late = [

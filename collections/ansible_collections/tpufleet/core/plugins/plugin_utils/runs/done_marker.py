@@ -1,6 +1,6 @@
 """The done marker: an object beside a run's checkpoints that says that the run is done.
 
-Process 0 writes it. The controller reads it if the TPU was lost.
+Process 0 writes it. The watch reads it before it recreates the TPU, launches the run or gives up.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class AttemptTimes(Protocol):
 
     @property
     def saves(self) -> float:
-        """The seconds of ``kept`` and ``redone`` in which training waited until it was saved."""
+        """The seconds of ``kept`` and ``redone`` in which training waited for a checkpoint."""
 
     @property
     def start_seconds(self) -> float | None:
@@ -54,7 +54,7 @@ class AttemptTimes(Protocol):
 class Goodput:
     """The seconds in which a run was wanted, and what they were spent on.
 
-    ``seconds`` has every value of Spent; their sum is ``wanted``.
+    ``seconds`` has the seconds for every value of Spent, which add up to ``wanted``.
     """
 
     wanted: float
@@ -137,8 +137,8 @@ def _parts(
 def _launches(record: Mapping[str, Any]) -> dict[int, float]:
     """Return when attempts were launched, in unix seconds by attempt, from the record's history.
 
-    The history has no numbers of attempts: the last launch in it is the record's newest attempt,
-    the launch before it the attempt before.
+    The history has no numbers of attempts: its last launch belongs to the newest attempt, the
+    launch before it to the attempt before, and so on.
     """
     times = [
         float(event.get("time") or 0.0)

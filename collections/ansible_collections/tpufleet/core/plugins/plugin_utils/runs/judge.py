@@ -182,8 +182,8 @@ def judge_gone(
     """Return the status of a run that no worker has, from its stored output and its record.
 
     The end of the last stored attempt does not count if the record has a later attempt. If no end
-    is stored but the TPU is READY, the state is UNKNOWN, because this may be a play that did not
-    ask the TPU's workers.
+    is stored but the TPU is READY, the state is UNKNOWN, because this play may not have asked
+    the TPU's workers.
 
     Args:
         run: the run's name.

@@ -75,7 +75,8 @@ def relaunched(
 ) -> LaunchSpec:
     """Return the recorded launch of a run for its current TPU and workers, otherwise unchanged.
 
-    If the launch stores no output in a bucket, and ``outputs`` is in a bucket, it does now.
+    If it stored output only on the controller, it stores output in ``outputs`` if that is in a
+    bucket.
     """
     place = recorded.outputs or in_bucket(outputs, recorded.run)
     return replace(recorded, outputs=place, **where(recorded.run, placements, nodes))

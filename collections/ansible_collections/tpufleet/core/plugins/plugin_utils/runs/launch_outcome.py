@@ -105,7 +105,7 @@ def start_answers(
     pushed: Mapping[str, Answer],
     second_starts: Mapping[str, Answer],
 ) -> dict[str, Answer]:
-    """Return the answer of each host of a run that decides whether its process has started.
+    """Return, for each host of a run, the answer that decides whether its process has started.
 
     This is the answer to the push if it failed, else to the second start, else to the first start
     if it succeeded, else ``{}``. For the arguments see start_outcomes.
@@ -142,7 +142,7 @@ def wait_outcomes(
     """Return the outcome of each run after waiting for it, by run.
 
     Args:
-        before: the outcome of each run before; a run that was not waited for keeps it.
+        before: the outcome of each run before the wait; a run that was not waited for keeps it.
         processes: the process of each host, with its ``run``.
         waited: the answer of each host to the task that waits.
     """
@@ -298,8 +298,8 @@ def doctor_of(answer: Answer, tpu: str) -> str:
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
     """Return one host for each worker of the runs in ``runs``.
 
-    With ``per_chip`` a worker has a host for each chip; then this is the first. ``processes`` has
-    the process of each host, with its ``run`` and ``worker``.
+    With ``per_chip`` a worker has a host for each chip, of which the first is returned.
+    ``processes`` has the process of each host, with its ``run`` and ``worker``.
     """
     found: dict[str, str] = {}
     for host, process in sorted(processes.items()):

@@ -67,7 +67,7 @@ class _Document:
             or type(generation) is not int
         ):
             raise RecordError(
-                f"lease {name}: not a lease. Remove it from fleet_state below watch/runs"
+                f"lease {name}: not a lease. Remove watch/runs/{name}.json from fleet_state"
             )
         return cls(holder, float(until), generation)
 

@@ -43,11 +43,12 @@ def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def merge(
     merged: list[tuple[tuple[str, int], list[str]]], keys: Sequence[tuple[str, int]], host: str
 ) -> None:
-    """Merge the log lines of a host into ``merged``; the order of lines does not change.
+    """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
-    ``merged`` is a list of pairs: a key, and the hosts that have this line. A key is a line, and
-    its number among equal lines of a host. The host is added to an equal key if the order allows
-    it; any other line is inserted before the host's next line that ``merged`` has.
+    ``keys`` has a key for each line of the host: the line, and its number among equal lines of the
+    host. ``merged`` has pairs of a key and the hosts with this key. The host is added to the pair
+    with the same key if that is after the host's previous line. Otherwise a new pair is inserted
+    before the host's next line that ``merged`` has, or at the end.
     """
     at = 0
     for number, key in enumerate(keys):

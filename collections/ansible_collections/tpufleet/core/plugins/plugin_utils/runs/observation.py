@@ -62,12 +62,12 @@ class Observation:
         processes: one for each worker of its TPU in the inventory; empty if the TPU is not READY.
         workers: how many workers its TPU has.
         health: the health of its TPU according to the API.
-        is_confirmed: whether the last two lists of TPUs have the same state.
+        is_confirmed: whether the last two lists of TPUs agree on ``tpu_state``.
         any_worker_answers: whether any worker of any TPU answered this controller.
         is_identified: whether the run record names the TPUs by id.
         is_deletable: whether all TPUs in ``tpus`` have an id and this fleet's label.
         can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
-        tpus: the run's existing TPUs, one or the slices of a multislice; also recreated ones.
+        tpus: the run's existing TPUs: one, or the slices of a multislice. Recreated TPUs count.
         address: the value of ``-e tpu=`` that selects these TPUs.
     """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .record import RunRecord
 
 MULTISLICE = "multislice_"
-"""Prefix of a multislice's inventory group. A run record has that name in place of a TPU's."""
+"""Prefix of a multislice's inventory group, whose name a run record has as its ``tpu``."""
 IsOurs = Callable[[Mapping[str, str]], bool]
 SNAPSHOT_VALID_S = 90.0
 """Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
@@ -142,8 +142,8 @@ def observe_run(
         record: the run's record.
         hosts: the inventory's variables of each host.
         answers: the result of run_info on each host.
-        listings: the TPUs in the inventory, then the TPUs that the API listed later, each time. The
-            last of these lists has the state, which is confirmed if the list before has the same.
+        listings: lists of TPUs: first the inventory's, then those of the API, oldest first. The
+            last list decides the state, which is confirmed if the list before has the same state.
     """
     launch = record.launch
     states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
@@ -175,8 +175,9 @@ def observe_run(
 
 
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
-    """Return a run's process on a worker from the result of run_info; LOST if it has no such run.
+    """Return a run's process on a worker from the result of run_info.
 
+    The state is UNREACHABLE if the worker returned no runs, LOST if this run is not among them.
     ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run`` of
     the result is another run that is active on the same chips.
     """
@@ -213,7 +214,7 @@ class Snapshot:
     Args:
         hosts: the inventory's variables of each host.
         answers: the result of run_info on each host.
-        listings: the TPUs in the inventory, then the TPUs that the API listed later, each time.
+        listings: lists of TPUs: first the inventory's, then those of the API, oldest first.
         asked_at: when run_info was started, in unix seconds.
         listed_at: when the API listed TPUs last, in unix seconds; 0 if there is only the inventory,
             which may come from a cache.

@@ -93,7 +93,7 @@ class RunRecord:
         return {"wanted": str(DesiredState.RUNNING), "watch": kept}
 
     def fields(self) -> dict[str, Any]:
-        """Return the record as a JSON object without nested objects for the launch, for storage.
+        """Return the record as a JSON object for storage; the fields of the launch are not nested.
 
         Times that are None are left out.
         """
@@ -146,7 +146,7 @@ class _Reader:
     def __init__(self, run: str, value: object) -> None:
         self._run = run
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise self.wrong("the whole", "is not a JSON object")
+            raise self.wrong("the record", "is not a JSON object")
         self._value = value
 
     def wrong(self, name: str, what: str) -> InvalidRecordError:

@@ -96,7 +96,7 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
     if had == has:
         return ""
     return (
-        f"run {before.run} has its checkpoints in {had}, and by the inventory they would now be in "
+        f"run {before.run} has its checkpoints in {had}, but the inventory now says "
         f"{has}: -e checkpoints={had.rpartition('/')[0]} resumes from there, "
         f"-e checkpoints={has.rpartition('/')[0]} uses the new path and starts at step 0 if "
         "it is empty"
@@ -106,8 +106,8 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
 def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
     """Change one record according to the options of the action run_record; return its result.
 
-    If another controller changes the record at the same time, the change is made again to the new
-    record. ``check`` writes nothing. Raises RunError, RecordError.
+    If another controller changes the record at the same time, the change is applied again to the
+    newer record. ``check`` writes nothing. Raises RunError, RecordError.
     """
     for _ in range(TRIES - 1):
         with suppress(RecordConflictError):

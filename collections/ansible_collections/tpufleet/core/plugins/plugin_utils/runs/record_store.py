@@ -69,7 +69,7 @@ class RecordBucket:
             swap()
         except Conflict:
             raise RecordConflictError(
-                f"the record of run {run} was just changed by another command: run this again"
+                f"the record of run {run} was just changed by another command: run yours again"
             ) from None
         except CloudError as error:
             raise RecordError(str(error)) from None

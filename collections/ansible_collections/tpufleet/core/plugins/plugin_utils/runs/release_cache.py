@@ -52,12 +52,12 @@ def cache_release(tree: Path, path: Path) -> None:
     """Copy a release to ``path`` in the cache and verify it; replace a damaged copy.
 
     Files are copied, not linked, so that later edits of the code do not change the cached release.
-    Raises OSError, and ReleaseError if ``tree``, the release's files, are not the release that
-    ``path`` names, because a file changed after its id was computed.
+    ``tree`` has the files of the release. Raises OSError, and ReleaseError if ``tree`` is not the
+    release that ``path`` names, because a file changed after the id was computed.
     """
     try:
         verify_release(path)
-        os.utime(path)  # the watch does not delete a new release before a run record names it
+        os.utime(path)  # so that the watch keeps it until a run record names it
         return
     except ReleaseError:
         pass  # the cached release is missing or damaged: write it

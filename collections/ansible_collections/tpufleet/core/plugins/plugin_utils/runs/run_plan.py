@@ -92,7 +92,7 @@ def worker_of(host: str, variables: Mapping[str, Any]) -> Worker:
 
 @dataclass(frozen=True)
 class Placement:
-    """The process of a run that a worker is assigned.
+    """The process of a run that is assigned to a worker.
 
     Args:
         run: the name of the run.
@@ -281,7 +281,7 @@ def command_of(command: str | None) -> tuple[str, ...]:
 def checked_image(image: str, command: str | None) -> str:
     """Return ``image`` if it is a valid container image with a digest, or empty. Raises RunError.
 
-    ``command`` is the launch's own command, which an image needs.
+    ``command`` is the command that the user set; an image needs one.
     """
     if image and not IMAGE.fullmatch(image):
         raise RunError(
@@ -324,8 +324,8 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
     """
     if words and not any(OVERRIDES in word for word in command):
         raise RunError(
-            f"the command does not say where overrides belong (set: {shlex.join(words):.100}). Put "
-            f"{OVERRIDES} there, or --{OVERRIDES} for flags: ansible-playbook train.yml "
+            f"the command does not say where overrides belong (set: {shlex.join(words):.100}). Add "
+            f"{OVERRIDES} to it, or --{OVERRIDES} for flags: ansible-playbook train.yml "
             "-e command='\"PROGRAM ARGUMENT {set}\"'"
         )
     found: list[str] = []
@@ -338,7 +338,7 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
     """Return ``run`` if it is set, else the name of the config's file without its suffix.
 
-    Raises RunError if the name is invalid or there is neither; ``command`` is shown in that error.
+    Raises RunError if the name is invalid, or without run and config; then it shows ``command``.
     """
     if run:
         return check_name(run)

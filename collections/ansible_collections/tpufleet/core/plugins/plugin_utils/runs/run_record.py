@@ -59,7 +59,7 @@ def check_generation(record: Mapping[str, Any], run: str, generation: int) -> in
     if there != generation:
         raise RecordConflictError(
             f"the record of run {run} was just changed by another command "
-            f"(generation {there}, not {generation}): run this again"
+            f"(generation {there}, not {generation}): run yours again"
         )
     return there
 
@@ -127,7 +127,7 @@ class RecordFolder:
                 yield
         except OSError as error:
             raise RecordError(
-                f"can't write to {error.filename}: {error.strerror}: set fleet_state"
+                f"can't write to {error.filename}: {error.strerror}. Fix it, or set fleet_state"
             ) from error
 
     def _write(self, run: str, record: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return the sweep entry of each TPU: the one that names it, else the next without a TPU.
+    """Return the sweep entry of each TPU: the one that names it, else the next that names none.
 
     ``path`` is the sweep file, for errors.
 

@@ -1,4 +1,4 @@
-"""Formats sentences about runs from states, reason codes and causes, which no other file does.
+"""Formats sentences about runs from states, reason codes and causes. No other file does this.
 
 Programs compare states, reason codes and causes, never these sentences.
 """
@@ -41,7 +41,7 @@ _STATES = {
     RunState.WAITING_FOR_WORKERS: "waiting for its workers",
     RunState.WAITING_FOR_RELEASE: "waiting for a controller that has the release",
     RunState.NOT_WATCHED: "not watched",
-    RunState.NAME_TAKEN: "its name is taken by a TPU of somebody else",
+    RunState.NAME_TAKEN: "the name of its TPU is taken by a TPU of somebody else",
     RunState.UNKNOWN: "unknown",
 }
 _REASONS = {
@@ -80,7 +80,7 @@ _CAUSES = {
     ),
     CauseCode.WORKER_FAILED_FIRST: "{host} was the first to fail {count} times in a row",
     CauseCode.OTHER_RUN: "run {run} is on {host}",
-    CauseCode.OTHER_RUN_LAUNCHED: "run {run} is launched there",
+    CauseCode.OTHER_RUN_LAUNCHED: "run {run} is launched on the same TPU",
     CauseCode.PROCESSES_DONE: "every process has exited with 0",
     CauseCode.PROCESSES_STILL_ACTIVE: "its desired state is stopped, but it is active on {hosts}",
     CauseCode.PROCESSES_PARTLY_ENDED: "it has ended on {hosts} and is active on {host}",
@@ -91,7 +91,7 @@ _CAUSES = {
     CauseCode.CONFIRMING: "confirming this with the API",
     CauseCode.CONFIRMING_PREEMPTION: "confirming this with the API",
     CauseCode.LAUNCH_IN: "the next launch is in {seconds:.0f} s",
-    CauseCode.RECREATE_IN: "it is recreated in {seconds:.0f} s",
+    CauseCode.RECREATE_IN: "the TPU is recreated in {seconds:.0f} s",
     CauseCode.RUN_CONTINUES: "the run continues on {host}",
     CauseCode.NO_WORKER_REACHABLE: "no other worker can be reached from here either",
     CauseCode.NO_BUCKET: (
@@ -99,11 +99,12 @@ _CAUSES = {
         "and the watch recreates it: {delete}"
     ),
     CauseCode.NOT_OURS: (
-        "it does not have this fleet's label, so it is not deleted unattended. Delete it: {delete}"
+        "the TPU does not have this fleet's label, so it is not deleted unattended. Delete it: "
+        "{delete}"
     ),
     CauseCode.MULTISLICE: (
-        "one queued resource created its slices together, and the watch cannot recreate that. "
-        "Create it again, and the run resumes"
+        "one queued resource created all its slices, and the watch can't recreate queued "
+        "resources. Create the queued resource again, and the run resumes"
     ),
     CauseCode.RELEASE_MISSING: (
         "{path} is missing. Launch the run from this controller once: ansible-playbook train.yml "
@@ -117,10 +118,10 @@ _CAUSES = {
     CauseCode.RECORD_CHANGED: "its record has just changed",
     CauseCode.LEASE_HELD: "{error}",
     CauseCode.TOO_MANY_PREEMPTIONS: "it was preempted {count} times",
-    CauseCode.TOO_MANY_REPLACEMENTS: "it was recreated {count} times",
+    CauseCode.TOO_MANY_REPLACEMENTS: "the TPU was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
-    CauseCode.REPLACE_BY_HAND: "replace that TPU, or launch without it",
+    CauseCode.REPLACE_BY_HAND: "replace its TPU, or launch the run on another TPU",
 }
 _EVENTS = {
     EventKind.LAUNCHED: "launched with release {release}",
@@ -241,7 +242,7 @@ def state_text(state: RunState) -> str:
 def cause_text(cause: Cause) -> str:
     """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
-        return "a TPU of its name has another id. Nothing is done with it"
+        return "a TPU with the name of its TPU has another id. Nothing is done with it"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))

@@ -54,7 +54,7 @@ def placements(
     """Return the command's processes by host.
 
     There is one on each worker, because libtpu waits for all of them. A command that uses one chip
-    or only the CPU has one process, on the first worker. Raises RunError if a worker is not READY.
+    or only the CPU has one process, on the first worker. Raises RunError if too few are READY.
 
     Args:
         launch: the run's last launch.
@@ -91,8 +91,8 @@ def command_launch(
     Raises RunError for an option that the command does not have.
 
     ``export`` uses no device, because the host has more memory. The attempt of the returned launch
-    decides the coordinator's port. It is far from the attempt of ``launch``, because a run on CPUs
-    may be training while the command runs.
+    decides the coordinator's port. It differs from that of ``launch`` by at least _APART, because a
+    run on CPUs may be training while the command runs.
 
     Args:
         launch: the run's last launch.
@@ -132,8 +132,8 @@ def compile_words(
 ) -> list[str]:
     """Return the arguments of the trainer that compile a launch's step for its TPU.
 
-    Empty if a step cannot be compiled without the TPU: that of another trainer, on a single chip or
-    without TPU, or for an unknown generation.
+    The list is empty if the step can't be compiled on the controller: it is of another trainer, on
+    a single chip or on CPUs, or the TPU's generation is not in COMPILED_FOR.
     """
     is_own = launch.command[: len(TRAINER)] == TRAINER and not launch.image
     is_on_tpu = launch.jax_requirements == "worker-tpu" and generation in COMPILED_FOR
@@ -164,6 +164,6 @@ def bucket_target(to: str) -> str | None:
 def export_directory(run: str, attempt: int) -> PurePosixPath:
     """Return the directory on the worker to which an export without ``-e to=`` is written.
 
-    ``attempt`` is that of the command's launch, so that exports at the same time have their own.
+    ``attempt`` is that of the command's launch, so that simultaneous exports differ.
     """
     return PurePosixPath(WorkerPaths().run_dir(run)) / f".export-{attempt}"

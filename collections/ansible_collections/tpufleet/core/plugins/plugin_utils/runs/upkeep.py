@@ -113,7 +113,7 @@ class Upkeep:
         if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         try:
-            records = self.watch.store.read_all()  # a launch may have been recorded since the last
+            records = self.watch.store.read_all()  # again: a run may have been launched meanwhile
         except RecordError as error:
             return str(error)
         if records.unusable or in_use(
@@ -226,8 +226,8 @@ def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) 
 def superfluous(kept: Mapping[str, float], records: Iterable[RunRecord], now: float) -> list[str]:
     """Return the names of the cached releases to delete.
 
-    ``kept`` has the modification time of each in unix seconds. A release that a record names is
-    kept until its run is done.
+    ``kept`` maps each cached release to its modification time in unix seconds. A release that a
+    record names is kept until its run is done.
     """
     needed = {each.launch.release for each in records if each.wanted != "done"}
     free = sorted((name for name in kept if name not in needed), key=lambda name: -kept[name])

@@ -107,7 +107,7 @@ def decide_active(now: Situation) -> Decision:
 def decide_partly_ended(now: Situation) -> Decision:
     """Decide about a run that has ended on some of its workers but not on all.
 
-    Wait ``limits.settle`` seconds until it ends on the others; then restart it.
+    If it does not end on the others within ``limits.settle`` seconds, restart it.
     """
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]
@@ -254,8 +254,8 @@ def _failed_first(memory: Memory) -> Cause:
 def _replace_bad_worker(now: Situation, counted: Decision, cause: Cause) -> Decision:
     """Return the decision to replace the TPU if ``counted`` gives up because of one bad worker.
 
-    ``counted`` is the decision after counting crashes. It is returned if it does not give up, if it
-    gives up for another reason, or if the TPU can't be replaced.
+    ``counted`` is the decision after counting crashes. It is returned in all other cases, and if
+    the TPU can't be replaced.
     """
     now = now.remembering(counted.memory)
     if counted.action is not Action.GIVE_UP or not _is_one_bad_worker(now):
@@ -275,7 +275,7 @@ def is_unreachable(process: ProcessStatus) -> bool:
 def decide_lost(now: Situation) -> Decision:
     """Decide about a run whose TPU is lost: recreate the TPU, with growing delays, or give up.
 
-    The API must have confirmed the loss.
+    Do nothing until the API has confirmed the loss.
     """
     observed, memory, limits = now.observed, now.memory, now.limits
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
@@ -340,7 +340,7 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
         return now.give_up(*causes, too_many)
     if now.now < memory.not_before:
         return now.stay(state, *causes, wait_for(now, CauseCode.RECREATE_IN))
-    # The new state restarts the time that workers may be unreachable.
+    # The time that workers may be unreachable starts again, because the state is not UNREACHABLE.
     memory = replace(
         memory,
         state=RunState.REPLACED.value,

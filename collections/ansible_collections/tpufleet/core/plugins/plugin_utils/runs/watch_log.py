@@ -35,7 +35,7 @@ class WatchLog:
                     stream.write(f"{stamp} {text}\n")
 
     def output_of(self, name: str) -> Path:
-        """Return the file for what playbooks print that act on ``name``, a run or a TPU."""
+        """Return the file for the output of playbooks that act on ``name``, a run or a TPU."""
         folder = self._path.with_suffix(".d")
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.log"

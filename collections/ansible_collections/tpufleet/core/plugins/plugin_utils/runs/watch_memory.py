@@ -19,14 +19,14 @@ class Limits:
 
     Args:
         heartbeat: the maximum age of a heartbeat.
-        first_heartbeat: the same before the first step.
+        first_heartbeat: the maximum age of a heartbeat before the first step.
         output: the maximum age of the last log line of a trainer without heartbeat; 0: no limit.
         unreachable: how long workers may be unreachable before their TPU is replaced.
         settle: how long a run may have ended on some workers only before it is restarted.
-        crashes: after how many crashes without a new step the watch gives up; 0: no limit.
-        preemptions: after how many preemptions the watch gives up; 0: no limit.
+        crashes: crashes without a new step; the watch gives up after one more. 0: no limit.
+        preemptions: preemptions of the run; the watch gives up after one more. 0: no limit.
         nans: how often a run is relaunched after its loss was not a number.
-        same_worker: how many times running a worker may be the first to fail; 0: no limit.
+        same_worker: how many times in a row one worker may be the first to fail; 0: no limit.
         replacements: how often an unusable TPU is replaced.
         first_backoff: the first delay between tries.
         longest_backoff: the longest delay between tries.
@@ -66,7 +66,7 @@ class Memory:
         not_before: the time before which the next action must not be tried.
         counted_attempt: the last attempt whose crash was counted.
         bad_worker: the worker that failed first in the last crash.
-        bad_times: how many times running that worker was the first to fail.
+        bad_times: how many times in a row that worker was the first to fail.
     """
 
     state: str = ""

@@ -40,7 +40,7 @@ ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
 
-A run may be done although no pass observed this, because it lost its TPU at once.
+A run may be done although no pass observed its end, because its TPU was lost right after it.
 """
 
 
@@ -112,9 +112,9 @@ class WatchPass:
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
         """List TPUs again while a wanted run seems to have lost its TPU or workers.
 
-        This ends when two lists have the same state of the TPU, or after ASK_AT_MOST lists. The
-        inventory alone does not decide, because it may come from a cache. Returns ``snapshot`` with
-        these lists. Raises CloudError.
+        Stops when two lists agree on the TPU's state, or after ASK_AT_MOST lists. The inventory
+        alone does not decide, because it may come from a cache. Returns ``snapshot`` with these
+        lists. Raises CloudError.
         """
         wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
         for asked in range(ASK_AT_MOST):
@@ -132,8 +132,8 @@ class WatchPass:
         """
 
         def on_one_tpu(group: Sequence[RunRecord]) -> list[Outcome]:
-            # If this pass has recreated the TPU for one run, or launched one on its chips, other
-            # runs of this TPU must wait.
+            # A run must wait if this pass has recreated its TPU for another run, or launched
+            # another run on the same chips.
             outcomes: list[Outcome] = []
             for record in group:
                 if cause := waits_for(record, outcomes, records):
@@ -278,7 +278,7 @@ class WatchPass:
         return None
 
     def _goes_on(self, record: RunRecord, decision: Decision, snapshot: Snapshot) -> bool:
-        """Return whether a run is active although its record has a phase of a recovery.
+        """Return whether a run is active although it is in recovery according to its record.
 
         This happens if the playbook of the recovery failed and the old attempt continued.
         """
@@ -286,10 +286,10 @@ class WatchPass:
         is_active = decision.state is RunState.RUNNING and began < snapshot.asked_at
         if record.phase is None or not is_active:
             return False
-        try:  # check again: workers answer during a preemption, and a cached inventory says READY
+        try:  # workers may answer during a preemption, and a cached inventory may say READY
             return self._outdated(record, snapshot.of(record), snapshot) is None
         except CloudError:
-            return False  # unknown now; the next pass asks the API again
+            return False  # the API did not answer; the next pass asks again
 
     def _listed_again(self, snapshot: Snapshot) -> Snapshot:
         at = self.clock()

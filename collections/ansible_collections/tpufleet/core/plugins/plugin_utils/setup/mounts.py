@@ -30,7 +30,7 @@ _DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _MODE = re.compile(r"[0-7]{3,4}")
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
 
-_DATA = ("noatime", "nosuid", "nodev")  # others may have written what is on it
+_DATA = ("noatime", "nosuid", "nodev")  # others may have written the files
 _NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA)
 # https://cloud.google.com/filestore/docs/mounting-fileshares; version 3 works with every tier.
 _FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA)
@@ -211,7 +211,7 @@ def mount_units(
             continue
         if mount.kind is Kind.HYPERDISK_ML and generation in _WITHOUT_HYPERDISK_ML:
             raise AnsibleFilterError(
-                f"mounts: {mount.path}: a TPU {generation} does not take Hyperdisk ML, which v5e, "
+                f"mounts: {mount.path}: a TPU {generation} does not support Hyperdisk ML; v5e, "
                 "v5p, v6e and later TPUs do. Set kind: disk and a disk of another type"
             )
         units.append(_unit(mount, hostvars, uid))
@@ -282,7 +282,7 @@ def _nfs(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], _uid: int) -> 
             "is READY (ansible-playbook playbooks/status.yml), or fix the name. A server outside "
             "the inventory needs its address or full DNS name"
         )
-    # hostvars[server] is not an error for a host that the inventory does not have.
+    # not hostvars.get: Ansible's hostvars return an undefined value for an unknown host.
     known = hostvars[server] if server in hostvars else {}  # noqa: SIM401
     address = str(known.get("tpu_internal_ip") or known.get("ansible_host") or server)
     if not _HOST.fullmatch(address):
@@ -307,7 +307,7 @@ def _gcsfuse(mount: Mount, _hostvars: object, uid: int) -> _Source:
 
 
 def _disk(mount: Mount, _hostvars: object, _uid: int) -> _Source:
-    return mount.device, "ext4", _DATA  # the worker adds ro if the TPU has it read-only
+    return mount.device, "ext4", _DATA  # the worker adds ro if the disk is attached read-only
 
 
 _SOURCES: Mapping[Kind, Callable[..., _Source]] = {
@@ -330,7 +330,7 @@ def mount_exports(
 ) -> list[dict[str, str]]:
     """Return the directories that hosts of the inventory must export by NFS.
 
-    The ``mount_point`` of a directory on a data disk is that of the disk, empty for any other.
+    ``mount_point`` is that of the data disk with the directory, empty if it is on no data disk.
 
     Args:
         lists: the value of ``mounts`` of each worker.
@@ -364,7 +364,7 @@ def mount_exports(
 
 
 def _disk_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
-    """Return where the data disk that has the path is mounted; empty if none has it."""
+    """Return the mount point of the data disk with this path; empty if no data disk has it."""
     points = [
         mount.path
         for mount in mounts

@@ -165,8 +165,8 @@ def stale_lock(
     except LockError:
         return ""
     return (
-        f"{sources.file}: changed since setup made {Path(lock).name}, or a file that it includes "
-        "was. This run gets the packages of that lock file. To get the new ones, first run: "
+        f"{sources.file}: changed since setup made {Path(lock).name}, or includes a file that "
+        "has. This run gets the packages of that lock file. To get the new packages, first run: "
         f"ansible-playbook setup.yml {sources.option()}"
     )
 
@@ -225,7 +225,7 @@ def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool)
     try:
         done = subprocess.run(
             [*words, str(sources.file), "-"],
-            cwd=sources.file.parent,  # relative paths in the file start here
+            cwd=sources.file.parent,  # the base of relative paths in the file
             env=variables,
             input="\n".join(sources.extras),
             capture_output=True,

@@ -26,8 +26,8 @@ def find_links(env: Mapping[str, str], here: str, worker: str = "") -> dict[str,
 
     Args:
         env: the environment variables for uv and pip.
-        here: the directory on the controller, where pip is run; empty to add nothing.
-        worker: the directory on the worker, if uv is run there; empty if uv is run here.
+        here: the wheels' directory on the controller, where pip runs; empty to add nothing.
+        worker: the wheels' directory on the worker if uv runs there; empty if uv runs here.
     """
     if not here:
         return dict(env)

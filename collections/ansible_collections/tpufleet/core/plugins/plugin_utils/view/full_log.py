@@ -19,7 +19,7 @@ class FullLog:
     """The log file of one playbook run, with mode 0600 because results may contain secrets."""
 
     def __init__(self, directory: Path, playbook: str) -> None:
-        """Create ``<directory>/<time>-<playbook>.log``. Raises OSError."""
+        """Create ``<directory>/<time>-<playbook>-<pid>.log``. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(directory)
         stamp = time.strftime("%Y%m%dT%H%M%S")
