@@ -172,7 +172,7 @@ def test_each_check_is_asked_of_the_api_once(scripted):
 def test_expired_credentials_make_the_other_checks_unknown(scripted):
     scripted.token_answer = Say({"error": "invalid_grant"}, 400)
     found = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
-    assert "has expired" in found[0].line
+    assert "refused or expired" in found[0].line
     assert "gcloud auth application-default login" in found[0].fix
     assert {each.state for each in found[1:]} == {"unknown"}
 

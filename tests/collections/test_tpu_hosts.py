@@ -201,7 +201,7 @@ def test_tpus_of_one_name_never_share_their_group():
     built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
     groups = {host.groups[1] for host in built.hosts}
     assert groups == {"tpu_demo_us-central2-b", "tpu_demo_us-east1-d"}
-    assert any("-e tpu=demo_us-east1-d the one in us-east1-d" in said for said in built.warnings)
+    assert any("the one in us-east1-d: -e tpu=demo_us-east1-d" in said for said in built.warnings)
 
 
 @pytest.mark.parametrize("state", ["CREATING", "RESTARTING", "REPAIRING", "STOPPED", "UNKNOWN"])
