@@ -77,7 +77,7 @@ def quota_findings(
         settings: the project, for the link to its quota page.
         fleet: the TPUs of the fleet file.
         zones: the zones that the inventory lists (``-``: all).
-        today: the date from which the plan counts the days of the grant.
+        today: the current date.
     """
     try:
         observed = match(fleet, list_nodes(source, zones), zones)

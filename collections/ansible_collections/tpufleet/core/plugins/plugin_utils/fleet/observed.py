@@ -20,7 +20,7 @@ LISTED_NAMES = 8
 
 @dataclass(frozen=True)
 class Observed:
-    """The existing TPUs: ``present``, those of the fleet file by name, and ``unwanted``, others."""
+    """The existing TPUs: of the fleet file, by name (``present``), and others (``unwanted``)."""
 
     present: Mapping[str, Node]
     unwanted: tuple[Node, ...]

@@ -6,7 +6,7 @@ import html
 import re
 from datetime import UTC, datetime
 
-#: Control characters, those that change the direction of text, and unpaired surrogates.
+#: Control characters, characters that change the direction of text, and unpaired surrogates.
 _UNSHOWABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

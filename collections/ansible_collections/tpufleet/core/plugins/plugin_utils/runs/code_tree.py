@@ -109,9 +109,9 @@ def all_files(root: Path) -> Iterator[str]:
 def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = False) -> list[Entry]:
     """Copy code with a manifest to ``target``, with hard links if possible.
 
-    Workers receive this copy, so all get the same code even if files in ``root`` change while it is
-    sent. Returns the entries of the manifest. Raises ReleaseError, also for a cached release that
-    differs from its manifest.
+    Workers receive this copy, so all get the same code even if files in ``root`` are replaced while
+    it is sent. Returns the entries of the manifest. Raises ReleaseError, also for a cached release
+    that differs from its manifest.
 
     Args:
         root: the directory with the code.

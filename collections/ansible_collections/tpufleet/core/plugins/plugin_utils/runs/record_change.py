@@ -55,7 +55,7 @@ def want(
     Args:
         store: the run records.
         launch: the launch to record.
-        look_first: whether to record nothing in any case.
+        look_first: whether to always record nothing, so that the caller checks the workers first.
         same_place: whether to fail if the launch has another checkpoint location than the record.
         check: whether to return the result without writing it.
     """

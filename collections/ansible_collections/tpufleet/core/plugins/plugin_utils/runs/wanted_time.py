@@ -32,7 +32,7 @@ class Spent(StrEnum):
     CAPACITY = "capacity"
     """No TPU: from when the watch finds it lost until the cloud begins to create another one."""
     OTHER = "other"
-    """The rest: until somebody notices that an attempt has ended, pauses, and what is unknown."""
+    """The rest: time until the end of an attempt is noticed, delays between tries, unknown time."""
 
 
 PHASES = (Spent.LAUNCH, Spent.SETUP, Spent.BOOT, Spent.CAPACITY)

@@ -50,7 +50,7 @@ class Sources:
 
     @property
     def file(self) -> Path:
-        """The requirements file."""
+        """The user's requirements file, or else tpufleet's."""
         return self.requirements or self.project / f"{self.jax_requirements}.in"
 
     @property

@@ -14,7 +14,8 @@ from typing import Any
 
 from ansible.parsing.splitter import parse_kv
 
-#: Extra variables that select the fleet; only these are added to suggested commands.
+#: Extra variables that select the fleet. Only these, and files of variables (``-e @FILE``), are
+#: added to suggested commands.
 OF_THE_FLEET = ("fleet_state",)
 _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
