@@ -42,7 +42,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded
 
-from harness.scripted_api import Say, error, node
+from harness.scripted_api import Drop, Say, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import request
 
@@ -157,6 +157,17 @@ def test_a_wrong_zone_is_named_with_those_near_it_and_the_file_it_is_in():
     assert "us-central2-x (tpu.yml) has no TPUs" in found[0].message
     assert "us-central2-b" in found[0].fix
     assert "moon-1-a (fleet.yml)" in found[1].message
+
+
+def test_without_any_zone_no_other_zone_is_proposed():
+    [found] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
+    assert found.fix == "this project has no zone with TPUs: set project in tpu.yml to one that has"
+
+
+def test_an_api_that_does_not_answer_is_reported_once(scripted):
+    scripted.answerer = lambda _: Drop()
+    found = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
+    assert [each.check for each in found] == ["credentials", "TPU API", "clock", "project", "zones"]
 
 
 def test_each_check_is_asked_of_the_api_once(scripted):

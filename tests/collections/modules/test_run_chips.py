@@ -83,6 +83,12 @@ def test_a_requested_chip_must_exist():
         chip_hosts(FACTS, ["pod-w0"], 4)
 
 
+@pytest.mark.parametrize("chip", [-1, "x", "1.5", "²"])
+def test_a_requested_chip_that_is_no_number_of_a_chip_is_refused(chip):
+    with pytest.raises(AnsibleFilterError, match="chip: expected the number of a chip"):
+        chip_hosts(FACTS, ["pod-w0"], chip)
+
+
 def test_the_chips_of_a_slice_of_several_workers_work_together_only():
     facts = {"pod-w0": FACTS["pod-w0"] | {"tpu_worker_count": 2}}
     with pytest.raises(AnsibleFilterError, match=r"pod: .*\(it has 2\)"):

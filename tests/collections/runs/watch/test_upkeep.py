@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import upkeep as upkeep_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
@@ -12,13 +13,23 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     Records,
     UnusableRecord,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import Upkeep, prune
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
+    Upkeep,
+    UpkeepOutcome,
+    prune,
+)
 
 from tests.collections.runs.passes import POD, Controller
 from tests.collections.runs.records import ZONE, run_record
 
 ELSEWHERE = "europe-west4-b"
 TWO = replace(POD, workers=2)
+ENTRY = {
+    "name": "pod",
+    "zones": [ZONE, ELSEWHERE],
+    "accelerator_type": "v4-16",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
 HOLDER = "python3 (pid 8) holds /dev/accel0"
 
 
@@ -37,12 +48,7 @@ def delete_idle(
     **more,
 ):
     """Look twice, so many seconds apart; give the TPUs that were deleted."""
-    entry = {
-        "name": "pod",
-        "zones": [ZONE, ELSEWHERE],
-        "accelerator_type": "v4-16",
-        "runtime_version": "tpu-ubuntu2204-base",
-    } | ({"idle_delete_after": allowed} if allowed else {})
+    entry = ENTRY | ({"idle_delete_after": allowed} if allowed else {})
     idle = RecordFolder(str(controller.fleet_state / "idle"))
     for _ in range(2):
         watch = controller.watch(**more)
@@ -56,9 +62,14 @@ def delete_idle(
         )
         if hosts:
             snapshot = replace(snapshot, hosts=hosts, answers=all_answers)
-        gone = Upkeep(watch, idle).delete_idle([entry], snapshot, watch.store.read_all().usable)
+        usable = watch.store.read_all().usable
+        gone = list(Upkeep(watch, idle).delete_idle([entry], snapshot, usable))
         controller.now += seconds
     return gone
+
+
+def fail(*_):
+    raise OSError("the disk is full")
 
 
 def deleted(controller):
@@ -192,6 +203,17 @@ def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(co
     assert f"TPU pod ({ZONE}): runs-of-pod: " in log
 
 
+def test_a_deleted_tpu_is_named_even_if_no_release_can_be_deleted(controller, monkeypatch):
+    upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
+    monkeypatch.setattr(upkeep_module, "prune", fail)
+    entry = ENTRY | {"idle_delete_after": "1s"}
+    for _ in range(2):
+        outcome = upkeep.run([entry], controller.snapshot(), Records({}))
+        controller.now += 4000
+
+    assert outcome == UpkeepOutcome(["pod"], "the disk is full")
+
+
 def test_a_tpu_that_could_not_be_deleted_is_not_named(controller, monkeypatch):
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "the API does not answer")
 
@@ -201,7 +223,7 @@ def test_a_tpu_that_could_not_be_deleted_is_not_named(controller, monkeypatch):
 def test_a_fleet_without_entries_deletes_nothing(controller):
     upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
 
-    assert upkeep.delete_idle(None, controller.snapshot(), {}) == []
+    assert list(upkeep.delete_idle(None, controller.snapshot(), {})) == []
 
 
 def blocker(controller, snapshot, **more):
@@ -220,7 +242,7 @@ def test_just_before_a_deletion_the_look_and_the_records_are_checked_again(contr
     )
     controller.now -= 1
     controller.wants()
-    assert blocker(controller, snapshot) == "a run was launched on it during this pass"
+    assert blocker(controller, snapshot) == "it is in use now"
 
 
 def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
@@ -239,7 +261,7 @@ def test_a_worker_that_answered_in_the_look_is_still_read(controller):
         snapshot, answers=snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
     )
 
-    assert blocker(controller, used) == "a run was launched on it during this pass"
+    assert blocker(controller, used) == "it is in use now"
 
 
 def test_a_controller_without_releases_has_none_to_delete(tmp_path):

@@ -17,6 +17,7 @@ from .doctor_probe import Probe, Reply
 #: Largest accepted clock error. Google rejects tokens if the clock is off by minutes.
 MAX_SKEW_S = 60.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
+TPU_API = "TPU API"
 LOGIN = "gcloud auth application-default login"
 _NUMBER = re.compile(r"^(\d+)-compute@")
 _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
@@ -50,8 +51,8 @@ def cloud_findings(
     except errors.CloudError as error:
         return [
             unknown("credentials", f"{whose(probe.credentials, settings)}; not checked"),
-            problem("API", str(error), f"curl -sS -o /dev/null {settings.address}"),
-            *_unknown("without an answer", but=("API",)),
+            problem(TPU_API, str(error), f"curl -sS -o /dev/null {settings.address}"),
+            *_unknown("without an answer", but=(TPU_API,)),
         ]
     found = [credentials_finding(reply, whose(probe.credentials, settings), settings)]
     found += [clock_finding(reply)] if reply.skew_s is not None else []
@@ -80,7 +81,7 @@ def clock_finding(reply: Reply) -> Finding:
 
 def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     """Check that the project can use the Cloud TPU API, according to the API's reply."""
-    check = "TPU API"
+    check = TPU_API
     if reply.status == 200 and isinstance(reply.body.get("locations", []), list):
         return ok(check, f"answers at {settings.address}")
     if reply.disabled:
@@ -142,7 +143,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> 
         problem(
             "zones",
             f"{zone} ({asked[zone]}) has no TPUs for this project",
-            f"set a zone in {asked[zone]} such as {_near(zone, there)}",
+            _another_zone(zone, there, asked[zone]),
         )
         for zone in missing
     ]
@@ -173,11 +174,13 @@ def _enable(settings: ApiSettings, service: str) -> str:
     return f"gcloud services enable {_SERVICES[service]} --project={settings.project}"
 
 
-def _near(zone: str, there: set[str]) -> str:
+def _another_zone(zone: str, there: set[str], file: str) -> str:
     names = difflib.get_close_matches(zone, sorted(there), 3, 0.3) or sorted(there)[:3]
-    return ", ".join(names) or "none: the project has no zone with TPUs"
+    if not names:
+        return "this project has no zone with TPUs: set project in tpu.yml to one that has"
+    return f"set a zone in {file} such as {', '.join(names)}"
 
 
 def _unknown(why: str, but: Sequence[str] = ()) -> list[Finding]:
-    checks = ("clock", "project", "TPU API", "zones")
+    checks = ("clock", "project", TPU_API, "zones")
     return [unknown(check, f"can't be checked {why}") for check in checks if check not in but]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,14 +33,16 @@ def chip_hosts(
 ) -> list[dict[str, Any]]:
     """Return one host (a mapping with its name and variables) for each chip of the workers.
 
-    Raises AnsibleFilterError if a worker has no chip, or not the chip ``only``, and for TPUs with
-    several workers, because their chips can't run separate processes.
+    Raises AnsibleFilterError if ``only`` is not a number, if a worker has no chip or not the chip
+    ``only``, and for TPUs with several workers, whose chips can't run separate processes.
 
     Args:
         facts: the inventory variables of each host.
         workers: the hosts of the workers.
         only: the number of the only chip to return; None or empty for all chips.
     """
+    if only not in (None, "") and not re.fullmatch(r"[0-9]{1,9}", str(only)):
+        raise AnsibleFilterError(f"chip: expected the number of a chip ({only!r:.40})")
     found = []
     for worker in workers:
         host = facts[worker]

@@ -69,7 +69,7 @@ def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
     """Return the steps at which a column becomes NaN, one for each of the last ``most`` gaps."""
     found: list[float] = []
     before = math.nan
-    for step, value in zip(rows.columns["step"], rows.columns[column]):  # noqa: B905 - Python 3.9
+    for step, value in zip(rows.columns["step"], rows.columns[column], strict=True):
         if math.isfinite(before) and not math.isfinite(value):
             found.append(step)
         before = value

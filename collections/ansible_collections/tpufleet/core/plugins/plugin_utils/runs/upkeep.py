@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpkeepOutcome:
-    """The result of the upkeep: the names of deleted TPUs, or the error that ended it."""
+    """The result of the upkeep: the names of deleted TPUs, and the error that ended it, if any."""
 
     deleted: list[str] = field(default_factory=list)
     error: str = ""
@@ -53,25 +53,25 @@ class Upkeep:
         if records.unusable:
             self.watch.log("invalid records: no idle TPU and no cached release is deleted")
             return UpkeepOutcome()
+        deleted: list[str] = []
         try:
-            deleted = self.delete_idle(fleet, snapshot, records.usable)
+            deleted.extend(self.delete_idle(fleet, snapshot, records.usable))
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
                 prune(self.watch.kept / RELEASES, store.read_all(), now)
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
-            return UpkeepOutcome(error=str(error))
+            return UpkeepOutcome(deleted, str(error))
         return UpkeepOutcome(deleted)
 
     def delete_idle(
         self, fleet: object, snapshot: Snapshot, records: Mapping[str, RunRecord]
-    ) -> list[str]:
-        """Delete the TPUs that were idle for ``idle_delete_after`` seconds; return their names.
+    ) -> Iterator[str]:
+        """Delete the TPUs that were idle for ``idle_delete_after`` seconds; yield their names.
 
         Only TPUs of the fleet file with an id and this fleet's label are deleted. Raises
         RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
         """
-        gone = []
         for tpu in parse_fleet(fleet or []):
             seen = owned_tpu(tpu, snapshot)
             if tpu.idle_delete_after is None or seen is None:
@@ -80,8 +80,7 @@ class Upkeep:
             if self._is_idle(seen, tpu.idle_delete_after, used) and (
                 self.watch.check or self._delete(seen, snapshot)
             ):
-                gone.append(seen.name)
-        return gone
+                yield seen.name
 
     def _is_idle(self, tpu: ObservedTpu, allowed: int, used: bool) -> bool:
         key = f"{tpu.name}_{tpu.zone}"
@@ -116,10 +115,10 @@ class Upkeep:
             records = self.watch.store.read_all()  # again: a run may have been launched meanwhile
         except RecordError as error:
             return str(error)
-        if records.unusable or in_use(
-            tpu, snapshot.hosts, snapshot.answers, records.usable.values()
-        ):
-            return "a run was launched on it during this pass"
+        if records.unusable:
+            return "a run record is invalid, so its run may need this TPU"
+        if in_use(tpu, snapshot.hosts, snapshot.answers, records.usable.values()):
+            return "it is in use now"
         return ""
 
 
