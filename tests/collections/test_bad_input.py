@@ -78,7 +78,7 @@ def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
 def test_an_unknown_project_is_reported_with_how_to_list_projects(client, scripted):
     refusal = "Permission denied on resource project local-fleet"
     scripted.answerer = refusing(403, refusal, zones_too=False, zone_is=False)
-    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows"):
         ensure_present(client, DEMO, timeout=20)
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_project_is_reported_with_how_to_list_projects(client, script
 )
 def test_a_forbidden_project_is_reported_with_how_to_list_projects(client, scripted, resource):
     scripted.script = [error(403, f"Permission 'tpu.nodes.list' denied on resource {resource}")]
-    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows"):
         client.list_nodes()
 
 

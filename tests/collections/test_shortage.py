@@ -100,7 +100,7 @@ def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     fault(local_api, quota=[{"generation": "v2", "chips": 0}])
     done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
     assert {each.reason for each in done} == {"quota"}
-    assert sum("no TPU or request holds any" in each.msg for each in done) == 1
+    assert sum("no TPU and no queued resource holds quota" in each.msg for each in done) == 1
     again = "the first error about v2 spot in us-central1-b says what holds it"
     assert sum(again in each.msg for each in done) == 5
 

@@ -148,7 +148,7 @@ def test_with_v_the_lines_are_ansible_s_own(stage):
 
     assert "TASK [Change something]" in shown.text
     assert "changed: [pod-w0]" in shown.text
-    assert "everything is in" in lines_of(shown.text)[-1]
+    assert "the full log is" in lines_of(shown.text)[-1]
 
 
 def test_under_the_free_strategy_the_lines_are_ansible_s_own(stage):

@@ -10,11 +10,11 @@ version_added: 0.1.0
 description:
   - On a terminal, a live line for each TPU shows the running task and how long it has taken. Only
     changes stay on the screen, with the workers folded into one name (C(pod-w[0-31])).
-  - Without a terminal, or if E(CI) is set, the same in plain lines without control codes; the
+  - Without a terminal, or if E(CI) is set, the output is plain lines without control codes; the
     changes of a role on the same workers share a line. A long task prints its progress every ten
-    seconds, on one growing line, or with E(CI) on a line each.
+    seconds, on one growing line, or on separate lines if E(CI) is set.
   - Failures are printed in full at the end, with their workers, the cause and the fix.
-  - With C(-v) and more, and with the strategies C(free) and C(host_pinned), the output is that of
+  - With C(-v) or more, and with the strategies C(free) and C(host_pinned), the output is that of
     P(ansible.builtin.default#callback).
   - A full log, readable only by its owner, is always written; the last line has its path. The
     newest hundred logs of its directory are kept.
@@ -250,7 +250,7 @@ class CallbackModule(Default):
         self._write_result()
         spent = f"{time.monotonic() - self._began:.0f} s"
         if self._log:
-            self._display.display(f"{spent}; everything is in {_short_path(self._log.path)}")
+            self._display.display(f"{spent}; the full log is {_short_path(self._log.path)}")
             self._log.close()
         if self._screen:
             self._screen.close()
@@ -298,7 +298,7 @@ class CallbackModule(Default):
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:
             self._warned(result)
-            self._handle_warnings(result.result)  # deprecations
+            self._handle_warnings(result.result)  # prints deprecation warnings
             first = (text.splitlines() or [""])[0]
             short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
@@ -306,7 +306,8 @@ class CallbackModule(Default):
     def _warned(self, result: Any) -> None:
         """Store warnings until the task ends, so that equal ones are shown once, with their hosts.
 
-        The warnings of a ``run_once`` task are shown without a host, since it applies to no host.
+        The warnings of a ``run_once`` task are shown without a host, since the task is not specific
+        to it.
         """
         host = result.host.get_name()
         whose = [] if result.task.run_once or host == "localhost" else [host]
@@ -349,7 +350,7 @@ class CallbackModule(Default):
             try:
                 play_result.write_result(Path(path), failures)
             except OSError as error:
-                self._display.warning(f"{path}: the result is not written ({error.strerror})")
+                self._display.warning(f"{path}: can't write the result ({error.strerror})")
 
     def _write(self, text: str) -> None:
         if self._log:
@@ -368,8 +369,8 @@ class CallbackModule(Default):
     def _take_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; it replaces the last one of the same name.
 
-        The name is the text before the colon. A message of several lines may fill the terminal.
-        Return False if no task is running.
+        The name is the text before the colon. For a message of several lines, the live lines may
+        fill the terminal. Return False if no task is running.
         """
         if not self._tally:
             return False

@@ -8,27 +8,29 @@ short_description: The workers of Google Cloud TPUs as inventory hosts
 description:
   - Lists every TPU of the configured zones through the Cloud TPU API v2. Each worker is a host,
     named C(<tpu>-w<index>).
-  - A TPU that is not READY, or has no endpoints yet, is one host of its own name in
-    C(state_<state>), without an address and in no other group, so that playbooks skip it. Its
-    workers' addresses are in C(tpu_internal_ips), which is empty after a preemption.
-  - Groups are C(tpu) (the workers of all READY TPUs), C(tpu_<name>), C(leaders) (worker 0 of
-    each), C(zone_<zone>), C(type_<accelerator type>) and C(state_<state>), with names sanitized by
-    Ansible's rule.
+  - A TPU that is not READY, or whose workers lack addresses, is one host with the name of the TPU.
+    It has no address, and its only groups are C(state_<state>) and, if it is foreign, C(foreign),
+    so that playbooks skip it. The addresses of its workers are in C(tpu_internal_ips), which is
+    empty after a preemption.
+  - Groups are C(tpu) (the workers of all READY TPUs), C(tpu_<name>), C(leaders) (worker 0 of each
+    TPU), C(zone_<zone>), C(type_<accelerator type>) and C(state_<state>). Ansible replaces
+    characters that are invalid in group names.
   - Variables of a worker are C(tpu_name), C(tpu_id), C(tpu_zone), C(tpu_accelerator_type),
-    C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (whether it may be
-    preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (of this worker, or of the whole
-    TPU if that is one host), C(tpu_internal_ip), C(tpu_external_ip), C(tpu_leader_ip),
-    C(tpu_device_glob), C(tpu_data_disks), C(tpu_labels), C(tpu_queued_resource), and those with
-    which Ansible connects.
-  - Variables of the group C(all) are C(tpu_api) (what modules take as
+    C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (whether the TPU
+    may be preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (the number of chips of
+    this worker, or of the whole TPU if the TPU is one host), C(tpu_internal_ip),
+    C(tpu_external_ip), C(tpu_leader_ip), C(tpu_device_glob), C(tpu_data_disks), C(tpu_labels),
+    C(tpu_queued_resource), and the variables with which Ansible connects.
+  - Variables of the group C(all) are C(tpu_api) (the value of the modules' option
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
-    C(known_hosts_file), C(address), C(os_login)), C(tpu_partial), and all of O(vars).
-  - If the API does not list some of the zones, that is an error unless O(allow_partial=true).
+    C(known_hosts_file), C(address), C(os_login)), C(fleet_name), C(tpu_partial),
+    C(tpu_unreachable), and all of O(vars).
+  - A zone that does not respond is an error unless O(allow_partial=true).
   - The TPUs that one queued resource created together (multislice) are slices of one run. They are
     in the group C(multislice_<queued resource>), and their workers have C(tpu_multislice) (the
     queued resource, empty for a single TPU), C(tpu_slice_id), C(tpu_slice_count) and
-    C(tpu_slice_leader_ip) (of slice 0). TPUs that were created separately never train one run
-    together, whatever their names are.
+    C(tpu_slice_leader_ip) (the internal address of the leader of slice 0). TPUs that were created
+    separately never train one run together, whatever their names are.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
 extends_documentation_fragment:
@@ -36,12 +38,14 @@ extends_documentation_fragment:
   - constructed
   - inventory_cache
 notes:
-  - The options of type string may be templates. They can use C(inventory_dir), C(inventory_file),
-    extra variables and what O(vars) defines. Values from the API are never evaluated as templates.
+  - The values of O(vars) may be templates, as may O(project), O(fleet_name), O(down_hint), and the
+    options for endpoints, files and the ssh user. Templates can use C(inventory_dir),
+    C(inventory_file), extra variables and the variables in O(vars). Values from the API are never
+    evaluated as templates.
 """
 
 EXAMPLES = r"""
-# inventory/tpu.yml: all TPUs of a project, by application-default credentials
+# inventory/tpu.yml: all TPUs of a project, listed with application-default credentials
 plugin: tpufleet.core.tpu
 project: my-tpu-project
 zones: ["-"]
@@ -128,7 +132,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return bool(_OURS.search(Path(path).read_text(encoding="utf-8", errors="replace")))
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Add the TPUs' workers to the inventory, or fail with an error of one line.
+        """Add the TPUs' workers to the inventory, or fail with a one-line error.
 
         After an exception Ansible tries its other inventory plugins on the file, and their errors
         hide the cause. So if a failed inventory is fatal anyway (any_unparsed_is_failed, as in this
@@ -249,7 +253,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
         """Return the TPUs for which all filters are true.
 
-        ``slices`` has each TPU's place in its multislice, by the TPU's key.
+        ``slices`` has the slice of each TPU, by the TPU's key (Node.key).
         """
         kept = nodes
         for expression in self.get_option("filters"):
@@ -280,7 +284,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         text = f"filters: {expression!r} can't be evaluated for TPU {node.where}{others}: {reason}"
         if self.get_option("strict"):
             raise NotConfigured(text)
-        self.display.warning(f"{text}; left out")
+        self.display.warning(f"{text}. TPUs without a result are left out")
 
     def _known_hosts(
         self, nodes: list[Node], options: HostOptions, source: Source

@@ -119,7 +119,7 @@ class ComputeApi:
             try:
                 operation = self._http.ask("GET", path, f"read the operation: {what}")
             except errors.NotFound:
-                return  # finished operations expire; the caller reads the resource
+                return  # the API forgets finished operations; the caller reads the resource
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_compute_operation(error, what)

@@ -1,7 +1,7 @@
 """Attachment of a data disk to existing TPUs: read-write to one worker, or read-only to many.
 
 Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. A disk changes its mode only
-by being detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does it.
+by being detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .tpu_api import TpuApi
 
 _WRITER = "0"
-"""The worker that writes to the disk."""
+"""The number of the worker that writes to the disk."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Attachment:
 
 
 def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
-    """Return the TPU's data disks. Raises CloudError."""
+    """Return the TPU's data disks. Raises CloudError; Different if the TPU was recreated."""
     found = api.get_data_disks(node.zone, node.name)
     read = Fields(found, f"TPU {node.where}")
     if node.id and read.id() != node.id:
         raise errors.Different(
-            f"TPU {node.where} was recreated. Nothing was attached: run it again"
+            f"can't read the disks of TPU {node.where}: it was recreated meanwhile. Run this again"
         )
     return tuple(
         Attachment(
@@ -66,7 +66,8 @@ def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
 def ensure_detached(
     api: TpuApi, disk: str, nodes: Sequence[Node], *, deadline: float, check: bool = False
 ) -> bool:
-    """Detach the disk from these TPUs, which are in its zone, so that one can write to it.
+    """Detach the disk from these TPUs, which are in its zone, so that
+    another TPU can write to it.
 
     The arguments and exceptions are those of ensure_writable.
     """
@@ -145,7 +146,7 @@ def _attach(
     deadline: float,
     check: bool,
 ) -> bool:
-    """Attach the disk with the mode and workers of ``wanted``, or detach it if that is None.
+    """Attach the disk with the mode and workers of ``wanted``; detach it if that is None.
 
     Returns whether anything changed, or with ``check`` would change.
     """

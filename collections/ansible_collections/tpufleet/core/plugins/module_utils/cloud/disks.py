@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Prefix of the description of disks that the collection created. No other disk is ever deleted.
 MARK = "Made by tpufleet"
 _PERSISTENT = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
-#: Access mode of a Hyperdisk that several machines can have read-only.
+#: Access mode of a Hyperdisk that can be attached read-only to several machines.
 READ_ONLY_MANY = "READ_ONLY_MANY"
 Progress = Callable[[str], None]
 
@@ -54,7 +54,7 @@ class StoredDisk:
 
     @property
     def key(self) -> str:
-        """Unique key: no TPU and no later disk of the same name has it."""
+        """Unique key, which no TPU and no later disk of the same name has."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     @property
@@ -115,7 +115,7 @@ def _ensure_disk(
             "description": f"{MARK} for its TPUs",
         }
         progress(f"creating the disk {disk.name}")
-        # TPUs are created in parallel: another one that shares the disk may have created it.
+        # TPUs are created in parallel: the creation of another TPU may have created a shared disk.
         with suppress(errors.AlreadyExists):
             compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
     found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
@@ -184,7 +184,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 def owned_disks(
     compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
 ) -> list[StoredDisk]:
-    """List the disks of existing TPUs (``nodes``) and desired ones that the collection created."""
+    """List the disks of existing (``nodes``) and desired TPUs that the collection created."""
     names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]

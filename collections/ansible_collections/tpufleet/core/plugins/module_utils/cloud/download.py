@@ -22,7 +22,7 @@ PIECE = 8 << 20
 
 
 class DownloadError(Exception):
-    """Failure to download one object. Callers prefix the one-line message with its name."""
+    """Failure to download one object. Callers prefix the message with the object's name."""
 
 
 class _Hash(Protocol):
@@ -106,7 +106,7 @@ def missing(
     """Return the objects to download, by local path, and the errors of unsafe objects, by name.
 
     An object needs a download if its file is missing or has other content. An object is unsafe if
-    its name is no valid path, or if its content cannot be verified.
+    its name is not a valid path, or if its content cannot be verified.
     """
     wanted: dict[Path, StoredObject] = {}
     unsafe: dict[str, DownloadError] = {}

@@ -1,4 +1,4 @@
-# ruff: noqa: N818  the names are the API's own words for its errors
+# ruff: noqa: N818  the names follow the API's error codes
 """Errors of Google's APIs, each with a one-line message.
 
 The classes follow Google's error model (https://google.aip.dev/193): an HTTP status, a canonical
@@ -141,8 +141,8 @@ GET_CREDENTIALS = (
 #: Google returns the same error whether the project does not exist, belongs to somebody else, or
 #: grants the account no role, so the advice covers all three cases.
 CHECK_PROJECT = (
-    "if the project is not yours, `gcloud projects list` shows which are (project in tpu.yml); "
-    "if it is, the account lacks a role in it, such as roles/tpu.admin"
+    "if the project is not yours, set project in tpu.yml to one that `gcloud projects list` "
+    "shows; if it is yours, the account lacks a role in it, such as roles/tpu.admin"
 )
 _OF_A_PROJECT = re.compile(r"on resource \W*(?:[\w.]+/)?projects?[/ ]")
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -171,7 +171,7 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _older_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return the reasons in ``errors``, the older format of Compute Engine and Cloud Storage."""
+    """Return the reasons in the list ``errors``, which Compute Engine and Cloud Storage send."""
     entries = error.get("errors")
     return {
         str(entry.get("reason"))

@@ -28,16 +28,16 @@ def check_zone(zone: str) -> None:
     """Check that a string is the name of a zone, not of a region. Raises NotConfigured."""
     if not re.fullmatch(ZONE, zone):
         raise NotConfigured(
-            f"invalid zone ({zone!r:.80}). Use one such as us-central2-b; "
-            "`gcloud compute tpus locations list` shows them"
+            f"invalid zone ({zone!r:.80}). Use a zone such as us-central2-b; "
+            "`gcloud compute tpus locations list` shows all"
         )
 
 
 class Fields:
     """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type.
 
-    ``who`` names the resource in errors: ``TPU demo (us-central2-b)``. The methods' argument
-    ``name`` is that of the field.
+    ``who`` names the resource in errors: ``TPU demo (us-central2-b)``. The argument ``name`` of the
+    methods is the name of the field.
     """
 
     def __init__(self, data: object, who: str) -> None:
@@ -54,11 +54,11 @@ class Fields:
         return default if value is None else self._checked(value, kind, name)
 
     def text(self, name: str) -> str:
-        """Return a string; empty if it is absent."""
+        """Return a string; empty if the field is absent."""
         return str(self._get(name, str, ""))
 
     def word(self, name: str) -> str:
-        """Return a string of letters, digits, dots, dashes and underscores; empty if absent."""
+        """Return a string of letters, digits and the characters ``_.-``; empty if absent."""
         value = self.text(name)
         if not _WORD.fullmatch(value):
             raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
@@ -79,16 +79,16 @@ class Fields:
         return bool(self._get(name, bool, False))
 
     def part(self, name: str) -> Fields:
-        """Return a nested object; an empty one if it is absent."""
+        """Return a nested object; an empty one if the field is absent."""
         return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
 
     def parts(self, name: str) -> list[Fields]:
-        """Return the objects in a list; empty if the list is absent."""
+        """Return the objects in a list; empty if the field is absent."""
         items = self._get(name, list, [])
         return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
 
     def texts(self, name: str) -> dict[str, str]:
-        """Return a nested object whose values are strings; empty if it is absent."""
+        """Return a nested object whose values are strings; empty if the field is absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -96,7 +96,7 @@ class Fields:
         }
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the strings in a list; empty if the list is absent."""
+        """Return the strings in a list; empty if the field is absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def resource_name(self, name: str) -> str:

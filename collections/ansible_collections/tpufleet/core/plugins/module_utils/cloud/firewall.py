@@ -117,14 +117,16 @@ def desired_rules(
 ) -> tuple[Rule, ...]:
     """Return the firewall rules that a fleet should have. Raises NotConfigured.
 
-    ``name`` begins the names of the rules, and ``tag`` is the network tag of the fleet's machines.
-    If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone`` confirms that
-    ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows mosh.
+    The names of the rules begin with ``name``, and ``tag`` is the network tag of the fleet's
+    machines. If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone``
+    confirms that ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows
+    mosh.
     """
     for option, text in (("name", name), ("tag", tag)):
         if not _NAME.fullmatch(text):
             raise NotConfigured(
-                f"{option}: invalid ({text!r:.60}). Use up to 52 of a-z, 0-9 and -, a letter first"
+                f"{option}: invalid ({text!r:.60}). Use up to 52 characters of a-z, 0-9 "
+                "and -, beginning with a letter"
             )
     ranges = [_range(text) for text in ssh_from]
     texts = [str(each) for each in ranges]
@@ -164,7 +166,7 @@ def desired_rules(
 
 
 def rule_names(name: str) -> tuple[str, ...]:
-    """Return the names of all rules that a fleet may have whose rules begin with ``name``."""
+    """Return the names of all rules that a fleet may have; each begins with ``name``."""
     return tuple(f"{name}-{kind}" for kind in ("inside", "ssh", "ssh6", "rest", "rest6"))
 
 
@@ -237,7 +239,7 @@ def ensure_rules(
     before = {rule.name: rule.facts() for rule in observed.values()}
     after = {rule.name: rule.facts() for rule in wanted.values()}
     if not check:
-        # Create deny rules first and delete them last, so that the rules never allow more access
+        # Create deny rules first and delete them last, so that at no time more access is allowed
         # than desired.
         for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
             if rule.name in recreated:
@@ -281,8 +283,8 @@ def _refuse_foreign(rules: Iterable[Rule]) -> None:
     for rule in rules:
         if not rule.is_ours:
             raise Different(
-                f"firewall rule {rule.name}: this module did not create it, so it stays. Set "
-                "another name for the fleet's rules"
+                f"firewall rule {rule.name}: this module did not create it, so it is "
+                "not changed. Set another name for the fleet's rules"
             )
 
 

@@ -1,10 +1,10 @@
 """The fleet's own known_hosts file: which ssh host keys belong to which worker.
 
 Keys are stored under an alias (ssh's HostKeyAlias) of TPU id and worker number, not by address: a
-worker stays known when its address changes, and a TPU that reuses the address is not trusted. The
-API returns the keys over TLS from the workers' guest attributes, so that ssh need not trust a key
-on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment field holds the guest's
-host name, which IAP tunnels need.
+worker stays known when its address changes, and another TPU with the same address is not trusted.
+The API returns the keys over TLS from the workers' guest attributes, so that ssh need not trust a
+key on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment field holds the
+guest's host name, which IAP tunnels need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .http import Polling
     from .nodes import Node
 
-#: Guest attributes of Google's guest agent: path of the host keys, all paths, host name attribute.
+#: Guest attributes, which Google's guest agent sets: the path of the host keys, the path that
+#: selects all attributes, and the name of the attribute with the host name.
 HOST_KEYS_PATH = "hostkeys/"
 ALL_PATHS = ""
 HOST_NAME_ENTRY = "hostname"
@@ -172,8 +173,9 @@ def published_keys(
 ) -> list[KnownHost]:
     """Return the host keys that a READY TPU's workers have published.
 
-    One request reads all workers; if its response does not have one entry for each worker, a
-    request for each worker follows. ``with_names`` also reads the guests' host names.
+    One request reads the keys of all workers. If its response does not have one entry for each
+    worker, each worker's keys are requested separately. ``with_names`` also reads the guests' host
+    names.
     """
     path = ALL_PATHS if with_names else HOST_KEYS_PATH
     workers = len(node.endpoints)
@@ -210,9 +212,9 @@ def remember_host_keys(
     Args:
         read_keys: returns the keys published so far.
         node: the TPU.
-        known_hosts_file: path of the fleet's own file.
+        known_hosts_file: path of the fleet's known_hosts file.
         polling: clock and pauses.
-        progress: receives a description of the wait.
+        progress: receives what this function waits for.
     """
     file = KnownHostsFile(known_hosts_file)
     deadline = polling.deadline_in(PUBLISHED_WITHIN_S)

@@ -125,8 +125,7 @@ class GoogleHttp:
     ) -> Mapping[str, Any]:
         """Send a request, and return the JSON object in the response.
 
-        ``what``, ``params``, ``repeatable`` and ``once`` are those of ``send``, ``body`` is its
-        ``json``.
+        ``body`` is the JSON object to send. The other arguments are those of ``send``.
         """
         reply = self.send(
             method, path, what, params=params, json=body, repeatable=repeatable, once=once
@@ -165,8 +164,8 @@ class GoogleHttp:
             what: description of the request, for errors: ``read TPU demo (us-central2-b)``.
             repeatable: if false, never retry after a lost response, because the first try may have
                 taken effect.
-            once: never retry. For deletions by name: by the time of a retry, another resource may
-                have the name, so the caller checks the id before every try.
+            once: never retry. Used for deletions by name: another resource may have the name by the
+                time of a retry, so the caller checks the id before every try.
             request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError

@@ -32,7 +32,7 @@ class NodeOutcome(Outcome):
     """Outcome of a change to a TPU.
 
     ``node`` is the TPU after the change, or in check mode before it. ``replaced`` is the TPU that
-    was deleted to recreate it; None if that TPU was already lost.
+    was deleted to recreate it; None if there was none, or if it was already lost.
     """
 
     node: Node | None = None
@@ -43,8 +43,8 @@ class NodeOutcome(Outcome):
 class Differences:
     """Differences between a TPU and its spec.
 
-    ``immutable`` has one line for each immutable field, ``patch`` the new values of all other
-    fields, and ``mask`` the API's names of the fields in ``patch``.
+    ``immutable`` has one line for each immutable field that differs, ``patch`` the new values of
+    the other fields that differ, and ``mask`` the API's names of the fields in ``patch``.
     """
 
     immutable: tuple[str, ...]
@@ -175,7 +175,7 @@ def outcome_of(
 def _merged_metadata(existing: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str]:
     """Merge metadata entries; keep the existing lines of ``ssh-keys``.
 
-    Otherwise other controllers would lose access.
+    Without these lines, other controllers would lose access.
     """
     merged = {**existing, **desired}
     if KEYS_ENTRY in existing and KEYS_ENTRY in desired:

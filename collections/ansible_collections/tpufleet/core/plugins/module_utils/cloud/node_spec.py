@@ -61,9 +61,9 @@ class NodeSpec:
     A field that is None means the API's default for a new TPU, and any value for an existing TPU.
 
     Args:
-        config_type: replaces ``accelerator_type``, together with ``topology``: ``V4``, ``2x2x4``.
-        labels: the complete labels.
-        tags: the complete network tags.
+        config_type: set with ``topology`` instead of ``accelerator_type``: ``V4`` and ``2x2x4``.
+        labels: all labels of the TPU.
+        tags: all network tags of the TPU.
         metadata: entries to set; other entries of the TPU stay.
     """
 

@@ -104,8 +104,8 @@ def ensure_absent(
 ) -> NodeOutcome:
     """Delete the TPU that has this name now, but no TPU that later gets the same name.
 
-    ``agreed``: keys (Node.key) of the TPUs that may be deleted; None allows any. Raises Different
-    for other TPUs.
+    ``agreed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
+    Different for other TPUs.
     """
     node = read_node(api, zone, name)
     if node is None:
@@ -158,7 +158,7 @@ def ensure_power(
             raise errors.Different(f"can't {what}: it is {node.state} and must be recreated")
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
-            with suppress(errors.NoAnswer):  # the next read shows whether it took effect
+            with suppress(errors.NoAnswer):  # the next read shows whether the TPU starts or stops
                 operation = api.power_node(zone, name, verb)
                 api.wait(operation, what, deadline, lambda: progress(verb.upper()))
         progress(node.state)
@@ -271,14 +271,14 @@ def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.D
     attached = [str(disk) for disk in node.data_disks]
     lacking = [it for it in spec.data_disks or () if not it.writable and str(it) not in attached]
     if lacking and len(differences.immutable) == 1:
-        # The disk is new, or its filling has not ended.
+        # The disk was created but is not filled yet, so it is not attached.
         return errors.Different(
-            f"{text}. Fill the disk, which attaches it: ansible-playbook playbooks/fill_disk.yml "
-            f"-e disk={lacking[0].name} -e source=DIRECTORY"
+            f"{text}. Fill the disk, which then is attached read-only: "
+            f"ansible-playbook playbooks/fill_disk.yml -e disk={lacking[0].name} -e source=DIRECTORY"
         )
     return errors.Different(
         f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "
-        "recreate=true (recreate: true)"
+        "recreate=true (in a task: recreate: true)"
     )
 
 

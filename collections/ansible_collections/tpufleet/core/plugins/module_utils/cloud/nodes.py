@@ -71,7 +71,7 @@ class Node:
 
     @property
     def key(self) -> str:
-        """Unique key: the TPU's id, which no later TPU has; without an id, zone and name."""
+        """Unique key: the TPU's id, which no later TPU has; if it has no id, its zone and name."""
         return self.id or f"{self.zone}.{self.name}"
 
     @property

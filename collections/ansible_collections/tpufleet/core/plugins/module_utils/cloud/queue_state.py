@@ -176,7 +176,7 @@ def _create(api: TpuApi, spec: QueuedResourceSpec) -> Mapping[str, Any]:
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
     except (errors.AlreadyExists, errors.NoAnswer):
         # Another controller or an earlier try may have created the queued resource: read it to find
-        # out. AlreadyExists also means that a TPU of this name exists without a queued resource.
+        # out. AlreadyExists may also mean that a TPU of this name exists without a queued resource.
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise

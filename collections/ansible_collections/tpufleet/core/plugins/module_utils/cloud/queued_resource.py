@@ -34,7 +34,7 @@ class QueuedResource:
 
     Args:
         tier: ``spot``, ``guaranteed`` or empty (on demand).
-        error: one-line error message if it failed, else empty.
+        error: one-line error message if the queued resource failed, else empty.
         created: creation time, in RFC 3339.
         nodes: the names of its TPUs.
         labels: the labels of its TPUs.
@@ -53,7 +53,7 @@ class QueuedResource:
 
     @property
     def key(self) -> str:
-        """Unique key: no later queued resource of the same name has it."""
+        """Unique key, which no later queued resource of the same name has."""
         return f"{self.zone}.{self.name}@{self.created}"
 
     @property
@@ -98,12 +98,12 @@ class QueuedResourceSpec:
     """Desired state of a queued resource.
 
     Args:
-        tpu: the desired state of each of its TPUs.
+        tpu: the desired state of each TPU.
         count: the number of TPUs; several TPUs form a multislice.
         tier: ``spot``, ``guaranteed`` or empty (on demand).
         min_duration: seconds for which ``guaranteed`` TPUs must run at least.
-        valid_for: seconds for which it may wait in the queue.
-        valid_until: time until which it may wait in the queue, in RFC 3339.
+        valid_for: seconds for which the queued resource may wait in the queue.
+        valid_until: time until which the queued resource may wait, in RFC 3339.
         reservation: name or full API path of the reservation to use; empty: none.
     """
 

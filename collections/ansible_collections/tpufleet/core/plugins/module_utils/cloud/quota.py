@@ -48,9 +48,9 @@ def deletion_command(request: QueuedResource) -> str:
 def without_nodes(
     requests: Iterable[QueuedResource], nodes: Iterable[Node]
 ) -> list[QueuedResource]:
-    """Return the queued resources of which no TPU is in ``nodes``.
+    """Return the queued resources none of whose TPUs is in ``nodes``.
 
-    They wait for their TPUs, or only hold quota.
+    Such queued resources wait for their TPUs, or are dead and only hold quota.
     """
     existing = {(node.zone, node.name) for node in nodes}
     return [
@@ -83,12 +83,12 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
     return (
         f"{quota} is held by {', '.join(parts)}"
         if parts
-        else f"{quota}: no TPU or request holds any"
+        else f"no TPU and no queued resource holds quota {quota}"
     )
 
 
 class QuotaExplainer:
-    """Explainer of quota errors: adds what holds the quota, once for each quota. Thread-safe.
+    """Explainer of quota errors: adds to the first error of a quota what holds it. Thread-safe.
 
     ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.
     """

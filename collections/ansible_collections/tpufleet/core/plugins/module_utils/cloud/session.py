@@ -93,7 +93,7 @@ def is_loopback(url: str) -> bool:
 def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     """Open a session with the given credentials file, or with Application Default Credentials.
 
-    ``address`` is the base URL of the API. For one on this computer, proxies are not used. Raises
+    ``address`` is the base URL of the API. If it is on this computer, proxies are not used. Raises
     Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
     """
     try:
@@ -102,7 +102,7 @@ def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     except ImportError as missing:
         raise NotConfigured(
             f"the Python that runs Ansible has no {missing.name or 'google-auth'}. Install "
-            "google-auth and requests where ansible-playbook is, or run: make env"
+            "google-auth and requests for this Python, or run: make env"
         ) from None
     token_session = Session()
     credentials = _from_file(Path(credentials_file)) if credentials_file else _application_default()
@@ -133,8 +133,8 @@ def open_storage_session(address: str, credentials_file: str) -> AuthorizedSessi
 class _LoopbackOnly:
     """Transport for google-auth that refuses requests to other computers.
 
-    For each new token, google-auth asks Google for the regions that the token is allowed in. This
-    would send a local cloud's token to the internet.
+    For each new token, google-auth asks Google for the regions that the token is allowed in. Such a
+    request would send a local cloud's token to the internet.
     """
 
     def __init__(self, request: Any) -> None:

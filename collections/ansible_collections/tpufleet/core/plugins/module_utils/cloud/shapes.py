@@ -1,7 +1,7 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
-Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. An existing node has as many
-workers as network endpoints; the number of workers in this table serves as a check.
+Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The number of workers of an
+existing node is that of its network endpoints; the number in this table is a check.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def generation_of(accelerator_type: str) -> str:
 
 
 def device_glob_of(accelerator_type: str) -> str:
-    """Return the glob pattern of a TPU's device files; that of VFIO for unknown generations."""
+    """Return the glob pattern of a TPU's device files; VFIO's pattern for unknown generations."""
     family = _GENERATIONS.get(accelerator_type.split("-", 1)[0])
     return family.device_glob if family else _VFIO
 

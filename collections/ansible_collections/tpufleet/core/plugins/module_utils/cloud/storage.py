@@ -174,7 +174,7 @@ class Bucket:
         self._insert(name, content, metadata, {})
 
     def browser_url(self, name: str) -> str:
-        """Return the URL with which users who may read an object open it in a browser.
+        """Return the URL at which users who may read an object can open it in a browser.
 
         Google asks them to log in (an emulator does not):
         https://cloud.google.com/storage/docs/request-endpoints#cookieauth.
@@ -267,7 +267,7 @@ class Bucket:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
         A read returns 404 for a missing object and for a missing bucket; a list returns 404 only
-        for a missing bucket. The list needs no further permission, because callers without the
+        for a missing bucket. Listing needs no further permission here: callers without the
         permission to list get 403 instead of 404 when they read a missing object.
         """
         full_name = self.place.full_name(name)

@@ -62,14 +62,15 @@ class TpuApi:
     ) -> Listing:
         """List the nodes of the zones (``-``: all) in parallel.
 
-        Raises PartialAnswer if a zone does not respond and ``allow_partial`` is false.
+        Raises PartialAnswer if the API reports zones that did not respond, unless
+        ``allow_partial``.
         """
         return self._list("nodes", "TPUs", zones, allow_partial)
 
     def list_queued_resources(self, zones: Sequence[str] = (ALL_ZONES,)) -> list[Mapping[str, Any]]:
         """List the queued resources of the zones (``-``: all).
 
-        Raises PartialAnswer if a zone does not respond.
+        Raises PartialAnswer if the API reports zones that did not respond.
         """
         return self._list("queuedResources", "queued resources", zones, False).entries
 
@@ -123,7 +124,7 @@ class TpuApi:
         """Request the creation of a node; return the operation.
 
         After AlreadyExists and NoAnswer, the caller must read the node, because an earlier try
-        whose response was lost may have created it. A second node of the name is impossible.
+        whose response was lost may have created it. The API never creates two nodes of one name.
         """
         return self._http.ask(
             "POST",
@@ -285,7 +286,7 @@ class TpuApi:
                     "GET", f"/v2/{quote(str(name), safe='/')}", f"read the operation: {what}"
                 )
             except errors.NotFound:
-                return  # finished operations expire; the caller reads the resource
+                return  # the API forgets finished operations; the caller reads the resource
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_operation(error, what)

@@ -16,9 +16,9 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, which first run at once, each with an interval as an example.
+#: Verbs without a target, which first run at once. The values are intervals for examples in errors.
 PERIODIC = {"watch": "1m", "report": "5m"}
-#: Verbs that need a fixed time, because a crontab or a timer with an interval may fire late.
+#: Verbs that need a fixed time: only such a timer is sure to do nothing if it fires late.
 DESTRUCTIVE = ("kill", "delete")
 #: How late a timer for a fixed time may fire, in minutes.
 GRACE_MINUTES = 5
@@ -68,7 +68,7 @@ class Timer:
 
 
 def seconds(span: str) -> int:
-    """Return a span such as 90s, 1m, 6h or 1d in seconds. Raises ScheduleError."""
+    """Convert a duration such as 90s, 1m, 6h or 1d to seconds. Raises ScheduleError."""
     found = _SPAN.fullmatch(span.strip())
     if not found:
         raise ScheduleError(f"every={span!r} is not a duration. For example: {LIKE}")
@@ -120,7 +120,7 @@ def playbook_words(
     ``target`` is a run or a TPU, empty for verbs without one. ``publish`` is the ``gs://`` URL at
     which a report is stored, empty for none. A delete identifies its TPU by ``zone`` and
     ``node_id`` (the API's id), so it never deletes a later TPU of the same name. Raises
-    ScheduleError if either is missing or invalid.
+    ScheduleError if either is missing or invalid, or if ``publish`` is invalid.
     """
     where = [word for source in inventories for word in ("-i", source)]
     variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
@@ -230,8 +230,8 @@ def cron_line(timer: Timer) -> str:
 def cron_times(every: int) -> str:
     """Return the five time fields of crontab(5) for an interval in seconds.
 
-    Returns an empty string for an interval that cron cannot repeat evenly: cron restarts minutes at
-    each hour and hours at each day.
+    Returns an empty string for an interval that cron cannot repeat evenly: cron starts to count
+    minutes again each hour, and hours each day.
     """
     minutes, rest = divmod(every, 60)
     if rest or not minutes:
@@ -252,7 +252,7 @@ def cron_listing(line: str) -> str:
 def with_line(crontab: str, name: str, line: str) -> str:
     """Return the crontab with the line of the timer ``name`` added or replaced.
 
-    An empty ``line`` removes it.
+    An empty ``line`` removes the timer's line.
     """
     kept = [old for old in crontab.splitlines() if not old.endswith(f" # {name}")]
     return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
@@ -263,7 +263,7 @@ def _description(timer: Timer) -> str:
 
 
 def _is_due(at: str) -> list[str]:
-    """Return a shell command that succeeds only within GRACE_MINUTES after the time.
+    """Return a shell command that succeeds only within GRACE_MINUTES after the time ``at``.
 
     systemd also fires a timer whose time passed during sleep or was skipped by a clock change.
     """

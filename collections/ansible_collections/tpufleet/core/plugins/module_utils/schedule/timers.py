@@ -151,14 +151,14 @@ class Cron:
     @staticmethod
     def _table() -> str:
         done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
-        # Only a missing crontab counts as empty: one that cannot be read must not be overwritten.
+        # Only a missing crontab counts as empty; an unreadable crontab must not be overwritten.
         if done.returncode != 0 and "no crontab for" not in done.stderr:
             raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
         return done.stdout if done.returncode == 0 else ""
 
 
 def keeper() -> Systemd | Cron:
-    """Return this controller's scheduler: systemd, else cron. Raises ScheduleError without both."""
+    """Return this controller's scheduler, systemd or cron. Raises ScheduleError if it has none."""
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return Systemd()
     if shutil.which("crontab"):

@@ -24,7 +24,7 @@ HTTP_EMPTY = 416
 
 
 class StorageApi(NamedTuple):
-    """Base URL and request headers of the storage API; ``seconds`` is the limit of a request."""
+    """Base URL and request headers of the storage API; ``seconds`` is a request's time limit."""
 
     address: str
     headers: Mapping[str, str]
@@ -114,7 +114,7 @@ def ask(
 def _opener(is_proxied: bool) -> OpenerDirector:
     """Return a cached urllib opener, because each new one loads the CA certificates.
 
-    If not ``is_proxied``, it ignores the proxies that the environment names.
+    If not ``is_proxied``, the opener ignores the proxies that the environment names.
     """
     import urllib.request
 

@@ -1,4 +1,4 @@
-"""Search for a run's finished checkpoints, those whose save was completed, of any trainer.
+"""Search for finished checkpoints of a run, of any trainer: those whose save was completed.
 
 This project's trainer writes ``<step>/`` with ``manifest.json``, which lists the length of each
 file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use, writes
@@ -114,12 +114,12 @@ def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterab
         return f"{location}: no finished checkpoint ({seen})"
     return (
         f"{location}: no finished checkpoint ({seen}). If your trainer's checkpoints have other "
-        "names than STEP or NAME_STEP, name them: -e checkpoint_pattern='*/step-*'"
+        "names than STEP or NAME_STEP, set their pattern: -e checkpoint_pattern='*/step-*'"
     )
 
 
 def files_of(path: str, names: Iterable[str]) -> list[str]:
-    """Return those of the files ``names`` that belong to the checkpoint at ``path``.
+    """Return the files among ``names`` that belong to the checkpoint at ``path``.
 
     A checkpoint may be a single file.
     """

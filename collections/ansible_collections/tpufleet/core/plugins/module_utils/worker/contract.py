@@ -22,8 +22,9 @@ USER = "tpufleet"
 WORKER_FORMAT = 5
 """Version of the programs that setup installs for runs, and of the files that they read.
 
-Increase it when the installed programs of the old version cannot start a launch whose files the new
-version has written. A worker with another version needs setup.yml before it can start a run.
+Increase it when installed programs of the old version cannot start a launch whose files the new
+version of tpufleet has written. A worker with another version needs setup.yml before it can start a
+run.
 """
 DONE_MARKER = "tpufleet-done.json"
 """Name of the file beside a run's checkpoints that marks the run as done."""
@@ -52,7 +53,7 @@ PEER_ENDED = 77
 NOT_SHARED = 78
 
 RENDEZVOUS_SECONDS = 120
-"""Default limit in seconds for the processes of an attempt to wait for each other."""
+"""Default time limit of the rendezvous of an attempt's processes, in seconds."""
 
 COORDINATOR_PORT = 8476
 ATTEMPT_PORTS = 1000

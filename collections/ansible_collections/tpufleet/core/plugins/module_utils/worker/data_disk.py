@@ -8,7 +8,7 @@ from dataclasses import dataclass
 BY_ID = "/dev/disk/by-id/google-"
 FILESYSTEM = "ext4"
 FILLING = "tpufleet-filling"
-"""Label of a disk that is incomplete, because playbooks/fill_disk.yml has not ended."""
+"""File system label of a disk whose content is incomplete until playbooks/fill_disk.yml ends."""
 
 
 class UnusableDiskError(Exception):

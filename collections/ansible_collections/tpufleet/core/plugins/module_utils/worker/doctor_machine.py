@@ -1,4 +1,4 @@
-"""The checks of playbooks/doctor.yml on a worker: disk, memory, devices, setup, recent errors, ….
+"""The checks of playbooks/doctor.yml on a worker: disk, memory, devices, setup and recent errors.
 
 Python 3.9 and the standard library only, because workers run it. The checks change nothing.
 """
@@ -50,7 +50,7 @@ class Machine:
         checkpoints: the default location of runs' checkpoints.
         workers: the number of workers of the TPU.
         worker_id: the number of this worker in the TPU, from 0.
-        root_disk: a path on the worker's own disk.
+        root_disk: a path on the worker's own disk; checkpoints on this disk are not shared.
     """
 
     name: str
@@ -132,7 +132,7 @@ def memory_finding(machine: Machine) -> Finding:
     size, name, pid = max(_resident(machine.proc), default=(0, "nobody", "0"))
     message = f"{message}; {name} (pid {pid}) has {_size(size)}"
     return problem(
-        "memory", message, f"ansible {machine.name} -b -a 'kill {pid}', if it is not a run's"
+        "memory", message, f"ansible {machine.name} -b -a 'kill {pid}', if it belongs to no run"
     )
 
 
@@ -152,10 +152,12 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
             strangers.append((held, pid[1]))
     for held, pid in strangers:
         yield problem(
-            "devices", f"{held}, and is not a run", f"ansible {machine.name} -b -a 'kill {pid}'"
+            "devices",
+            f"{held}, but belongs to no run",
+            f"ansible {machine.name} -b -a 'kill {pid}'",
         )
     if count >= machine.chips and not strangers:
-        yield ok("devices", f"{count} of {machine.device_glob}, held by no process but runs")
+        yield ok("devices", f"{count} of {machine.device_glob}, none held outside of a run")
 
 
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
@@ -170,7 +172,8 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
             "checkpoints",
             f"{machine.checkpoints} is on this worker's own disk, so runs on the "
             f"{machine.workers} workers of its TPU are refused",
-            "set bucket in group_vars/all/bucket.yml, or mounts and ansible-playbook setup.yml",
+            "set bucket in group_vars/all/bucket.yml, or set mounts, then run: "
+            "ansible-playbook setup.yml",
         )
     else:
         yield ok("checkpoints", f"{machine.checkpoints} is not on this worker's own disk")
@@ -239,7 +242,7 @@ def records_findings(
         else:
             yield unknown(check, f"{machine.fleet_state} could not be checked: {error}")
     except ValueError:
-        yield unknown(check, f"{machine.fleet_state} could not be checked: malformed answer")
+        yield unknown(check, f"{machine.fleet_state} could not be checked: malformed response")
     else:
         message = (
             f"this worker can write to {machine.fleet_state}, so its runs can change all records"

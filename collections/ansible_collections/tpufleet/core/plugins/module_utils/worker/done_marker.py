@@ -52,8 +52,9 @@ def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarke
     """Return the marker beside a run's checkpoints; None if there is none.
 
     ``env`` has the trainer's variables, which may name an emulator of Cloud Storage. If they name a
-    key file of the trainer's own, the bucket may refuse this worker's service account, so it is not
-    read and the result is None. Raises OSError or ValueError if a bucket cannot be read.
+    key file of the trainer's own, the bucket may refuse this worker's service account, so the
+    marker is not read and the result is None. Raises OSError or ValueError if a bucket cannot be
+    read.
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)

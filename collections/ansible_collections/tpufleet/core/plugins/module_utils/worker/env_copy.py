@@ -1,9 +1,9 @@
 """Copy of the leader's Python environment, including its bytecode.
 
 Installing an environment takes half a minute of CPU time, mostly to compile bytecode. Copying it
-takes little more than writing its files. The copy works only if this worker has the same Python
-interpreter as the leader. It preserves the files' modification times, by which Python validates
-bytecode (PEP 3147).
+takes little more time than writing its files. The copy works only if this worker has the same
+Python interpreter as the leader. It preserves the files' modification times, by which Python
+validates bytecode (PEP 3147).
 """
 
 from __future__ import annotations

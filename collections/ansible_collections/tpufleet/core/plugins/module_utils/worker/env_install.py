@@ -61,7 +61,7 @@ def install_from_index(
         uv: the program uv.
         extra_env: environment variables for uv, such as the URL of an index.
         cache: uv's cache; packages in it are not downloaded again.
-        offline: whether to install from the cache alone.
+        offline: whether to use only the cache, without network access.
 
     Raises EnvError, OSError.
     """
@@ -185,9 +185,10 @@ def failed_steps(output: str) -> str:
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Replace what may contain a password in a value of ``env`` by asterisks in uv's output.
+    """Return uv's output with asterisks in place of addresses in ``env`` that contain a password.
 
-    uv shows such a value if it is a URL that uv cannot parse. ``env`` are all variables of uv.
+    uv shows the value of a variable if it is a URL that uv cannot parse. ``env`` are all variables
+    of uv.
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]
@@ -199,7 +200,7 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for uv: this process's, with those of ``env`` added.
 
-    The variables that name pip's indexes are applied to uv too.
+    The URLs of pip's indexes are used for uv, too.
     """
     variables = network_environment({**os.environ, **env})
     own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
@@ -230,7 +231,7 @@ def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove packages from uv's cache of which no environment has a hard link.
+    """Remove those packages from uv's cache that no environment has a hard link to.
 
     uv stores packages in "archive-v0/…". If a package is missing there, uv downloads it again.
     """

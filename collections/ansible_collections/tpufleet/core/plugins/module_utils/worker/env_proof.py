@@ -27,7 +27,7 @@ class Worker:
 
     Args:
         platform: ``cpu``, ``tpu`` or ``cuda``.
-        chips: the number of this worker's TPU chips, which are all that ``prove_worker`` uses.
+        chips: the number of this worker's TPU chips; ``prove_worker`` uses no others.
         device_glob: the pattern of the accelerators' device files.
         user: the trainer's user.
     """
@@ -77,7 +77,7 @@ def prove_worker(
         devices: the least number of devices that the proof must find.
         seconds: the time limit.
 
-    Raises EnvError with the last lines of the proof's output.
+    Raises EnvError, with the last lines of the proof's output if it failed.
     """
     late = (
         f"env_proof {name}: no result within {seconds} s. Another process may use the devices; to "

@@ -32,7 +32,7 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
-    """List environments to remove: not ``current``, none in use, not the newest ``keep`` others.
+    """List the environments to remove: all but ``current``, ``used`` and ``keep`` newest others.
 
     ``envs`` is the directory of the environments, and ``used`` has the names of those in use.
     """

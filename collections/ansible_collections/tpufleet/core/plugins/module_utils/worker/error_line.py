@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the exception's line of the last traceback, else the last line, else an empty string.
+    """Return the line of the last traceback's exception, else the last line that is not empty.
 
     ``lines`` are the last lines of the last attempt's log. Tracebacks are recognized by their
     frames, because the first line of a traceback may be missing.

@@ -1,6 +1,6 @@
 """Copies of directories from the TPU's leader (worker 0) over the internal network.
 
-Runs on workers as root. The role fleet_ssh configures the connection and which directories the
+Runs on workers as root. The role fleet_ssh configures the connection and the directories that the
 leader serves.
 """
 
@@ -17,7 +17,7 @@ FOLDER = Path("/etc/tpufleet/peer")
 LEADER = "leader"
 """Host name of the leader in the worker's ssh configuration."""
 TRIES = 5
-_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol; 255: ssh
+_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket or protocol error; 255: ssh failed
 _NO_START = 5  # the daemon refused ("@ERROR"), or ssh failed before rsync's protocol began
 
 

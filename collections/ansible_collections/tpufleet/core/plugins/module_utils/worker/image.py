@@ -32,7 +32,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 _OF_THE_WORKER = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
 _OF_THE_SYSTEM = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
 _OF_THE_IMAGE = ("/", "/home", "/opt", "/root", "/srv", *(f"/{name}" for name in _OF_THE_SYSTEM))
-"""Directories whose content in a run is the image's, even if the worker mounts something there."""
+"""Directories of an image that no mount of the worker and no path of a run may hide."""
 _MOUNTABLE = re.compile(r"/[A-Za-z0-9._/=@+,~-]+")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_TEXT = 1 << 16
@@ -81,7 +81,7 @@ class Image:
 
     @classmethod
     def read(cls, folder: Path) -> Image | None:
-        """Return the image in a directory of images; None if it is missing or incomplete."""
+        """Return the image whose directory is ``folder``; None if it is missing or incomplete."""
         config = read_json(folder / CONFIG)
         try:
             return None if config is None else cls.parse(folder / "root", config)
@@ -121,19 +121,20 @@ def image_folder(paths: WorkerPaths, reference: str) -> Path:
 def unit_settings(image: Image, paths: WorkerPaths, places: Iterable[str]) -> str:
     """Return a systemd drop-in of a run's unit that mounts the worker's directories into the image.
 
-    These are the worker's devices, /proc, /sys, /tmp, its host names and DNS settings, tpufleet's
-    directories, everything that is mounted outside the system's directories, and ``places``, the
-    other local paths that the run uses. Creates missing mount points in the image. Raises RunError.
+    The drop-in mounts the worker's devices, /proc, /sys, /tmp, host names and DNS settings,
+    tpufleet's directories, everything that is mounted outside the system's directories, and
+    ``places``, the other local paths that the run uses. Creates missing mount points in the image.
+    Raises RunError.
     """
     own = (str(paths.programs), str(paths.root / "releases"), str(paths.state))
     mounted = data_mounts(MOUNTINFO.read_text(encoding="utf-8", errors="replace"))
-    # Unlike Path.exists, false for a mount that root cannot use.
+    # os.path.exists, unlike Path.exists, returns False for a mount that root cannot read.
     always = {path for path in (*_OF_THE_WORKER, *own, *mounted) if os.path.exists(path)}  # noqa: PTH110
     others = [existing(place) for place in places if not _is_below(place, always)]
     shared = outermost((*always, *others))
     lines = [f"BindPaths={path}:{mount_point(image.root, path)}" for path in shared]
-    # The capability to change the root directory, which `attempt` gives up before the trainer
-    # starts, and which no program of the image can get back.
+    # `attempt` needs CAP_SYS_CHROOT to change its root directory. It gives the capability up before
+    # the trainer starts, and NoNewPrivileges keeps programs of the image from regaining it.
     allowed = ["AmbientCapabilities=CAP_SYS_CHROOT", "NoNewPrivileges=yes"]
     return "\n".join(["[Service]", *allowed, *lines, ""])
 
@@ -154,12 +155,12 @@ def data_mounts(mountinfo: str) -> list[str]:
 
 
 def existing(path: str) -> str:
-    """Return the directory itself, or the nearest one above it that exists.
+    """Return ``path`` if it is a directory, else the nearest directory above it.
 
     Raises RunError if that directory cannot be mounted into an image.
     """
     place = Path(path)
-    # Unlike Path.is_dir, false for a mount that root cannot use.
+    # os.path.isdir, unlike Path.is_dir, returns False for a mount that root cannot read.
     found = next(each for each in (place, *place.parents) if os.path.isdir(each))  # noqa: PTH112
     if str(found) in _OF_THE_IMAGE:
         why = f"it would hide {found} of the image"
@@ -167,7 +168,7 @@ def existing(path: str) -> str:
         why = "systemd does not accept its name"
     else:
         try:
-            with parent_of(found / "_"):  # systemd follows links as root, so none may be a user's
+            with parent_of(found / "_"):  # systemd follows links as root: allow no user's link
                 return str(found)
         except OSError as error:
             why = str(error.strerror)
@@ -178,7 +179,7 @@ def existing(path: str) -> str:
 
 
 def outermost(given: Iterable[str]) -> list[str]:
-    """Return the given paths except those below another one, which are mounted with it."""
+    """Return the given paths except those below another given path, which are mounted with it."""
     known = set(given)
     return sorted(path for path in known if not _is_below(path, known))
 
@@ -190,7 +191,8 @@ def _is_below(path: str, known: Collection[str]) -> bool:
 def mount_point(root: Path, path: str) -> Path:
     """Return the path in an image at which a worker's path is mounted; create it if missing.
 
-    Raises RunError if a part of the path is a link in the image, because the mount would follow it.
+    Raises RunError if a part of the path is a link in the image, because the mount would follow the
+    link, or if the image has a directory in place of a file, or the reverse.
     """
     parts, here = PurePath(path).parts[1:], root
     for number, name in enumerate(parts, 1):
@@ -204,7 +206,7 @@ def mount_point(root: Path, path: str) -> Path:
         if here.is_symlink() or here.is_dir() == is_file:
             kind = "file" if is_file else "directory"
             raise RunError(
-                f"the image needs {path} to be a {kind} or missing, and has something else there. "
+                f"{path} in the image must be a {kind} or missing, but is something else. "
                 "Build an image without it"
             )
     return here

@@ -119,7 +119,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
     try:
         described = json.loads(_output([engine, "image", "inspect", reference], reference))
         image = Image.of_engine(root, described)
-        _status([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
+        _status([engine, "rm", "--force", _CONTAINER])  # of an interrupted installation
         # The container is never started. Engines require a command for images that define none.
         words = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *words], reference)
@@ -130,7 +130,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
         _status([engine, "rm", "--force", _CONTAINER])
         if not was_there:
             _status([engine, "rmi", reference])
-    # All users of this worker may read the image, and none may change it or gain rights by it.
+    # All users of this worker may read the image. None may change it or gain rights by its files.
     _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
     special = ["(", "-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s", ")"]
     _output(["find", str(root), *special, "-delete"], reference)
@@ -158,7 +158,7 @@ def _export(engine: str, root: Path, reference: str) -> None:
 
 
 def _pull(engine: str, reference: str) -> None:
-    """Pull an image; for Google's registries, with an access token in a file of root's."""
+    """Pull an image; for Google's registries, with an access token in a file of mode 0600."""
     host = IMAGE.fullmatch(reference)["host"]
     is_google = _GOOGLE.fullmatch(host) is not None
     with tempfile.TemporaryDirectory(dir="/run", prefix="tpufleet-image-") as folder:
@@ -189,7 +189,7 @@ def _pull(engine: str, reference: str) -> None:
             else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
         )
         raise ImageError(
-            f"image {reference}: {engine} cannot pull it: {_last_line(done.stderr)}. Compare its "
+            f"image {reference}: {engine} cannot pull it: {_last_line(done.stderr)}. Check its "
             f"name and digest, and {fix}"
         )
 
@@ -232,7 +232,7 @@ def remove(images: Path, gone: Sequence[Path]) -> None:
     for left in images.glob(".*.new"):
         shutil.rmtree(left)
     for path in gone:
-        dying = path.with_name(f".{path.name}.new")  # the name of a leftover, if interrupted
+        dying = path.with_name(f".{path.name}.new")  # if interrupted, removed by the loop above
         path.replace(dying)
         shutil.rmtree(dying)
 

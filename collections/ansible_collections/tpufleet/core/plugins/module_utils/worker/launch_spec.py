@@ -46,7 +46,7 @@ Raises ValueError with what is wrong with the given value.
 
 
 class InvalidLaunchError(ValueError):
-    """A field of a launch is invalid; ``problem`` says why without showing the field's value."""
+    """A field of a launch is invalid; ``problem`` says why, without the field's value."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"invalid launch: {name} {problem}")
@@ -188,8 +188,9 @@ class LaunchSpec:
         volatile_checkpoints: whether checkpoints on the TPU's own disks are allowed.
         nodes: the identities of the TPUs that the attempt runs on.
         coordinator_host: the address of the worker that has process 0.
-        placement: the inventory names of the processes' workers, by process id. Workers other than
-            that of process 0 get only the first name and their own; the others are empty.
+        placement: the inventory names of the processes' workers, by process id. The worker of
+            process 0 gets all names. Any other worker gets the first name and its own; the
+            remaining names are empty.
         rendezvous_seconds: how many seconds the processes wait for each other.
     """
 
@@ -258,9 +259,9 @@ class LaunchSpec:
     def definition(self) -> dict[str, Any]:
         """Return the fields that identify a launch across attempts.
 
-        Left out are the attempt's number, where it runs, and options such as ``outputs`` that do
-        not change what is trained. Fields with default values are left out too, so that a field
-        that a later version adds does not change the identity.
+        Omits the attempt's number, where it runs, and options such as ``outputs`` that do not
+        change what is trained. Also omits fields with default values, so that a field that a later
+        version adds does not change the identity.
         """
         defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
         return {
@@ -289,7 +290,7 @@ def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[s
     """Replace ``{run}``, ``{process_id}`` and so on with the values of the run contract.
 
     ``variables`` is an environment with ``TPUFLEET_RUN`` and so on. Other words in braces are not
-    changed, because they may be meant for the trainer.
+    changed, because the trainer may use them.
     """
 
     def value(found: re.Match[str]) -> str:

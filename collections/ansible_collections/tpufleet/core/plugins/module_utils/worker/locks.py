@@ -24,7 +24,8 @@ IMAGES = DIRECTORY / "images"
 def one_at_a_time(lock: Path) -> Iterator[None]:
     """Wait for a lock, then hold it until the context ends.
 
-    Makes the directory of the lock file accessible to this user alone (mode 0700). Raises OSError.
+    Creates the directory of the lock file, which only this user may enter (mode 0700). Raises
+    OSError.
     """
     make_directory(lock.parent, os.geteuid(), 0o700)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -3,11 +3,11 @@
 The output of an attempt is what its processes append to ``log`` and ``metrics.jsonl`` in the run's
 directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/PROCESS``:
 
-- ``start.json``: what began where and when; stored first;
-- ``log/SEGMENT`` and ``metrics/SEGMENT``: pieces of the two files, named by 12 digits. In order of
-  their names they contain everything that was appended. Only the newest one is replaced, as it
-  grows. Each ends with a line, except within a line that is longer than a segment, at the end of
-  the attempt, and where the log was rotated within a line;
+- ``start.json``: the run, attempt, process and worker, and when the attempt began; stored first;
+- ``log/SEGMENT`` and ``metrics/SEGMENT``: segments of the two files, each named by 12 digits. In
+  the order of their names, segments contain everything that was appended. Only the newest segment
+  is replaced, as it grows. Each segment ends at the end of a line, except in a line that is longer
+  than a segment, at the end of the attempt, and where the log was rotated within a line;
 - ``exit.json``: how the attempt ended; stored last, so its existence shows that all other objects
   are stored.
 
@@ -36,9 +36,9 @@ from .safe_files import open_file, read_json, read_text, write_file
 OUTPUT = "output"
 START, EXIT = "start.json", "exit.json"
 FILES = {"log": "log", "metrics": "metrics.jsonl"}
-"""The files whose content is stored, by the directory of their pieces in the stored output."""
+"""The files whose content is stored, by the directory of their segments in the stored output."""
 SEGMENT_BYTES = 1 << 17
-"""Maximum size of a stored piece of a file, and the least difference of two pieces' numbers."""
+"""Maximum size of a segment, and the difference of the numbers of two successive segments."""
 MAX_JSON_BYTES = 4096
 """Maximum size of ``start.json`` and ``exit.json``."""
 SEGMENT_NAME = re.compile(r"[0-9]{12}")
@@ -52,7 +52,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
 _MAX_NAMED = 10**9
-"""The controller refuses the name of an object with this or a higher attempt or process id."""
+"""Attempts and process ids are lower; the controller refuses objects with higher ones."""
 _MAX_SEGMENT = 10**12
 _MAX_MARKS = 64
 _MAX_NAMES = 100_000
@@ -97,7 +97,7 @@ class Attempt(NamedTuple):
 
     ``location`` is the ``gs://`` URL of the run's stored output; empty if the controller collects
     it. ``emulator`` is the address of the bucket's emulator; empty for Google's. The positions of
-    the ``streams`` are the sizes that the files had before the attempt.
+    ``streams`` are the sizes of the files before the attempt.
     """
 
     start: Start
@@ -127,7 +127,7 @@ class Upload(NamedTuple):
 
 
 def streams_here(folder: Path) -> dict[str, Stream]:
-    """Return a stream for each file of a run, which begins at the file's present end."""
+    """Return a stream for each file of a run; each begins at the current end of its file."""
     return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
 
 
@@ -212,7 +212,7 @@ def write_state(folder: Path, attempt: int, state: State) -> None:
 
 def forget(folder: Path, attempt: int) -> None:
     """Remove the files of an attempt whose output is stored completely. Raises OSError."""
-    # ATTEMPT.json first: without its state, everything would be stored again.
+    # Remove ATTEMPT.json first: if only its state were missing, everything would be stored again.
     for name in (f"{attempt}.json", f"{attempt}.state.json", f"{attempt}.exit.json"):
         _path(folder, name).unlink(missing_ok=True)
 
@@ -246,9 +246,9 @@ def uploads_of(
     Args:
         folder: the run's directory.
         attempt: the attempt.
-        state: what is stored of it.
-        end: how it ended (``read_end``). It must be read before this is called: then the files
-            contain everything that the attempt wrote.
+        state: what is stored of the attempt.
+        end: how the attempt ended (``read_end``), read before this call, so that the files contain
+            everything that the attempt wrote.
         following: the next attempt in the directory, if it has begun.
     """
     if state.has_exit:
@@ -290,8 +290,9 @@ def next_segment(
 
     Args:
         path: the file.
-        stream: what is stored of it.
-        end: where to end. If the file was rotated afterwards, this is a place in the rotated copy.
+        stream: what is stored of the file.
+        end: the stream at whose position to stop. If the file was rotated since, the position is in
+            the rotated copy.
         is_final: whether the attempt has ended, so that its last line may have no newline.
     """
     try:
@@ -339,9 +340,9 @@ def _grown(
         cut = content.rfind(b"\n", stream.length) + 1
         if cut:
             content = content[:cut]
-        elif not is_full:  # within a line
+        elif not is_full:  # no complete line is new
             return None
-        elif stream.length:  # the next line does not fit
+        elif stream.length:  # the next line needs a new segment
             return _new_segment(opened, stream, stream.position)
     if len(content) <= stream.length:
         return None
@@ -350,7 +351,7 @@ def _grown(
 
 
 def _unchanged(opened: IO[bytes], stream: Stream) -> int:
-    """Return the highest marked position up to which no mark shows that the file has changed."""
+    """Return the highest mark's position up to which all marks still match the file; else 0."""
     place = 0
     for mark in reversed(stream.marks):
         if _mark(opened, mark.position) != mark:
@@ -360,7 +361,7 @@ def _unchanged(opened: IO[bytes], stream: Stream) -> int:
 
 
 def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
-    """Return marks at a position, and at line starts at doubling distances before it."""
+    """Return marks at a position, at line starts at doubling distances before it, and at 0."""
     places, distance = [position], _FIRST_DISTANCE
     while distance < position:
         places.append(_line_start(opened, position - distance))
@@ -369,7 +370,7 @@ def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
 
 
 def _line_start(opened: IO[bytes], position: int) -> int:
-    """Return where the line before a position begins, or the position if that line is very long."""
+    """Return where the line at a position begins; the position itself if that is too far back."""
     begin = max(0, position - _LINE_BYTES)
     opened.seek(begin)
     newline = opened.read(position - begin).rfind(b"\n")
@@ -394,7 +395,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    # durable=False: after a power cut, output that was stored already may be stored once more.
+    # durable=False, because a power cut only means that some output is stored a second time.
     write_file(_path(folder, name), json.dumps(content) + "\n", 0o644, durable=False)
 
 

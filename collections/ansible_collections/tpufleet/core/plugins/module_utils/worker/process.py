@@ -28,7 +28,7 @@ MIN_SECRET = 8
 Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
 """
 ALLOWED = "TPUFLEET_NOT_SECRET"
-"""The variable that lists the variables that are not secret although their names look like it."""
+"""The variable that lists variables which are not secret although their names look secret."""
 _SECRET_NAME = re.compile(
     r"(^|_)((API)?KEY|TOKEN|SECRET|PASS|PAT|AUTH)(_|$)|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
 )
@@ -143,8 +143,8 @@ def environment(
     """Return all environment variables of a run's unit; those of the run contract have precedence.
 
     ``trust`` has variables with the paths of the system's CA certificates. An empty
-    ``compile_cache`` means a directory of this worker. ``image_path`` is the variable PATH of the
-    run's image; if it is set, programs and certificates are the image's own.
+    ``compile_cache`` means a directory of this worker. ``image_path`` is the PATH of the run's
+    image; if it is not empty, programs and certificates are those of the image.
     """
     rendezvous = process.spec.workers > 1 and process.token
     programs = {**env_variables(paths, process.python_env), **trust}
@@ -192,7 +192,7 @@ def secrets_file(process: Process) -> str:
 
 
 def secret_lines(secrets: Mapping[str, object]) -> set[str]:
-    """Return the long lines of secrets, since Ansible by itself masks only whole values."""
+    """Return the lines of secrets to mask, since Ansible itself masks only whole values."""
     lines = (line.strip() for value in secrets.values() for line in str(value).splitlines())
     return {line for line in lines if len(line) >= MIN_SECRET}
 
@@ -208,16 +208,18 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
     """Raise RunError if a secret is too short."""
     if problem := short_secrets(secrets):
         raise RunError(
-            f"secrets: {problem}, which would also mask other text. Set what is not secret with "
-            "env instead: ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
+            f"secrets: {problem}. To mask a short secret, Ansible would mask parts of other words, "
+            "too. Set what is not secret with env instead: "
+            "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
         )
 
 
 def plain_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
-    ``variables`` are those that are not kept secret. Those with a short value, which ``secrets``
-    would refuse, with the name of a file, or listed in ``TPUFLEET_NOT_SECRET`` do not count.
+    ``variables`` are those that are not kept secret. A variable does not count if its value is too
+    short for ``secrets``, if its name is that of a path (such as KEY_FILE), or if
+    ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
@@ -240,7 +242,7 @@ def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
     """
     if problem := plain_secrets(variables):
         raise RunError(
-            f"{where}: {problem}. List names of values that are not secret in {ALLOWED}, also in "
+            f"{where}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
             f"{where}. Move the others to secrets, in a vault: {VAULT}"
         )
 
@@ -271,8 +273,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    Left out are environment variables, the config, and the identity, with which a short secret
-    could be guessed.
+    Omits environment variables, the config, and the identity, from which a short secret could be
+    guessed.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

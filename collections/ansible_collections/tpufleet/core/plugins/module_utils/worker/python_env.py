@@ -18,9 +18,9 @@ COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = 1200
-"""Disk space in MB that an environment needs, without what is in NEEDED_MB_FOR."""
+"""Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
 NEEDED_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
-"""Disk space in MB that an environment needs in addition, by the start of a package's name."""
+"""Additional disk space in MB for packages whose names start with the key."""
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 DOWNLOADING = "downloading what the lock file pins"
 FIX = (
@@ -122,9 +122,9 @@ def has_all_files(env: Path, made: Mapping[str, object]) -> bool:
 def is_complete(env: Path) -> bool:
     """Return whether an environment was installed completely and still has all its files.
 
-    Installation does not sync files to disk, so a power cut can remove or truncate some
-    (ext4.rst, "data=ordered"). Therefore the files are counted once after each boot. The directory
-    ``CHECKED``, which a boot clears, lists the environments that were counted.
+    Installation does not sync files to disk, so a power cut can remove or truncate some (the
+    kernel's ext4.rst, "data=ordered"). Therefore the files are counted once after each boot. The
+    directory ``CHECKED``, which a boot clears, lists the environments that were counted.
     """
     try:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ def is_checked(what: Path) -> bool:
 def mark_checked(what: Path) -> None:
     """Record that an environment or a cache needs no check until the next boot.
 
-    ``what`` is its directory.
+    ``what`` is the directory of the environment or of the cache.
     """
     try:
         CHECKED.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
 
 
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
-    """Return ``base`` with the variables by which pip and uv trust the system's CA certificates.
+    """Return ``base`` with variables for pip and uv, which then trust the system's CA certificates.
 
     These certificates may include a company's own certificate authority.
     """

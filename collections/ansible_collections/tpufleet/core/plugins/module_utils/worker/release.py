@@ -31,8 +31,8 @@ class Entry(NamedTuple):
     """One path of a release, relative and with ``/`` as the separator.
 
     ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
-    target. Bytes that are not UTF-8 are surrogate escapes, as ``os.fsdecode`` returns them. A named
-    tuple, because workers read, sort and compare thousands of entries.
+    target. Bytes of a path that are not UTF-8 are surrogate escapes, as ``os.fsdecode`` returns
+    them. A named tuple, because workers read, sort and compare thousands of entries.
     """
 
     path: str
@@ -159,7 +159,7 @@ def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
     """
     wanted = {entry.path: entry for entry in entries}
     there = present(root)
-    problems = [f"{printable(path)} does not belong there" for path in sorted(there - set(wanted))]
+    problems = [f"{printable(path)} is not in the manifest" for path in sorted(there - set(wanted))]
     problems += [f"{printable(path)} is missing" for path in sorted(set(wanted) - there)]
     for path in sorted(there & set(wanted)):
         try:
@@ -295,7 +295,7 @@ def files_of(release: Path | None) -> list[Entry]:
 
 
 def linked(source: str, destination: str, mode: int) -> bool:
-    """Make ``destination`` a hard link to a file of another release; return whether that was safe.
+    """Make ``destination`` a hard link to a file of another release; return whether that succeeded.
 
     Returns False without a link if the source is missing, does not have this ``mode``, or belongs
     to another user, and if the file system allows no link.
@@ -368,7 +368,8 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
 def sweep(releases: Path) -> None:
     """Remove what an interrupted install or prune has left.
 
-    The caller must hold the lock that installations hold, so that it removes none in progress.
+    The caller must hold the lock that installations hold, so that no unfinished installation is
+    removed.
     """
     for path in releases.glob(".*"):
         if path.is_dir():

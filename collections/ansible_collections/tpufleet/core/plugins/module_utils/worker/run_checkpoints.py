@@ -1,8 +1,7 @@
 """Checks that a run's checkpoints and stored output can be written from this worker.
 
-They also check that checkpoints outlive the TPU.
-
-Python 3.9 and the standard library only, because it runs on workers.
+Other checks verify that checkpoints outlive the TPU. Python 3.9 and the standard library only,
+because it runs on workers.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
     """Try to write an object beside the checkpoints in a bucket, then delete it.
 
     Uses this worker's service account, with a token from the URL ``token_address``. Writes nothing
-    if the trainer's variables ``env`` name a key file of its own (GOOGLE_APPLICATION_CREDENTIALS).
-    Returns why it fails; None if it works.
+    if ``env``, the trainer's variables, names a key file (GOOGLE_APPLICATION_CREDENTIALS). Returns
+    why it fails; None if it works.
     """
     if has_own_key(env):
         return None
@@ -125,7 +124,7 @@ def bucket_of(url: str) -> str:
 
 
 def grant(url: str) -> str:
-    """Return how to allow this worker to write to a bucket."""
+    """Return the advice by which this worker gets access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"

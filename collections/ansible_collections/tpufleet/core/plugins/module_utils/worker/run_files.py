@@ -20,8 +20,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class Heartbeat(NamedTuple):
     """The trainer's reported progress. ``time`` is in unix seconds; None means unknown.
 
-    ``mfu`` is between 0 and 1. ``device_bytes`` of ``device_limit_bytes`` of the fullest device's
-    memory are in use.
+    ``mfu`` is between 0 and 1. ``device_bytes`` is the used memory of the device with the least
+    free memory, and ``device_limit_bytes`` is all memory of that device.
     """
 
     step: int | None

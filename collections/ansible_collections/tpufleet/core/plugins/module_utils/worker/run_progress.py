@@ -1,7 +1,7 @@
-"""The time that a run spent in steps that no restart repeated, computed from its metrics.
+"""The time that a run spent in steps that were not repeated after a restart, from its metrics.
 
-Compilation, waiting and the time between attempts do not count either. Python 3.9, because workers
-import this file.
+Compilation, waiting and the time between attempts are not part of this time. Python 3.9, because
+workers import this file.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Line(NamedTuple):
 def progress(folder: Path) -> dict[str, float] | None:
     """Return the ``first`` and ``last`` step of a run's metrics, and the seconds that ``counted``.
 
-    The seconds are those spent in steps that no restart repeated. Returns None if the metrics have
-    fewer than two steps, or if the log is too long. Each attempt is found by binary search, because
-    the times in the file rise and there are few attempts.
+    The seconds are those spent in steps that were not repeated after a restart. Returns None if a
+    file is missing, if the metrics have fewer than two steps, or if the log is too long. Each
+    attempt is found by binary search, because the times in the file rise and attempts are few.
     """
     log = folder / "log"
     try:
@@ -59,7 +59,7 @@ def progress(folder: Path) -> dict[str, float] | None:
     for number, (first, last) in enumerate(stretches):
         ahead = stretches[number + 1][0].step if number + 1 < len(stretches) else last.step + 1
         steps = last.step - first.step
-        # Steps after the checkpoint from which the next attempt resumed were lost.
+        # Do not count steps that the next attempt repeated.
         stands = max(0, min(last.step, ahead - 1) - first.step)
         counted += (last.time - first.time) * stands / steps if steps > 0 else 0.0
     first, last = stretches[0][0], stretches[-1][1]
@@ -82,7 +82,7 @@ def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
     for stamp, number in _ATTEMPT.findall(text):
         try:
             started = float(_seconds(stamp.decode()))
-        except (ValueError, OverflowError):  # a line of the trainer, without a valid date
+        except (ValueError, OverflowError):  # a similar line of the trainer, with an invalid date
             continue
         found.append({"attempt": int(number), "time": started})
     return found

@@ -31,13 +31,13 @@ from .setup_stamp import is_set_up
 from .units import UNIT, active, active_runs, systemctl
 
 DROP_INS = Path("/run/systemd/system")
-LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
+LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own path
 END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
 """What to do about a process that holds a device but belongs to no run."""
 
 
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
-    """Return the process of a launch that belongs to this worker.
+    """Return this worker's process of a launch.
 
     ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
     RunError, EnvError.
@@ -49,7 +49,7 @@ def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
     if not 0 <= params["process_id"] < spec.workers:
         raise RunError(
             f"run {spec.run}: process {params['process_id']} does not exist, the launch has "
-            f"{spec.workers}"
+            f"{spec.workers}, numbered from 0"
         )
     return Process(
         spec=spec,
@@ -148,9 +148,10 @@ def blockers(
 
 
 def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
-    """Return the error that a device which a command needs is held; empty if none is.
+    """Return an error if a process holds a device that a command needs, else an empty string.
 
-    ``process`` is the command, ``device_glob`` the pattern of the accelerators' device files.
+    ``process`` describes the command, ``device_glob`` the pattern of the accelerators' device
+    files.
     """
     spec = process.spec
     if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
@@ -241,7 +242,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
     mounts = unit_settings(image, paths, places) if image else ""
     configure(unit, {"device-groups.conf": allowed(groups(device_glob)), "image.conf": mounts})
-    # Without a reset, if the start fails, the end of the last attempt would count as its end.
+    # Otherwise, if the start fails, systemd would report how the previous attempt ended.
     if is_known:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
@@ -250,9 +251,9 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
     """Create the shared compilation cache for the trainer's user alone; return its path or URI.
 
-    ``wanted`` is the path or URI to use. Returns an empty string if it cannot be created, because a
-    run works without a cache. A directory of another owner is not changed, because whoever launches
-    a run chooses the path.
+    ``wanted`` is the path or URI to use. Returns an empty string if the directory cannot be created
+    or has another owner, because a run works without a cache. The owner is not changed, because any
+    user who launches a run can choose the path.
     """
     if not wanted or "://" in wanted:
         return wanted
@@ -309,11 +310,11 @@ def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
 def free_device(
     device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False, chip: int = -1
 ) -> tuple[list[str], bool]:
-    """Remove libtpu's lock file if no process holds it or a device, and no run is active.
+    """Remove libtpu's lock file if no process holds it or a device and no run is active.
 
-    With ``check``, nothing is removed. Returns the processes that still hold a device (if ``chip``
-    is not negative, the device of the chip with this index), and whether the lock file was, or with
-    ``check`` would be, removed.
+    With ``check``, nothing is removed. Returns the processes that still hold a device, and whether
+    the lock file was, or with ``check`` would be, removed. If ``chip`` is not negative, only the
+    device of the chip with this index counts. Otherwise, the list is empty while a run is active.
     """
     if not device_glob:
         return [], False

@@ -27,7 +27,7 @@ from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
 from .units import ACTIVE_UNIT, unit_state
 
-END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED, …: waitid(2)
+END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # si_code in waitid(2): CLD_EXITED, …
 ERROR_LINES = 200
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
 """Failures before the trainer started. Their error message is in rendezvous.json."""
@@ -124,7 +124,7 @@ def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> s
 def age(heartbeat: Heartbeat | None) -> float | None:
     """Return the seconds since the heartbeat; None if there is none.
 
-    The time in the heartbeat is from this worker's clock, too, so no other clock matters.
+    The heartbeat's time is from this worker's clock, so the clocks of other machines do not matter.
     """
     if heartbeat is None or heartbeat.time is None:
         return None

@@ -64,8 +64,8 @@ def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
 def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
     """Send TERM to the chosen processes, and later KILL to those that still hold a device.
 
-    A process only gets a signal if it is still the chosen one and still holds a device outside of a
-    run. Returns the chosen processes that still hold a device in the end. Raises OSError.
+    A process gets a signal only if its pid was not reused and it still holds a device but belongs
+    to no run. Returns the chosen processes that still hold a device in the end. Raises OSError.
 
     Args:
         chosen: the processes, as ``strays`` has listed them.
@@ -79,7 +79,7 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
                 handle = os.pidfd_open(stray.pid)
             except ProcessLookupError:
                 continue
-            # From here on the handle means this process, even if its id is reused.
+            # From here on, the handle refers to one process, even if its pid is reused.
             handles[handle] = stray
         _send(signal.SIGTERM, handles, pattern)
         _wait(handles, grace_s)

@@ -33,9 +33,9 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     if not units:
         return {}
     found = {}
-    # Limits the units that the pattern "*" matches. Otherwise systemd would also report every run
-    # that has failed since the boot, which takes milliseconds for each. Units given by name are
-    # reported in any state.
+    # The option --state limits the units that "*" matches. Otherwise systemd would also report
+    # every run that has failed since the boot, which takes milliseconds for each. Units given by
+    # name are reported in any state.
     only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
     words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
     for paragraph in systemctl(*words).split("\n\n"):

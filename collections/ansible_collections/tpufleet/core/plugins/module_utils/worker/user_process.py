@@ -30,13 +30,13 @@ def run_as_user(
     """Run a command as a user who may open the devices; return its exit code and output.
 
     The output is what has been written when the command exits, at most the last MOST_OUTPUT bytes
-    of each stream. ``variables`` are its whole environment, whose PATH finds the program. Raises
-    subprocess.TimeoutExpired after ``seconds``, when the command's session has been killed; a
-    process that has left the session (setsid(2)) may still run.
+    of each stream. ``variables`` are the command's whole environment; the program is searched in
+    their PATH. Raises subprocess.TimeoutExpired after ``seconds``, when the command's session has
+    been killed; a process that has left the session (setsid(2)) may still run.
     """
     account = pwd.getpwnam(user)
     own = os.getgrouplist(user, account.pw_gid)
-    # Files, because a process that has left the session could keep a pipe open.
+    # Use files, because a process that has left the session could keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             ["/usr/bin/env", *words],  # env(1) searches the PATH in ``variables``

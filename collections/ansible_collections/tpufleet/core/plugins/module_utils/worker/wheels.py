@@ -74,8 +74,8 @@ def download(
     """Download the wheels of a lock file to ``folder``, created only when all are complete.
 
     Reuses wheels in sibling directories, which belong to other lock files, if this lock file pins
-    the same files. ``pip`` is the pip command: wheels are for its Python, unless ``options`` name
-    another target. Raises EnvError with pip's error, OSError.
+    the same files. ``pip`` is the pip command. The wheels are for the Python of pip, unless
+    ``options`` name another target. Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
         return
@@ -109,7 +109,7 @@ def download(
 
 
 def split(lock: str, most: int) -> list[str]:
-    """Split a lock file into at most ``most`` parts for parallel pips.
+    """Split a lock file into at most ``most`` parts for parallel pip processes.
 
     Each part has some of the packages and all of the file's options, such as the index.
     """
@@ -158,7 +158,7 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
             copy_from_leader(folder)
             return ""
         except FromLeaderError:
-            pass  # the repeated call, with the controller's archive, warns about it
+            pass  # the next call, with the controller's archive, returns a warning
     raise WheelsMissingError(minor)
 
 
