@@ -515,7 +515,7 @@ def test_nothing_is_mounted_through_a_link_of_an_image(tmp_path):
     (root / "mnt").symlink_to(outside)
     (root / "etc/hosts").symlink_to(outside / "hosts")
 
-    with pytest.raises(RunError, match="the image needs /mnt to be a directory"):
+    with pytest.raises(RunError, match="/mnt in the image must be a directory"):
         mount_point(root, "/mnt")
     assert mount_point(root, "/etc/hosts").is_file()
     assert not (root / "etc/hosts").is_symlink()

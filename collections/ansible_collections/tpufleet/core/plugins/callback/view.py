@@ -306,8 +306,8 @@ class CallbackModule(Default):
     def _warned(self, result: Any) -> None:
         """Store warnings until the task ends, so that equal ones are shown once, with their hosts.
 
-        The warnings of a ``run_once`` task are shown without a host, since the task is not specific
-        to it.
+        The warnings of a ``run_once`` task are shown without a host, since the task runs
+        for all hosts.
         """
         host = result.host.get_name()
         whose = [] if result.task.run_once or host == "localhost" else [host]

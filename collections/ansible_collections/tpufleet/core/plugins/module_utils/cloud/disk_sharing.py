@@ -66,10 +66,9 @@ def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
 def ensure_detached(
     api: TpuApi, disk: str, nodes: Sequence[Node], *, deadline: float, check: bool = False
 ) -> bool:
-    """Detach the disk from these TPUs, which are in its zone, so that
-    another TPU can write to it.
+    """Detach the disk from these TPUs, so that another TPU can write to it.
 
-    The arguments and exceptions are those of ensure_writable.
+    The TPUs are in the disk's zone. The arguments and exceptions are those of ensure_writable.
     """
     _check_unshared(api, nodes[0].zone, disk)
     changed = [_attach(api, node, disk, None, deadline, check) for node in nodes]

@@ -184,7 +184,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 def owned_disks(
     compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
 ) -> list[StoredDisk]:
-    """List the disks of existing (``nodes``) and desired TPUs that the collection created."""
+    """List the disks that the collection created, of existing (``nodes``) and desired TPUs."""
     names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]

@@ -273,8 +273,8 @@ def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.D
     if lacking and len(differences.immutable) == 1:
         # The disk was created but is not filled yet, so it is not attached.
         return errors.Different(
-            f"{text}. Fill the disk, which then is attached read-only: "
-            f"ansible-playbook playbooks/fill_disk.yml -e disk={lacking[0].name} -e source=DIRECTORY"
+            f"{text}. Fill the disk, which then is attached read-only: ansible-playbook "
+            f"playbooks/fill_disk.yml -e disk={lacking[0].name} -e source=DIRECTORY"
         )
     return errors.Different(
         f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "

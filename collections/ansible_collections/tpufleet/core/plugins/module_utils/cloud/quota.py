@@ -83,7 +83,7 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
     return (
         f"{quota} is held by {', '.join(parts)}"
         if parts
-        else f"no TPU and no queued resource holds quota {quota}"
+        else f"no TPU and no queued resource holds quota for {quota}"
     )
 
 

@@ -30,7 +30,7 @@ class Catalog(Protocol):
 
 
 def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the error ``refused`` of a creation, with what the zone offers instead added.
+    """Return the error ``refused`` of a creation, extended by what the zone offers instead.
 
     ``spec`` is the TPU to create.
     """

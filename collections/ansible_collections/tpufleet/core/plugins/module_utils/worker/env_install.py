@@ -185,7 +185,7 @@ def failed_steps(output: str) -> str:
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Return uv's output with asterisks in place of addresses in ``env`` that contain a password.
+    """Return uv's output with asterisks in place of addresses in ``env`` that may have a password.
 
     uv shows the value of a variable if it is a URL that uv cannot parse. ``env`` are all variables
     of uv.

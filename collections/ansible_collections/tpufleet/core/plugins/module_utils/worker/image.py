@@ -168,7 +168,7 @@ def existing(path: str) -> str:
         why = "systemd does not accept its name"
     else:
         try:
-            with parent_of(found / "_"):  # systemd follows links as root: allow no user's link
+            with parent_of(found / "_"):  # systemd follows links as root: refuse links of users
                 return str(found)
         except OSError as error:
             why = str(error.strerror)

@@ -119,7 +119,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
     try:
         described = json.loads(_output([engine, "image", "inspect", reference], reference))
         image = Image.of_engine(root, described)
-        _status([engine, "rm", "--force", _CONTAINER])  # of an interrupted installation
+        _status([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
         # The container is never started. Engines require a command for images that define none.
         words = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *words], reference)

@@ -52,7 +52,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
 _MAX_NAMED = 10**9
-"""Attempts and process ids are lower; the controller refuses objects with higher ones."""
+"""Attempt numbers and process ids are below this; the controller refuses other objects."""
 _MAX_SEGMENT = 10**12
 _MAX_MARKS = 64
 _MAX_NAMES = 100_000
@@ -370,7 +370,7 @@ def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
 
 
 def _line_start(opened: IO[bytes], position: int) -> int:
-    """Return where the line at a position begins; the position itself if that is too far back."""
+    """Return where the line at a position begins; the position itself for a very long line."""
     begin = max(0, position - _LINE_BYTES)
     opened.seek(begin)
     newline = opened.read(position - begin).rfind(b"\n")

@@ -124,7 +124,7 @@ def bucket_of(url: str) -> str:
 
 
 def grant(url: str) -> str:
-    """Return the advice by which this worker gets access to a bucket."""
+    """Return the advice to give this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"

@@ -20,8 +20,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class Heartbeat(NamedTuple):
     """The trainer's reported progress. ``time`` is in unix seconds; None means unknown.
 
-    ``mfu`` is between 0 and 1. ``device_bytes`` is the used memory of the device with the least
-    free memory, and ``device_limit_bytes`` is all memory of that device.
+    ``mfu`` is between 0 and 1. ``device_bytes`` is the memory in use on the device that uses
+    the most, and ``device_limit_bytes`` is the memory of that device.
     """
 
     step: int | None

@@ -242,7 +242,8 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
     mounts = unit_settings(image, paths, places) if image else ""
     configure(unit, {"device-groups.conf": allowed(groups(device_glob)), "image.conf": mounts})
-    # Otherwise, if the start fails, systemd would report how the previous attempt ended.
+    # Make systemd forget how the previous attempt ended. Otherwise, if the start fails, systemd
+    # would report that end.
     if is_known:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
