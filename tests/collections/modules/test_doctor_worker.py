@@ -82,6 +82,13 @@ def test_little_memory_names_the_process_that_has_the_most(machine):
     assert "kill 99" in found.fix
 
 
+def test_little_memory_without_readable_processes_proposes_to_kill_nothing(machine):
+    (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
+    found = memory_finding(machine)
+    assert found.state == "problem"
+    assert "kill" not in found.fix
+
+
 def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
     unit = "0::/system.slice/system-tpufleet.slice/tpufleet-run@short.service"
     process(machine, 20, "python", tmp_path / "dev/accel0", cgroup=unit)

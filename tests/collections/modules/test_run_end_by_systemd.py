@@ -31,6 +31,10 @@ def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, reason_code):
     assert end_state(end_by_systemd(unit, 3)).reason_code == reason_code
 
 
+def test_an_end_by_a_real_time_signal_has_its_number():
+    assert end_by_systemd(KILLED | {"ExecMainStatus": "40"}, 3).status == "40"
+
+
 def test_systemd_s_end_time_belongs_to_the_launched_attempt():
     a_minute_ago = int((time.clock_gettime(time.CLOCK_MONOTONIC) - 60) * 1e6)
 

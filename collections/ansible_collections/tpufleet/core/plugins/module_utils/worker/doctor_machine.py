@@ -129,7 +129,10 @@ def memory_finding(machine: Machine) -> Finding:
     message = f"{_size(left)} of {_size(total)} available"
     if left / total >= LEAST_MEMORY:
         return ok("memory", message)
-    size, name, pid = max(_resident(machine.proc), default=(0, "nobody", "0"))
+    largest = max(_resident(machine.proc), default=None)
+    if largest is None:
+        return problem("memory", message, f"ansible {machine.name} -b -a 'ps aux --sort=-rss'")
+    size, name, pid = largest
     message = f"{message}; {name} (pid {pid}) has {_size(size)}"
     return problem(
         "memory", message, f"ansible {machine.name} -b -a 'kill {pid}', if it belongs to no run"
@@ -275,10 +278,11 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
     trouble = []
     try:
         files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}
-        recent = [path for path in files if now - path.stat().st_mtime < LOG_HOURS * 3600]
+        changed = sorted((path.stat().st_mtime, path) for path in files)
     except OSError:
-        recent = []
-    for path in sorted(recent, key=lambda each: each.stat().st_mtime):
+        changed = []
+    recent = [path for time, path in changed if now - time < LOG_HOURS * 3600]
+    for path in recent:
         trouble += [line for line in _tail(path).splitlines() if LIBTPU_TROUBLE.match(line)]
     if not trouble:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")

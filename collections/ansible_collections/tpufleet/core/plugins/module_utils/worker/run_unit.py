@@ -43,7 +43,7 @@ def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     if unit.get("ActiveState") in ACTIVE_UNIT or code is None:
         return None
     status = unit.get("ExecMainStatus", "")
-    if code != "exited":
+    if code != "exited" and int(status) in {*signal.Signals}:  # real-time signals have no name
         status = signal.Signals(int(status)).name[len("SIG") :]
     since_boot_s = int(unit.get("ExecMainExitTimestampMonotonic") or 0) / 1e6
     age_s = time.clock_gettime(time.CLOCK_MONOTONIC) - since_boot_s
