@@ -216,7 +216,7 @@ def test_a_type_that_cannot_be_shared_is_refused_in_the_plan(environment, local_
 def test_a_disk_that_is_listed_by_its_path_is_found(environment, local_api, tmp_path):
     path = f"projects/local-fleet/zones/{ZONE}/disks/corpus"
     said = planned(environment, local_api, tmp_path, path)
-    assert f"This takes the disk corpus ({ZONE})" in said
+    assert f"This uses the disk corpus ({ZONE})" in said
 
 
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(

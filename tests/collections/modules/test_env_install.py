@@ -269,7 +269,7 @@ def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(tm
 
     warning = from_index(options, tmp_path / ENV_A, PYTHON, leaders_first=True)
 
-    assert "downloaded by itself" in warning
+    assert "downloaded the packages itself" in warning
     assert is_complete(tmp_path / ENV_A)
 
 

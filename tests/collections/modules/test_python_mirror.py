@@ -54,7 +54,7 @@ def test_an_old_python_without_a_source_for_a_new_one_is_one_line_with_the_fix(t
     url, _ = mirror
 
     with pytest.raises(
-        EnvError, match=r"system's Python is too old and http://\S+ has no other"
+        EnvError, match=r"Python is too old, and no newer one could be downloaded from http://\S+"
     ) as no:
         install_python(UV, tmp_path, "3.12", url, {})
 

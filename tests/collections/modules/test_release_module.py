@@ -50,7 +50,7 @@ def test_a_dry_run_reports_changes_and_makes_none(push):
     told = push(check=True)
 
     assert told["changed"]
-    assert "it is not there" in told["msg"]
+    assert "it is not on this worker" in told["msg"]
     assert not push.releases.exists()
 
 

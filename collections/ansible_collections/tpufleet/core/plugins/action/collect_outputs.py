@@ -23,7 +23,7 @@ MOST_CALLS = 16
 MOST_STATE = 1 << 22
 """Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"
-"""Directory below the output directory with the last ``state`` of run_output on each worker."""
+"""Directory below the output directory, with a file for the last ``state`` of each worker."""
 MALFORMED = "malformed answer of run_output"
 SETUP = "Update the worker: ansible-playbook setup.yml"
 
@@ -115,7 +115,7 @@ def _collect(
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock file ``path``; yield False if another process holds it.
+    """Lock the file ``path`` during a with block; yield False if another process has locked it.
 
     Raises OutputError, OSError.
     """
@@ -140,9 +140,9 @@ def listed(answer: Mapping[str, Any]) -> list[object]:
 
 
 def write(store: OutputDirectory, files: list[object]) -> list[str]:
-    """Write files that run_output has returned; return an error for each with an invalid name.
+    """Write files that run_output has returned; return an error for each file that is skipped.
 
-    A file that is too large is an error, too. Raises OutputError.
+    Files with an invalid name and files that are too large are skipped. Raises OutputError.
     """
     refused = []
     for each in files:

@@ -124,7 +124,7 @@ class ActionModule(ActionBase):
             [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
         )
         if not api.get("storage_endpoint"):
-            # The local cloud gives workers its storage emulator, which the controller also uses.
+            # In the local cloud, the workers' environment names the storage emulator of the bucket.
             emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         settings, error = self._settings(api)
@@ -182,7 +182,7 @@ class ActionModule(ActionBase):
         yield from way_findings(ways, address, is_known, folded)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
-        """Check when the last passes of the watch ended, and whether a timer here starts passes."""
+        """Check the last passes of the watch, and whether a timer on this controller starts it."""
         if not fleet_state:
             return None
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""

@@ -48,8 +48,8 @@ class ActionModule(ActionBase):
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
-        # Relative to the directory in which the command was typed, not to the playbook's.
-        code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - takes ".." out as well
+        # A relative path starts at the current directory of ansible-playbook, not at the playbook.
+        code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - Path.absolute() keeps ".."
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
             tree, release = staged(str(code), options["code_paths"], follow=options["follow"])
@@ -134,7 +134,7 @@ class ActionModule(ActionBase):
                 ) from None
             errors.seek(0)
             complaint = explain(errors.read().decode(errors="replace"))
-        # rsync may notice the broken pipe before ssh's exit code; it then exits with RSYNC_STREAM.
+        # If ssh fails, rsync may notice the broken pipe first and exit with RSYNC_STREAM.
         if done.returncode == SSH_FAILED or (
             done.returncode == RSYNC_STREAM and complaint.startswith("ssh: ")
         ):
@@ -143,10 +143,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"rsync failed with exit code {done.returncode}: {complaint}")
 
     def _remote_shell(self, folder: Path) -> Path:
-        """Write a program that runs ssh like this host's connection, with its shared socket.
+        """Write a program that runs ssh with this host's connection options; return its path.
 
-        rsync passes a host name as the first argument; the program uses the address of the
-        connection instead.
+        The program also uses the control socket of the connection. rsync passes a host name as
+        the first argument; the program uses the address of the connection instead.
         """
         connection = self._connection
         ssh = connection._build_command(connection.get_option("ssh_executable"), "ssh")
@@ -166,7 +166,7 @@ class ActionModule(ActionBase):
         """Run the module on the worker, which installs and verifies the release.
 
         With ``by_leader``, the worker copies the release from its leader. ``mismatch`` in the
-        result means that the release is incomplete.
+        result means that the release could not be copied, or that files are missing or wrong.
         """
         arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
         arguments["from_leader"] = by_leader
@@ -239,7 +239,7 @@ def explain(complaint: str) -> str:
 
 
 def listing(tree: Path) -> str:
-    """Format the manifest in ``tree`` for a diff, as the module formats that of the worker."""
+    """Format the manifest of the code in ``tree`` for a diff with the worker's manifest."""
     entries = json.loads((tree / ".tpufleet-manifest.json").read_text(encoding="ascii"))
     return "".join(
         f"{ascii(path)[1:-1]} {kind} {digest[:12]}\n" for path, kind, digest in sorted(entries)

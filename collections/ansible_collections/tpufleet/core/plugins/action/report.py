@@ -81,7 +81,7 @@ class ActionModule(ActionBase):
         )
         if given["run"] and not views:
             raise AnsibleActionFail(
-                f"there is no run {given['run']}: ansible-playbook playbooks/status.yml shows them"
+                f"there is no run {given['run']}: ansible-playbook playbooks/status.yml lists runs"
             )
         fleet = str(api.get("project") or "the fleet")
         text = page(views, fleet, now)

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.requirements_lock: lock a user's requirements."""
+"""The action plugin of tpufleet.core.requirements_lock: lock a user's requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_again: stop a run and launch it from its record."""
+"""The action plugin of tpufleet.core.run_again: stop a run and launch it from its record."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ActionModule(ActionBase):
             return tpu_blocker(observed.tpu_state)
         log = WatchLog(Path(given["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
-        # Resuming a stopped run makes it wanted, even if this launch fails.
+        # The run's desired state becomes running, even if this launch fails.
         fields = {**record.wanted_again(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
@@ -113,12 +113,12 @@ class ActionModule(ActionBase):
 
 
 def tpu_blocker(tpu_state: str) -> str:
-    """Return why a run can't be restarted whose TPU is in a state other than READY."""
+    """Return why a run can't be restarted while its TPU is in a state other than READY."""
     if tpu_state == FOREIGN:
         why = state_text(RunState.NAME_TAKEN)
     else:
         why = cause_text(Cause.of(CauseCode.TPU_STATE, tpu_state=tpu_state))
-    return f"{why}. See what there is: ansible-playbook playbooks/status.yml"
+    return f"{why}. See the TPUs: ansible-playbook playbooks/status.yml"
 
 
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:

@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
             try:
                 bucket = Bucket.of(place, api)
                 return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except CloudError as error:  # the play continues with the workers' logs
+            except CloudError as error:  # not an error yet: the play still copies the logs
                 return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None

@@ -25,7 +25,7 @@ from ..plugin_utils.view.folded_stream import FoldedStream
 WAIT_SECONDS = 20
 """How long run_info on a worker waits for new lines before it returns."""
 GATHER_SECONDS = 1.0
-"""Pause between two calls of run_info on a worker, in which new lines gather."""
+"""Pause between two calls of run_info on a worker, so that each call returns several lines."""
 LOST_SECONDS = 120
 LOOK_SECONDS = 0.3
 
@@ -73,7 +73,7 @@ class ActionModule(ActionBase):
     def _heard(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run, its state as text and its new log lines, until it has ended here."""
+        """Yield the run, its state as text and its new log lines, until it ends on this worker."""
         run = options["run"]
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
@@ -143,7 +143,10 @@ def show(folder: Path, hosts: list[str]) -> None:
 
 
 def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
-    """Return the new complete lines of a fork's file. ``read``: the bytes read so far, by host."""
+    """Return what a fork has appended to its file since the last call, parsed from JSON lines.
+
+    ``read`` has the number of bytes that were read so far, by host; the function updates it.
+    """
     try:
         with file.open("rb") as stream:
             stream.seek(read[host])

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_judge: decide and record how a launch continues."""
+"""The action plugin of tpufleet.core.run_judge: decide and record how a launch continues."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, wanted=str(DesiredState.DONE), same_attempt=True)
         for run in verdict["running"]:
-            # Do not record a run that was wanted before: somebody may have stopped it since.
+            # Leave the record of a run that was wanted before: a user may have stopped it since.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, wanted=str(DesiredState.RUNNING), same_attempt=True)
         again = [run for run in verdict["again"] if run in launches]

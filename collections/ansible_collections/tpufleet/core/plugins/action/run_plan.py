@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_plan: plan launches from config, code and records."""
+"""The action plugin of tpufleet.core.run_plan: plan launches from config, code and records."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class ActionModule(ActionBase):
         task_vars: Mapping[str, Any],
         launches: list[LaunchSpec],
     ) -> list[Want]:
-        """Record the runs as wanted, in parallel, because each change in a bucket is a request."""
+        """Record the runs as wanted, in parallel, because each record may take HTTP requests."""
         store = self._store(options, task_vars)
 
         def one(launch: LaunchSpec) -> Want:
@@ -168,7 +168,11 @@ class ActionModule(ActionBase):
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec], Path | None]:
-        """Plan the runs that the command line requests; return the path of their config, too."""
+        """Plan the runs that the command line requests.
+
+        Returns the placement of each host's process, the launch of each run, and the path of the
+        config (None without one). Raises RunError.
+        """
         command = command_of(options["command"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
@@ -263,7 +267,7 @@ def read_lock(path: Path) -> bytes:
 def steps_to_compile(
     config: Path | None, launches: list[LaunchSpec], hostvars: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Return the trainer's arguments that compile each different step of the launches."""
+    """Return the trainer's arguments that compile each distinct training step of the launches."""
     names = ("tpu_generation", "tpu_accelerator_type", "tpu_topology")
     steps: list[list[str]] = []
     for launch in launches if config else ():

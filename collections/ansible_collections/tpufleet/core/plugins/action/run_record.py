@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_record: read and change run records."""
+"""The action plugin of tpufleet.core.run_record: read and change run records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read or change records, and read when the last passes of the watch ended if requested."""
+        """Read or change records; if requested, also read the last passes of the watch."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={

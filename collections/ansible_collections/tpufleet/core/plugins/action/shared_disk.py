@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.shared_disk: attach a data disk for writing or reading."""
+"""The action plugin of tpufleet.core.shared_disk: attach a data disk for writing or reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Use:
-    """One TPU that shares the disk. ``spec`` and ``disk`` are its settings in the fleet file."""
+    """One TPU that shares the disk, with its settings and the disk's from the fleet file."""
 
     node: Node
     spec: NodeSpec
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the disk, its TPUs and whether anything changed."""
+        """Attach or detach the disk; return its zone, its TPUs and whether anything changed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
@@ -132,13 +132,13 @@ def _uses(
     writer: str,
     project: str,
 ) -> list[Use]:
-    """Return the READY TPUs that share the disk, first the one that writes to it.
+    """Return the READY TPUs that share the disk; the first one writes to it.
 
     Args:
         fleet: the TPUs of the fleet file.
-        present: those of them that exist and belong to this fleet, by name.
+        present: the TPUs in ``fleet`` that exist and belong to this fleet, by name.
         name: the disk's name.
-        writer: the TPU that writes to it; empty: the first of the fleet file that has the disk.
+        writer: the TPU that writes to the disk; empty for the first in ``fleet`` with the disk.
         project: the project of the TPUs.
 
     Raises NotConfigured.
@@ -186,23 +186,24 @@ def _uses(
 def _check_strangers(nodes: Sequence[Node], uses: Sequence[Use], name: str) -> None:
     """Raise Different if a TPU has the disk attached but is not in ``uses``.
 
-    ``uses`` are the TPUs that share the disk by the fleet file.
+    ``uses`` are the READY TPUs that share the disk according to the fleet file.
     """
     sharing, zone = {use.node.key for use in uses}, uses[0].node.zone
     for node in nodes:
         has = any(disk.name == name for disk in node.data_disks)
         if has and node.zone == zone and node.key not in sharing:
             raise Different(
-                f"TPU {node.where} ({node.state}) has the disk {name}, too, but is not a READY TPU "
-                "of this fleet with it in data_disks. Detach it there: gcloud alpha compute tpus "
-                f"tpu-vm detach-disk {node.name} --zone={node.zone} --disk={name}"
+                f"TPU {node.where} ({node.state}) also has the disk {name} attached, but it is not "
+                "READY, not of this fleet, or does not list the disk in data_disks of fleet.yml. "
+                "Detach the disk from it: gcloud alpha compute tpus tpu-vm detach-disk "
+                f"{node.name} --zone={node.zone} --disk={name}"
             )
 
 
 def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None) -> None:
     """Raise Different if the writer is not the planned one, or an unplanned TPU shares the disk.
 
-    ``planned``: the keys of the planned TPUs, the writer first; None allows any.
+    ``planned`` has the ids of the planned TPUs, the writer first; None allows any TPUs.
     """
     if planned is None:
         return
@@ -210,7 +211,8 @@ def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None
     if others or [uses[0].node.key] != list(planned[:1]):
         raise Different(
             f"the TPUs that share the disk {name} have changed since you were asked "
-            f"({', '.join(others) or uses[0].node.where}). Nothing was detached: run it again"
+            f"({', '.join(others) or uses[0].node.where}). Nothing was detached. "
+            "Run the playbook again"
         )
 
 
@@ -231,14 +233,12 @@ def _words(
 ) -> str:
     """Return the text of the prompt, which tells the user what filling the disk does.
 
-    ``sharing`` are the TPUs that share the disk, first the one that writes to it, ``missing`` has
-    the disk if it must be created, and ``is_hyperdisk`` says what it is if it exists.
+    ``sharing`` has the TPUs that share the disk, the writer first. ``missing`` has the disk if it
+    must be created. ``is_hyperdisk`` says whether an existing disk is a Hyperdisk.
     """
     writer = sharing[0]
     names = ", ".join(node.name for node in sharing)
-    begin = (
-        f"creates {missing[0]['words']}" if missing else f"takes the disk {name} ({writer.zone})"
-    )
+    begin = f"creates {missing[0]['words']}" if missing else f"uses the disk {name} ({writer.zone})"
     is_final = is_hyperdisk or any(disk["type"].startswith("hyperdisk") for disk in missing)
     return (
         f"This {begin}, attaches it to worker 0 of {writer.name} for writing, formats it if it is "

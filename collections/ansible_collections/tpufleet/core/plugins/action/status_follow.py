@@ -23,7 +23,7 @@ from ..plugin_utils.runs.record import DesiredState
 PAUSE_S = 5.0
 """Seconds from the end of one status to the start of the next.
 
-Reading the status of many workers loads a small controller.
+The pause limits the load on a small controller with many workers.
 """
 LONGEST_S = 300.0
 """Time limit of one status, in seconds."""
@@ -62,7 +62,7 @@ class Status:
 
 @dataclass(frozen=True)
 class StatusCommand:
-    """The command of the current process, as a child that shows the status once.
+    """The current ansible-playbook command, run as a child process that shows the status once.
 
     Args:
         folder: a temporary directory for the command's output and log.
@@ -79,7 +79,7 @@ class StatusCommand:
         ends_at = time.monotonic() + LONGEST_S
 
         def why_stop() -> str:
-            return f"no end within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
+            return f"no status within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
 
         result.unlink(missing_ok=True)
         env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(self.folder / "logs")}
@@ -98,8 +98,9 @@ class StatusCommand:
 def is_over(status: Mapping[str, Any]) -> bool:
     """Return whether all runs in a ``status_json`` have ended.
 
-    A wanted run whose TPU is lost or new is on no worker, so ``wanted`` is checked as well; it is
-    None if the run records could not be read. A worker that did not answer may have an active run.
+    Returns False if a run is wanted, even if no worker has it because its TPU is lost or new.
+    Also returns False if the wanted runs are unknown, because their records could not be read, or
+    if a worker did not answer, because it may have an active run.
     """
     is_unknown = any("error" in each and "run" not in each for each in status["workers"])
     return status["wanted"] == [] and not is_unknown and all(map(has_ended, status["runs"]))

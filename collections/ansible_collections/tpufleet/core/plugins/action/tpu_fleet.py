@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.tpu_fleet: create or delete TPUs and report progress."""
+"""The action plugin of tpufleet.core.tpu_fleet: create or delete TPUs and report progress."""
 
 from __future__ import annotations
 
@@ -245,10 +245,11 @@ def _kept_line(node: Node) -> str:
 def _complete(
     spec: NodeSpec, given: Mapping[str, Any], key: str, existing: Node | None
 ) -> NodeSpec:
-    """Add the inventory's settings to a spec; labels and tags that it does not set stay unchanged.
+    """Add the inventory's settings to the spec of a TPU.
 
-    ``given`` has the module's options. ``key`` is the line ``user:public key`` for the metadata,
-    empty for none. ``existing`` is the TPU if it exists.
+    If the spec has no labels or no tags, those of the existing TPU are kept. ``given`` has the
+    module's options. ``key`` is the line ``user:public key`` for the metadata, empty for none.
+    ``existing`` is the TPU if it exists.
     """
     labels = existing.labels if existing and spec.labels is None else spec.labels or {}
     spec = replace(spec, labels={**labels, LABEL: given["fleet_name"]})

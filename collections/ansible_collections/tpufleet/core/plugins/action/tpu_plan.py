@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.tpu_plan: compare the fleet file with existing TPUs."""
+"""The action plugin of tpufleet.core.tpu_plan: compare the fleet file with existing TPUs."""
 
 from __future__ import annotations
 

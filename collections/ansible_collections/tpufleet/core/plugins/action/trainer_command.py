@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the launch of the command, its workers, and how to install what they need."""
+        """Return the launch of the trainer's command, its workers, and their setup command."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -91,7 +91,7 @@ class ActionModule(ActionBase):
         given = {name: options[name] for each in OPTIONS.values() for name in each}
         given["to"] = target
         words = overrides(options["set"])
-        # The attempt's number selects the ports. Two commands at the same time need different ones.
+        # The attempt's number selects the ports; commands at the same time need different ones.
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, given, words, env, placed, attempt)
         checked = LaunchSpec.from_json(planned.to_json())

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.watch: run one pass of the watch and report it."""
+"""The action plugin of tpufleet.core.watch: run one pass of the watch and report it."""
 
 from __future__ import annotations
 

@@ -57,15 +57,15 @@ options:
     env: [{name: TPUFLEET_CREDENTIALS_FILE}]
   compute_endpoint:
     description:
-      The address of the Compute Engine API, for firewall rules and disks. If empty, it is Google's,
-      or with O(endpoint) the path C(/compute/v1) of that address.
+      The address of the Compute Engine API, for firewall rules and disks. By default Google's
+      address; if O(endpoint) is set, the path C(/compute/v1) at that address.
     type: string
     default: ""
     env: [{name: TPUFLEET_COMPUTE_ENDPOINT}]
   storage_endpoint:
     description:
       The address of Cloud Storage. The environment variable STORAGE_EMULATOR_HOST takes precedence.
-      If empty, it is Google's, or with O(endpoint) there is no storage.
+      By default Google's address; none if O(endpoint) is set.
     type: string
     default: ""
     env: [{name: TPUFLEET_STORAGE_ENDPOINT}]
@@ -85,8 +85,8 @@ options:
     env: [{name: TPUFLEET_SSH_USER}]
   os_login:
     description:
-      - Workers allow users by OS Login, not by keys in their metadata. TPUs are created with
-        C(enable-oslogin) and without C(ssh-keys).
+      - Whether users log in by OS Login instead of with ssh keys in the TPUs' metadata. TPUs are
+        then created with C(enable-oslogin) and without C(ssh-keys).
       - O(ssh_user) is then the POSIX name that C(gcloud compute os-login describe-profile) shows.
         Add the public key with C(gcloud compute os-login ssh-keys add --key-file=KEY.pub). Becoming
         root needs the role C(roles/compute.osAdminLogin).
@@ -100,8 +100,8 @@ options:
     env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
   known_hosts_file:
     description:
-      - The fleet's own known_hosts file. The keys of a new TPU are read from its guest attributes
-        and stored there, under an alias of TPU id and worker number.
+      - The fleet's own known_hosts file. It gets the host keys of a new TPU from the TPU's guest
+        attributes, each under an alias made of TPU id and worker number.
     type: string
     default: ~/.config/tpufleet/known_hosts
     env: [{name: TPUFLEET_KNOWN_HOSTS_FILE}]

@@ -1,4 +1,4 @@
-"""The options that describe a TPU, of modules that create TPUs."""
+"""The options that describe a TPU, for modules that create TPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ options:
     elements: dict
     suboptions:
       name:
-        description: A disk of the same project and zone, or the API's full path of one.
+        description: The name of a disk in the TPU's project and zone, or the disk's full path in
+          the API.
         type: str
         required: true
       mode:

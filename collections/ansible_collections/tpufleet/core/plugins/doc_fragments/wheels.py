@@ -13,8 +13,8 @@ options:
     type: str
     required: true
   leader_only:
-    description: Whether to do nothing on workers that have a leader to copy from, so that the
-      leader finishes first.
+    description: Whether to do nothing on workers that copy from a leader. Set it in a first task,
+      so that the leaders finish before the others copy.
     type: bool
     default: false
   source:

@@ -101,7 +101,7 @@ def output_of(*words: str) -> str:
 def inspect(name: str, device: str) -> Seen:
     """Return what is on the disk, without changing it. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
-    if probe.returncode not in (0, 2):  # blkid: 2: no signature; 8: several ones
+    if probe.returncode not in (0, 2):  # exit code 2: no signature; 8: several
         cause = probe.stderr.strip() or "several signatures"
         raise UnusableDiskError(
             f"blkid cannot identify what {device} holds ({cause}). Use another disk"
@@ -163,7 +163,7 @@ def main() -> None:
     except UnusableDiskError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        what = error.filename or module.params["name"]  # an error of read() has no filename
+        what = error.filename or module.params["name"]  # errors of read() have no filename
         module.fail_json(msg=f"{what}: {error.strerror}")
     module.exit_json(**result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: doctor
-short_description: Check everything that a fleet needs from the controller
+short_description: Check, from the controller, everything that a fleet needs
 description:
   - Checks versions, programs, credentials, the clock, the project, the API, zones, quota, the
     bucket, the fleet file, the ssh key and the connections to the workers. A failed check does not

@@ -13,8 +13,9 @@ description:
     user and with a time limit. Its result is stored in a file beside the environment. The proof
     runs once, and again if O(proof) changes. It does not run while a process holds a device.
   - The TPU's leader downloads what the lock file pins and installs the environment. The other
-    workers copy the environment if their interpreter is the same one; otherwise they copy the
-    downloads and install it from them. Every installation checks the lock file's hashes.
+    workers copy the environment if they have the same interpreter; otherwise they copy the
+    downloads and install the environment from these. Every installation checks the lock file's
+    hashes.
   - Environments that no process and no active run uses are removed, except the newest O(keep).
 extends_documentation_fragment: [tpufleet.core.wheels]
 options:
@@ -147,11 +148,11 @@ from ..module_utils.worker.wheels import (
     wheels_folder,
 )
 
-ALONE = "This worker downloaded by itself"
+ALONE = "This worker downloaded the packages itself"
 
 
 def read_proof(path: Path, name: str) -> dict | None:
-    """Return the stored result of an earlier proof of this name; None if there is none."""
+    """Return the stored result of an earlier proof with this name; None without one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if found.get("proof") == name else None
@@ -183,7 +184,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {ALONE}"
         except OtherPythonError:
-            is_other_python = True  # the leader's downloads may still fit
+            is_other_python = True  # but the downloads of the leader may fit
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning
@@ -218,7 +219,7 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
 
 
 def cache_of(options: dict) -> Path:
-    """Return the directory of downloads, which a leader serves to the other workers."""
+    """Return the directory of downloads, which the other workers can copy from the leader."""
     return Path(options["root"]) / "cache"
 
 

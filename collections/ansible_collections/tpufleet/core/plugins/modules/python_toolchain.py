@@ -121,7 +121,7 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
         try:
             copy_from_leader(wheels)
         except FromLeaderError as error:
-            warning = f"{error}. This worker downloaded by itself"
+            warning = f"{error}. This worker downloaded uv itself"
     if home.exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -163,9 +163,9 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
     if mirror:
         environment["UV_PYTHON_INSTALL_MIRROR"] = mirror
     hint = (
-        f"The system's Python is too old and {mirror or 'the default URL'} has no other. Set "
-        "python_mirror to a URL that this worker can reach, then run: "
-        "ansible-playbook setup.yml --tags python"
+        "The system's Python is too old, and no newer one could be downloaded from "
+        f"{mirror or 'the default URL'}. Set python_mirror to a URL that this worker can reach, "
+        "then run: ansible-playbook setup.yml --tags python"
     )
     try:
         run(

@@ -151,8 +151,8 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
     """
     if last:
         link_all(last, target)
-    # --modify-window=-1 compares times in nanoseconds. A file that rsync takes for
-    # unchanged gets the leader's mode in place, in both releases that share it.
+    # --modify-window=-1 compares times in nanoseconds. If only the mode of a file differs, rsync
+    # changes it in place, so it changes in both releases that share the file.
     pull("releases", name, target, options=["--modify-window=-1"], seconds=600, folder=folder)
 
 
@@ -181,7 +181,7 @@ def bring(
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
-        if not path.exists() or proven(path, name):  # another controller may be done
+        if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source, last)
         prune(releases, kept, {name, *used(paths)})
 
@@ -215,14 +215,14 @@ def main() -> None:
     name = module.params["release"]
     if not name or not module.params["incoming"]:
         module.fail_json(
-            msg="release: call it as tpufleet.core.release, so that its part on the controller runs"
+            msg="release: call it as tpufleet.core.release, so that its action plugin runs"
         )
     paths = WorkerPaths(Path(module.params["root"]))
     path, link = paths.release(name), paths.root / module.params["link"]
     last = linked_release(link, path.parent)
     result = {"release": name, "path": str(path), "changed": False}
     try:
-        problems = proven(path, name) if path.exists() else ["it is not there"]
+        problems = proven(path, name) if path.exists() else ["it is not on this worker"]
         is_linked = last is not None and last.name == name
         result["changed"] = bool(problems) or not is_linked
         if problems and module._diff:

@@ -30,8 +30,8 @@ options:
     type: int
     default: 0
   finished_attempt:
-    description: The launch counts as done if the file beside the checkpoints that marks a run as
-      done names this attempt. V(0) to ignore that file.
+    description: The launch counts as done if the done marker C(tpufleet-done.json) beside its
+      checkpoints names this attempt. V(0) to ignore the marker.
     type: int
     default: 0
   env:
@@ -204,7 +204,7 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         )
     is_preemptible = params["preemptible"]
     found = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
-    if not check:  # a dry run copies no release and no image
+    if not check:  # check mode installs no release and no image
         found += filter(None, (release_problem(process, paths), image_problem(process, paths)))
     if found:
         raise RunError("; ".join(found))
@@ -219,7 +219,7 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # else start() fails: Type=exec, systemd.service(5)
+        unit = {"ActiveState": "active"}  # systemctl start has waited for this (Type=exec)
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,

@@ -102,7 +102,7 @@ POLL_SECONDS = 0.5
 
 
 def settled(seen: dict, until: str) -> bool:
-    """Return whether a run has reached the option ``until``, or has no process here.
+    """Return whether a run has reached the option ``until``, or is not active on this worker.
 
     ``seen`` is the observed state of the run.
     """

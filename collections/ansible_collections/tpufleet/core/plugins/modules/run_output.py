@@ -85,9 +85,9 @@ from ..module_utils.worker.run import RunError, check_name
 
 
 class Collection:
-    """The files that the module returns, of at most ``max_bytes``, and what is stored before them.
+    """The files that the module returns, collected run by run, up to ``max_bytes``.
 
-    ``state`` is the module's option of this name.
+    ``state`` is the module's option of this name, which says what is stored already.
     """
 
     def __init__(self, state: dict, max_bytes: int) -> None:

@@ -158,7 +158,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
 
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
-    """Set the effective user and group to those of ``uid``, and restore them at the end."""
+    """Act as the user and group ``uid`` during a with block, if this process runs as root."""
     before = os.geteuid(), os.getegid(), os.getgroups()
     if before[0] == 0 != uid:
         os.setgroups([])

@@ -37,7 +37,7 @@ options:
   set:
     description:
       - Settings C(key=value) that override those of the config, as a list or in one line. They
-        replace C({set}) in O(command), and are an error if it has no C({set}).
+        replace C({set}) in O(command); it is an error if O(command) has no C({set}).
     type: raw
     default: []
   project:

@@ -20,7 +20,7 @@ attributes:
     description: Changes nothing, and returns what would change.
     support: full
   diff_mode:
-    description: Shows nothing in addition.
+    description: Shows no differences.
     support: none
 options:
   api:

@@ -34,7 +34,8 @@ options:
     default: 1
   command:
     description: The command that computes the sum, as a list of words. The variable
-      C(TPUFLEET_PROOF) gives it the coordinator and this worker's index.
+      C(TPUFLEET_PROOF) has the coordinator, the number of workers, this worker's index and the
+      time limit, as JSON.
     type: list
     elements: str
     required: true
@@ -136,8 +137,9 @@ def main() -> None:
         )
     if answer["sum"] != answer["devices"] or answer["devices"] < options["devices"]:
         module.fail_json(
-            msg=f"the slice has {answer['devices']} devices with the sum {answer['sum']:.0f}, "
-            f"{options['devices']} are expected. Recreate the TPU: "
+            msg=f"the slice has {answer['devices']} devices, which computed the sum "
+            f"{answer['sum']:.0f}; expected at least {options['devices']} devices and a sum equal "
+            "to their number. Recreate the TPU: "
             "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
         )
     module.exit_json(changed=False, devices=answer["devices"])

@@ -42,7 +42,7 @@ EXAMPLES = r"""
   become: true
   register: found
 
-- name: End them
+- name: End the processes
   tpufleet.core.stray:
     device_glob: /dev/accel*
     end: "{{ found.strays | map(attribute='id') }}"

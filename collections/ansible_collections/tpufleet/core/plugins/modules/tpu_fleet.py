@@ -27,8 +27,8 @@ options:
   fleet:
     description:
       - The desired TPUs, the variable C(tpu_fleet). Each has C(name), C(zone) or C(zones) (tried in
-        this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3) of
-        V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(reserved), C(network),
+        this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3) makes
+        V(sweep-0) to V(sweep-2) from V(sweep)), C(spot), C(preemptible), C(reserved), C(network),
         C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot), C(data_disks)
         (names, or each with C(name), C(mode), and C(size_gb) and C(type) to create it),
         C(idle_delete_after) (a duration such as V(2h); C(watch.yml) deletes a TPU that had no run
@@ -40,9 +40,9 @@ options:
     required: true
   only:
     description:
-      - Act only on the TPU of this name, or C(name_zone) if several zones have one. A TPU to delete
-        need not be in the fleet. An empty name is an error, so that a script with an unset variable
-        does not act on all TPUs.
+      - Act only on the TPU of this name, or C(name_zone) if several zones have such a TPU. A TPU
+        to delete need not be in the fleet. An empty name is an error, so that a script with an
+        unset variable does not act on all TPUs.
     type: str
   zone:
     description: For deletion, the zone of the TPU if several zones have one of this name.

@@ -89,8 +89,8 @@ options:
     type: bool
     default: false
   timeout:
-    description: The time limit for all steps together, in seconds. The queued resource stays in the
-      queue after it.
+    description: The time limit for all steps together, in seconds. A queued resource that is still
+      waiting then stays in the queue.
     type: int
     default: 1800
   accelerator_type:

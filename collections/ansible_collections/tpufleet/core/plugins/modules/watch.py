@@ -66,7 +66,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Do the next thing for each run
+- name: Decide about each run and act
   tpufleet.core.watch:
     fleet_state: "{{ fleet_state }}"
     answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
