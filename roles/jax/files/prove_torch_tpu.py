@@ -1,4 +1,4 @@
-"""Prove that TorchTPU computes on each chip, one after the other: a process holds one chip."""
+"""Prove that TorchTPU computes on each chip. Each chip has its own process, one at a time."""
 
 import json
 import os
@@ -9,7 +9,7 @@ SIDE = 128
 
 
 def compute(chip):
-    """Compute on the chip with this number. Exits on a wrong result."""
+    """Multiply matrices on the chip with this number; exit with an error if the result is wrong."""
     os.environ["TPU_VISIBLE_CHIPS"] = str(chip)
     os.environ["TPU_PROCESS_BOUNDS"] = os.environ["TPU_CHIPS_PER_PROCESS_BOUNDS"] = "1,1,1"
     import torch

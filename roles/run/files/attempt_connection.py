@@ -10,7 +10,7 @@ import hmac
 import json
 import socket
 
-LOST_SECONDS = 30  # a peer that has been silent for so long is gone (tcp(7), TCP_USER_TIMEOUT)
+LOST_SECONDS = 30  # after this time without an answer a worker is gone (tcp(7))
 MAX_LINE_BYTES = 4096
 
 
@@ -57,7 +57,7 @@ class Connection:
     def seal_with(self, key, is_server):
         """Seal and verify all further messages with ``key``.
 
-        A seal includes the number of the message and its sender, so no message can be repeated.
+        A seal also covers the number and the sender of a message, so messages can't be replayed.
         ``is_server`` says that this worker is worker 0.
         """
         self._key, self._side = key, b"server" if is_server else b"client"
@@ -93,7 +93,7 @@ class Connection:
         return None if not data or too_long else lines
 
     def _open(self, line):
-        """Verify the seal of a line, then parse its message; return None if either fails."""
+        """Verify the seal of a line, then parse its message; return None if either is invalid."""
         seal, _, text = line.partition(b" ")
         side = b"client" if self._side == b"server" else b"server"
         number, self._received = b"%d" % self._received, self._received + 1

@@ -30,7 +30,7 @@ COMPARED = ("run", "attempt", "release", "environment")
 
 
 class RendezvousError(Exception):
-    """The attempt does not start. The message is one line: which workers are missing, or differ."""
+    """The attempt does not start. The message names the workers that are missing or differ."""
 
     reason = "rendezvous_failed"
 
@@ -49,7 +49,8 @@ class Rendezvous:
 
     ``spec`` is the launch, ``environment`` the id of this worker's Python environment, ``token``
     the secret of the attempt. ``report`` is called with the names of the workers that are missing.
-    ``shared_seconds`` is how long to look for the file in the checkpoint directory.
+    ``shared_seconds`` is how long to look for the file that worker 0 writes to the checkpoint
+    directory.
     """
 
     def __init__(self, spec, process_id, environment, token, report, shared_seconds=SHARED_SECONDS):
@@ -63,7 +64,7 @@ class Rendezvous:
             "release": spec.release,
             "environment": environment,
         }
-        # All workers see the same bucket; for a directory this has to be checked.
+        # A directory may differ between workers, so it is checked. A bucket never differs.
         is_local = "://" not in spec.checkpoints and not spec.volatile_checkpoints
         self.checkpoints = spec.checkpoints if is_local else ""
         self.shared_seconds = shared_seconds
@@ -78,7 +79,8 @@ class Rendezvous:
     def gather(self):
         """Wait for the other workers, then tell all of them to begin; return their connections.
 
-        If one is missing or differs, tell all that the attempt fails, and raise RendezvousError.
+        If a worker is missing or differs, tell all that the attempt fails, and raise
+        RendezvousError.
         """
         family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -141,7 +143,7 @@ class Rendezvous:
 
     @staticmethod
     def surplus_or_late(unverified):
-        """Return the unverified connections to close: too slow ones, and the oldest of too many."""
+        """Return the unverified connections to close: late ones, and the oldest above the limit."""
         now, surplus = time.monotonic(), len(unverified) + 1 - MAX_UNVERIFIED
         return [
             stranger
@@ -181,8 +183,8 @@ class Rendezvous:
     def verify(self, stranger, line, nonce, arrived):
         """Check the first line of an unverified connection; return False if it is invalid.
 
-        It must be sealed with the token and the nonce. Raises RendezvousError if it is from a
-        worker with another run, attempt, release or environment.
+        The line must be sealed with the token and the nonce. Raises RendezvousError if the worker
+        that sent it has another run, attempt, release or environment.
         """
         seal, _, text = line.partition(b" ")
         if not hmac.compare_digest(seal, mac(self.key, b"hello", nonce, text)):
@@ -194,7 +196,7 @@ class Rendezvous:
             return False
         stranger.name = self.name(number)
         stranger.seal_with(mac(self.key, b"session", nonce, theirs.encode()), is_server=True)
-        arrived[number] = stranger  # an earlier connection is closed when it sends again
+        arrived[number] = stranger  # its earlier connection, if any, is closed later
         stranger.send({"welcome": True})
         for what in COMPARED:
             if same.get(what) != self.same[what]:
@@ -281,7 +283,7 @@ class Rendezvous:
             if self.introduce(leader):
                 return [leader]
             leader.close()
-            why = "it closed the connection"
+            why = "connection closed"
             time.sleep(0.2)
         raise RendezvousError(
             "{} ({}:{}) did not arrive: {}".format(self.name(0), *self.address, why)
@@ -293,7 +295,7 @@ class Rendezvous:
         ``leader`` is the connection to worker 0. Returns False if worker 0 is gone or does not know
         the token. Raises RendezvousError if worker 0 says that the attempt fails.
         """
-        # Wait longer than worker 0 does, to receive its list of missing workers.
+        # Wait longer than worker 0 waits, because it then sends the list of missing workers.
         until = self.until + self.shared_seconds + 20
         if not self.wait_for(leader, until):
             return False
@@ -334,7 +336,7 @@ class Rendezvous:
     def finds(self, leader, path, digest):
         """Return whether this worker sees the file that worker 0 wrote to the checkpoint directory.
 
-        Looks for it again for ``shared_seconds``, because a network file system may show it late.
+        Retries for ``shared_seconds``, because a network file system may show the file late.
         Returns False at once if worker 0 (``leader``) sends something. ``path`` is the file,
         ``digest`` the SHA-256 digest of its content.
         """

@@ -35,7 +35,7 @@ def run(words):
     """Run a module or script as the main program; ``words`` are the arguments of this program."""
     is_module = words[0] == "-m"
     sys.argv = words[1:] if is_module else words
-    # Python puts this file's directory first, unless it was started with -I or -P.
+    # Without -I or -P, Python has put the directory of this file first in sys.path.
     if Path(sys.path[0]) == Path(__file__).parent:
         sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).resolve().parent)
     if is_module:

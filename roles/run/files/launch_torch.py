@@ -1,4 +1,4 @@
-"""Starts several processes (ranks) of a PyTorch trainer on one worker, in place of torchrun.
+"""Start several processes (ranks) of a PyTorch trainer on one worker, in place of torchrun.
 
 If its processes fail, torchrun exits with 1 whatever their exit codes are, so a trainer that has
 saved after SIGTERM would count as crashed. Python 3.9, standard library.
@@ -32,7 +32,7 @@ class Place(NamedTuple):
         workers = int(environ["TPUFLEET_NUM_PROCESSES"])
         worker = int(environ["TPUFLEET_PROCESS_ID"])
         if not host or not 0 <= worker < workers:
-            raise ValueError("no worker of the run")
+            raise ValueError("not a worker of the run")
         return cls(host.strip("[]"), int(port), workers, worker)
 
 
@@ -61,8 +61,8 @@ def torch_variables(place, local, count, environ):
 class Ranks:
     """The ranks of this worker: child processes in the process group of this process.
 
-    systemd and the program ``attempt`` send SIGTERM to the whole group, so this process only notes
-    it: a second SIGTERM would interrupt the ranks while they save.
+    systemd and the program ``attempt`` send SIGTERM to the whole group. So this process does not
+    forward it: a second SIGTERM would interrupt the ranks while they save.
 
     ``command`` is the trainer's command, ``environments`` has the variables of each rank.
     """
@@ -82,9 +82,10 @@ class Ranks:
             )
 
     def wait(self):
-        """Wait for all ranks; return the exit code, or end by the signal of the first failure."""
+        """Wait for all ranks and return the result of ``exit_code``."""
         if signal.sigpending() & _STOP:
-            # It has not reached the ranks that were started later, and nothing is trained yet.
+            # The signal came before all ranks had started, so not all have received it. Kill them;
+            # nothing is trained yet.
             self.send(signal.SIGKILL)
             return SAVED
         while self.running:
@@ -127,14 +128,15 @@ class Ranks:
             self.send(signal.SIGKILL)
 
     def send(self, number):
-        """Send a signal to all ranks that run."""
+        """Send a signal to all ranks that are still running."""
         for rank in self.running.values():
             rank.send_signal(number)
 
     def exit_code(self):
-        """Return the exit code of the first failed rank, else the one that all ranks exited with.
+        """Return the exit code of the first rank that failed, otherwise the common exit code.
 
-        If a signal ended the first failed rank, end this process by the same signal.
+        Returns 1 if only some ranks have saved. If a signal ended the first rank that failed, ends
+        this process by the same signal.
         """
         if self.first_failed is not None:
             code = self.codes[self.first_failed]
@@ -153,7 +155,7 @@ class Ranks:
 
 
 def accept_signals():
-    """Unblock the signals that this launcher blocks, in a child that has inherited the mask."""
+    """Unblock, in a new rank, the signals that this launcher blocks."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP | {signal.SIGCHLD})
 
 

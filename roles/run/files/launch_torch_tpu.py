@@ -13,7 +13,7 @@ from worker.bucket_objects import ask
 
 ATTRIBUTES = "http://169.254.169.254/computeMetadata/v1/instance/attributes/"
 SECONDS = 10
-BASE_PORT = 8070  # TorchTPU's default for the first chip; each further chip has the next port
+BASE_PORT = 8070  # TorchTPU's default for the first chip; the next chips have the next ports
 _BOUNDS = re.compile(r"^(CHIPS_PER_HOST_BOUNDS|HOST_BOUNDS): '(\d+),(\d+),(\d+)'$", re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ def torch_tpu_variables(place, count, attributes=ATTRIBUTES):
 def addresses(endpoints):
     """Return the workers' addresses from the attribute ``worker-network-endpoints``, in order.
 
-    Raises ValueError for anything else.
+    Raises ValueError if an entry has no IPv4 address.
     """
     found = [each.rpartition(":")[2] for each in endpoints.strip().split(",")]
     return [str(ipaddress.IPv4Address(each)) for each in found]

@@ -1,4 +1,4 @@
-"""How trainers end after another has ended, for `attempt` and `tpufleet_launch`.
+"""How `attempt` and `tpufleet_launch` end the other trainers after one trainer has ended.
 
 Python 3.9, standard library.
 """
@@ -7,12 +7,12 @@ import os
 import signal
 import time
 
-CRASH_GRACE = 20  # seconds that the others may take to exit after one has crashed
-EXIT_GRACE = 15  # seconds to wait until the others exit by themselves after one has saved
+CRASH_GRACE = 20  # seconds until the others are killed after one has crashed
+EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and exited
 
 
 def die_of(number):
-    """End this process by a trainer's signal, which systemd then reports, without a core dump."""
+    """End this process by the signal that ended its trainer, without a core dump."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -166,7 +166,7 @@ def test_fetch_fails_at_its_end_without_the_output_of_the_runs_worker(
         return
     assert done.returncode != 0
     assert "output not copied: pod-w0: " in flat(done)
-    assert "run killed: the copy lacks new output: pod-w0: " in flat(done)
+    assert "run killed: new output is missing in the copy: pod-w0: " in flat(done)
     assert (tmp_path / "to/2/0/log").exists()
 
 
