@@ -50,8 +50,8 @@ options:
       - V(detached) detaches the disk from all its TPUs.
       - V(writable) creates a missing disk that has a C(size_gb), and attaches it to worker 0 of
         O(tpu) for writing. No other TPU may have it.
-      - V(shared) attaches the disk read-only to all workers of all its TPUs. A Hyperdisk gets the access
-        mode C(READ_ONLY_MANY), which can't be undone.
+      - V(shared) attaches the disk read-only to all workers of all its TPUs. A Hyperdisk gets the
+        access mode C(READ_ONLY_MANY), which can't be undone.
     type: str
     choices: [detached, writable, shared]
     default: shared
