@@ -1,7 +1,7 @@
 """The action plugin of tpufleet.core.doctor.
 
-It evaluates the inventory's variables itself, so an invalid variable is a finding and does not
-abort the other checks.
+It evaluates the inventory's variables itself, so an invalid variable is reported as a finding and
+does not abort the other checks.
 """
 
 from __future__ import annotations

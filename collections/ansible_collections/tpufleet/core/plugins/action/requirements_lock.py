@@ -32,7 +32,7 @@ _SPEC = {
 
 
 class ActionModule(ActionBase):
-    """Creates a lock file, unless one of the same requirements exists."""
+    """Creates a lock file, or updates it if its requirements have changed."""
 
     _supports_check_mode = True
     _requires_connection = False

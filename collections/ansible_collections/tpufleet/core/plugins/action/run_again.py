@@ -124,8 +124,8 @@ def tpu_blocker(tpu_state: str) -> str:
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
     """Return why a run must not be restarted; empty if it may be restarted.
 
-    ``wanted`` is the run's desired state. A timer must not resume a run that somebody stopped,
-    unless ``even_if_stopped``, and a run that is done stays done.
+    ``wanted`` is the run's desired state. A run that somebody stopped is not restarted, so that a
+    timer does not resume it, unless ``even_if_stopped``. A run that is done is never restarted.
     """
     if wanted == DesiredState.DONE:
         return (
@@ -135,6 +135,6 @@ def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> st
     if wanted == DesiredState.RUNNING or even_if_stopped:
         return ""
     return (
-        f"run {run}: not restarted, somebody stopped it. Resume it as it was: "
+        f"run {run}: not restarted, somebody stopped it. Resume it with the same settings: "
         f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
     )
