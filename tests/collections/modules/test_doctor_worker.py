@@ -83,6 +83,8 @@ def test_little_memory_names_the_process_that_has_the_most(machine):
 
 
 def test_little_memory_without_readable_processes_proposes_to_kill_nothing(machine):
+    for file in machine.proc.glob("[0-9]*/statm"):
+        file.unlink()
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
     found = memory_finding(machine)
     assert found.state == "problem"
