@@ -30,6 +30,10 @@ class DemoError(Exception):
     """Error: a step of the demo failed; the message says what failed."""
 
 
+class CommandError(Exception):
+    """A command failed; the message has its exit code."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """The run's progress, from the heartbeat of worker 0."""
@@ -96,15 +100,18 @@ def stream(title: str, command: Sequence[str]) -> None:
     """Print ``title``, run a command and print its output; raise DemoError if it fails."""
     print(f"  $ {title}", flush=True)
     now = Waiting("python to start")
-    for line in output_lines(command, now):
-        if line.startswith("exit code"):
-            raise DemoError(f"{title} failed ({line}): {now.what}. Fix it, then run: make demo")
-        print(f"    {line}", flush=True)
-        now.what = line.strip()
+    try:
+        for line in output_lines(command, now):
+            print(f"    {line}", flush=True)
+            now.what = line.strip()
+    except CommandError as error:
+        raise DemoError(
+            f"{title} failed ({error}): {now.what}. Fix it, then run: make demo"
+        ) from None
 
 
 def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
-    """Run a command and yield its output lines; yield ``exit code N`` at the end if it fails.
+    """Run a command and yield its output lines. Raises CommandError at the end if it fails.
 
     While the command is silent, prints ``now.what`` and the time since the last line.
     """
@@ -144,7 +151,7 @@ def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
             process.terminate()
         code = process.wait()
     if code:
-        yield f"exit code {code}"
+        raise CommandError(f"exit code {code}")
 
 
 def find_workers() -> tuple[list[str], dict[str, str]]:
@@ -183,19 +190,22 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
     )
     now = Progress(0, 0, None, None)
     seen = -1
-    for line in output_lines([*ssh, f"sudo sh -c {shlex.quote(poll)}"], Waiting("the next step")):
-        now = parse_heartbeat(line) or now
-        if now.loss is not None and now.step != seen:
-            seen = now.step
-            print(
-                f"    step {now.step}/{now.steps}  loss {now.loss:.3f}  "
-                f"{now.tokens_per_second or 0:,.0f} tokens/s",
-                flush=True,
-            )
-        if line.startswith("exit code"):
-            raise DemoError(
-                f"the connection to worker 0 failed ({line}). To try again, run: make demo"
-            )
+    try:
+        for line in output_lines(
+            [*ssh, f"sudo sh -c {shlex.quote(poll)}"], Waiting("the next step")
+        ):
+            now = parse_heartbeat(line) or now
+            if now.loss is not None and now.step != seen:
+                seen = now.step
+                print(
+                    f"    step {now.step}/{now.steps}  loss {now.loss:.3f}  "
+                    f"{now.tokens_per_second or 0:,.0f} tokens/s",
+                    flush=True,
+                )
+    except CommandError as error:
+        raise DemoError(
+            f"the connection to worker 0 failed ({error}). To try again, run: make demo"
+        ) from None
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(

@@ -302,10 +302,11 @@ class Disks:
             if users := self._attached.users(name):
                 raise in_use(name, ", ".join(self._name(node) for node in users))
             self._table.remove(disk.uid)
+            operation = self._begin("delete", call, disk)
             # Delete the content in the same transaction, so that a new disk of the same name cannot
-            # get it.
+            # get it; but after _begin, which raises if a fault makes the operation fail.
             self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
-            return self._begin("delete", call, disk)
+            return operation
 
     def _begin(self, verb: str, call: Call, disk: Resource) -> Mapping[str, Any]:
         method = f"disks.{verb}"

@@ -13,8 +13,13 @@ def test_output_lines_arrive_as_they_are_printed():
     assert output("print('one'); print('two')") == ["one", "two"]
 
 
-def test_a_failing_commands_last_line_is_its_exit_code():
-    assert output("print('one'); raise SystemExit(3)") == ["one", "exit code 3"]
+def test_a_failing_command_raises_its_exit_code():
+    with pytest.raises(demo.CommandError, match="exit code 3"):
+        output("raise SystemExit(3)")
+
+
+def test_a_line_that_looks_like_an_exit_code_is_output():
+    assert output("print('exit code 3')") == ["exit code 3"]
 
 
 def test_a_silent_command_shows_what_it_waits_for(capsys, monkeypatch):

@@ -169,6 +169,17 @@ def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, comp
     assert SOURCE in wait_for(failure)["failedData"]["error"]["message"]
 
 
+def test_a_deletion_that_fails_leaves_the_disk_its_content(local_api, compute):
+    made(compute)
+    failing = {"method": "compute.disks.delete", "code": "INTERNAL", "times": 1, "zone": ZONE}
+    local_api.call("POST", "/_localcloud/faults", {"outcomes": [failing]})
+
+    assert "error" in compute.done("DELETE", f"{DISKS}/data")
+
+    assert compute.get(f"{DISKS}/data")["name"] == "data"
+    assert local_api.machines.forgotten == []
+
+
 def test_a_new_disk_has_no_content_of_a_deleted_one_of_its_name(local_api, compute):
     made(compute)
     assert local_api.machines.forgotten == []
