@@ -38,7 +38,8 @@ def main(checkpoints: Path) -> int:
         optimizer.step()
         step += 1
         print(f"step {step}", flush=True)
-        # All processes must exit after the same step: otherwise a collective would wait forever.
+        # All processes must exit after the same step. Otherwise, those that continue would wait
+        # forever for the others in all_reduce.
         stop = torch.tensor(int(asked_to_stop.is_set()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
         if stop.item():

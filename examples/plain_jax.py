@@ -1,4 +1,4 @@
-"""A JAX trainer without options for a coordinator. It saves on SIGTERM and resumes.
+"""A JAX trainer that needs no coordinator address. It saves on SIGTERM and resumes.
 
 Usage: tpufleet_launch jax -- python plain_jax.py CHECKPOINTS
 
@@ -26,10 +26,11 @@ def main(checkpoints: Path) -> int:
     step = int(newest.read_text()) if newest.exists() else 0
     print(f"{jax.process_count()} processes, from step {step}", flush=True)
     while True:
-        time.sleep(0.1)  # here a trainer computes
+        time.sleep(0.1)  # stands for the computation of a step
         step += 1
         print(f"step {step}", flush=True)
-        # All processes must exit after the same step: otherwise a collective would wait forever.
+        # All processes must exit after the same step. Otherwise, those that continue would wait
+        # forever for the others in process_allgather.
         if process_allgather(jnp.array(asked_to_stop.is_set())).any():
             if jax.process_index() == 0:
                 checkpoints.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,8 @@
 Usage: tpufleet_launch xla -- python xla_gpt.py train TEXT CHECKPOINTS [--start FILE]
        tpufleet_launch xla -- python xla_gpt.py complete PROMPT CHECKPOINTS
 
-CHECKPOINTS is a directory or gs://BUCKET/PREFIX, for which the package gcsfs must be installed. To
-complete, it is that of the run that trained, such as gs://BUCKET/checkpoints/RUN.
+CHECKPOINTS is a directory or gs://BUCKET/PREFIX, for which the package gcsfs must be installed.
+``complete`` needs the CHECKPOINTS of the run that trained, such as gs://BUCKET/checkpoints/RUN.
 --start begins with the weights of a checkpoint and trains the output layer only, as in finetuning.
 """
 
@@ -25,16 +25,16 @@ import torch_xla.runtime as xr
 from torch import nn
 
 CONTEXT, WIDTH, LAYERS, BATCH, STEPS = 64, 64, 2, 16, 100_000
-EVERY = 10  # steps between looks at SIGTERM; each also prints a line
+EVERY = 10  # steps between checks for SIGTERM and between log lines
 SAVE_EVERY = 20 * EVERY
 SAVED = 75
 asked_to_stop = []
-# At module level, because torch_xla.launch imports this file in the process of each chip.
+# Set the handler at module level: torch_xla.launch imports this file in the process of each chip.
 signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.append(True))
 
 
 class GPT(nn.Module):
-    """Logits of the next byte at each position."""
+    """A transformer that returns the logits of the next byte at each position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(WIDTH, 256)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """(batch, CONTEXT) bytes to (batch, CONTEXT, 256)."""
+        """Return logits (batch, CONTEXT, 256) for bytes (batch, CONTEXT)."""
         mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=text.device)
         x = self.tokens(text) + self.places.weight
         return self.head(self.layers(x, mask, is_causal=True))
@@ -61,13 +61,13 @@ def newest(checkpoints: str) -> tuple[int, str]:
 
 
 def load(path: str) -> dict:
-    """Read a checkpoint to the CPU."""
+    """Read a checkpoint into CPU memory."""
     with fsspec.open(path, "rb") as file:
         return torch.load(file, map_location="cpu")
 
 
 def save(checkpoints: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint whose name appears only when it is complete, as objects in buckets do."""
+    """Write a checkpoint atomically: as a file that is renamed at the end, or as a bucket object."""
     files, root = fsspec.core.url_to_fs(checkpoints)
     files.makedirs(root, exist_ok=True)
     name = f"{root}/step-{step}.pt"
@@ -80,7 +80,7 @@ def save(checkpoints: str, step: int, model: nn.Module, optimizer: torch.optim.O
 
 
 def report(step: int, loss: float) -> None:
-    """Tell tpufleet the step and the loss, for its status and report."""
+    """Write the step and the loss to the metrics and the heartbeat, which tpufleet shows."""
     folder = Path(os.environ.get("TPUFLEET_RUN_DIR", "."))
     now = {"step": step, "time": time.time(), "loss": loss}
     with (folder / "metrics.jsonl").open("a") as file:
@@ -90,7 +90,10 @@ def report(step: int, loss: float) -> None:
 
 
 def complete(model: nn.Module, prompt: bytes, length: int) -> str:
-    """Continue the prompt with the most probable bytes; of equal shape, so XLA compiles once."""
+    """Return the ``length`` most probable bytes after the prompt, as text.
+
+    Each input is padded to the same shape, so that XLA compiles only once.
+    """
     text = [*prompt]
     for _ in range(length):
         seen = text[-CONTEXT:]
@@ -101,7 +104,7 @@ def complete(model: nn.Module, prompt: bytes, length: int) -> str:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train until the last step or until all processes know of the SIGTERM."""
+    """Train until the last step, or until a process has received SIGTERM."""
     text = torch.frombuffer(bytearray(Path(args.subject).read_bytes()), dtype=torch.uint8).long()
     step, path = newest(args.checkpoints)
     model = GPT()
@@ -122,12 +125,13 @@ def train(args: argparse.Namespace) -> None:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:])
         loss.backward()
-        xm.optimizer_step(optimizer)  # sums the gradients of all processes
+        xm.optimizer_step(optimizer)  # also averages the gradients of all processes
         torch_xla.sync()
         step += 1
         if step % EVERY:
             continue
-        # All processes exit after the same step: otherwise a collective would wait forever.
+        # All processes must exit after the same step. Otherwise, those that continue would wait
+        # forever for the others in mesh_reduce.
         stop = xm.mesh_reduce("stop", bool(asked_to_stop), any)
         if xr.global_ordinal() == 0:
             report(step, loss.item())
@@ -135,13 +139,13 @@ def train(args: argparse.Namespace) -> None:
                 save(args.checkpoints, step, model, optimizer)
             if not stop:
                 said = complete(model, b"to be ", 13).strip()
-                print(f"step {step}, loss {loss.item():.3f}, to be {said}", flush=True)
+                print(f"step {step}, loss {loss.item():.3f}, sample: to be {said}", flush=True)
         if stop:
             sys.exit(SAVED)
 
 
 def generate(args: argparse.Namespace) -> None:
-    """Print a completion of the prompt by the newest checkpoint."""
+    """Complete the prompt with the newest checkpoint, and print the text."""
     step, path = newest(args.checkpoints)
     if not path:
         sys.exit(f"{args.checkpoints}: no checkpoint")

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _how_to_fix(args: argparse.Namespace) -> str:
-    """Return a hint on how to fix the config; empty on a worker, as the controller shows one."""
+    """Return a hint on how to fix the config; "" on a worker, as the controller shows its own."""
     if "TPUFLEET_RUN" in os.environ:
         return ""
     command = f"python -m train {args.verb} {args.config} key=value"
@@ -91,7 +91,7 @@ def _run(job: Job) -> int:
         from train.run.mesh import join
 
         optimizer.check(cfg)
-        if not checkpoint.exist(job.contract.checkpoints):  # else the run resumes from it
+        if not checkpoint.exist(job.contract.checkpoints):  # a run that resumes ignores init_from
             weights.check(cfg)
         join(job.contract, cfg.heartbeat_timeout)
         compile_cache.sync(job.contract)
@@ -105,7 +105,7 @@ def _run(job: Job) -> int:
         # A normal exit would wait in JAX's shutdown barrier, even for processes that have died.
         _exit_at_once(contract.CRASHED)
     if cfg.report.wandb:
-        # At a normal exit, the library waits minutes for a service that does not answer.
+        # At a normal exit, wandb waits minutes for W&B's servers if they do not answer.
         import jax
 
         jax.distributed.shutdown()
@@ -127,7 +127,7 @@ def _cleaning_up_at_sigterm() -> Iterator[None]:
 
 
 def _exit_at_once(code: int) -> NoReturn:
-    """Exit without the exit handlers of libraries."""
+    """Exit without running the exit handlers of libraries."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -144,7 +144,8 @@ def _join(job: Job) -> None:
 def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
     """Load the newest checkpoint, or that of ``--step``; return its parameters and their mesh.
 
-    The mesh has all devices. Training may have had others, so ``compute.fsdp`` does not apply.
+    The mesh contains all devices of this command. Training may have used other devices, so
+    ``compute.fsdp`` does not apply.
     """
     _join(job)
     import jax

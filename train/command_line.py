@@ -7,7 +7,7 @@ from pathlib import Path
 from train.compile import slices
 
 _MORE = """
-exit codes of run; the other commands have 0, 1 and 2:
+exit codes of run; the other commands exit with 0, 1 or 2:
   0   done
   1   crashed, or a corpus, bucket or repository could not be read
   2   invalid config or arguments; no device was touched
@@ -15,7 +15,7 @@ exit codes of run; the other commands have 0, 1 and 2:
   70  no step has finished for hang_after seconds
   75  interrupted by SIGTERM; a checkpoint is saved, and the same command resumes
 
-environment, all optional; docs/own_trainer.md lists those that begin with TPUFLEET_:
+environment variables, all optional; for TPUFLEET_*, see docs/own_trainer.md:
   JAX_COMPILATION_CACHE_DIR  where compiled programs are kept; not used with
                              checkpoints in a bucket, unless it is gs:// too
   XDG_CACHE_HOME             prepared corpora are below it in tpufleet/data
@@ -102,7 +102,7 @@ def command_line() -> argparse.ArgumentParser:
         help="accelerator type (v5p-128, v5e-16, …) or shape (v5p:4x4x12) of a slice",
     )
     compiling.add_argument(
-        "--slices", type=_count, default=1, help="slices of this type, for multislice (default: 1)"
+        "--slices", type=_count, default=1, help="number of slices, for multislice (default: 1)"
     )
     compiling.add_argument("--hlo", type=Path, metavar="FILE", help="save the compiled program")
     compiling.add_argument(

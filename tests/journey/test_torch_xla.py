@@ -97,7 +97,7 @@ def test_its_status_and_completions_are_shown(fleet, tmp_path):
 
     assert fleet.status("gpt", tmp_path)["solo-w0"]["state"] == "training"
     shown = fleet.must_play("playbooks/logs.yml", "-e", "run=gpt").output
-    assert re.search(r"step \d+, loss \d\.\d+, to be \w+", shown)
+    assert re.search(r"step \d+, loss \d\.\d+, sample: to be \w+", shown)
 
 
 def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):

@@ -42,8 +42,8 @@ def _matmul_flops(instruction: Instruction, within: Computation) -> float:
     window_text = (re.findall(r"window=\{(.*?)\}", attributes) or [""])[0]
     window = dict(re.findall(r"(\w+)=([\dx_\-]+)", window_text))
     flops = 2.0 * result["b"] * result["f"] * rhs["i"]
-    # XLA makes batch axes of the matmul spatial axes of the convolution. Count a position of its
-    # kernel only where it overlaps the input; elsewhere it multiplies padding.
+    # XLA turns batch axes of a matmul into spatial axes of the convolution. Count only the kernel
+    # positions that overlap the input: the others multiply padding.
     for at, axis in enumerate(sorted(axis for axis in result if axis.isdigit())):
         default = {"stride": "1", "lhs_dilate": "1", "rhs_dilate": "1", "pad": "0_0"}
         stride, lhs_dilate, rhs_dilate, pad = (
@@ -97,10 +97,10 @@ def attention_flops(instruction: Instruction, within: Computation) -> float:
     """Return the FLOPs of the matmuls of a splash attention kernel.
 
     ``within`` is the computation with the instruction that calls the kernel. The FLOPs follow from
-    the kernel's name, array shapes and block sizes. The forward kernel has 2
-    matmuls. In the backward pass, the kernel for dk and dv has 4, the one for dq has 3, and a
-    kernel for all three has 5. Attention is causal, so blocks above the diagonal do not count.
-    Returns 0 for a kernel without arrays in the shapes of attention.
+    the kernel's name, array shapes and block sizes. The forward kernel has 2 matmuls. In the
+    backward pass, the kernel for dk and dv has 4, the one for dq has 3, and a kernel for all three
+    has 5. Attention is causal, so blocks above the diagonal do not count. Returns 0 if no operand
+    has the shape (…, positions, head width).
     """
     operands = [within[name] for name in instruction.operands if within[name].arrays]
     shapes = [operand.arrays[0].shape for operand in operands]
@@ -120,5 +120,5 @@ def attention_flops(instruction: Instruction, within: Computation) -> float:
         suffix, matmuls = "_dq", 3
     q, k = (min(int(blocks.get(f"block_{axis}{suffix}", 512)), t) for axis in ("q", "kv"))
     visible = sum(j * k < (i + 1) * q for i in range(t // q) for j in range(t // k)) * q * k
-    lanes = -(-e // 128) * 128  # the matrix unit takes as long for a narrower head
+    lanes = -(-e // 128) * 128  # matrix units pad heads to 128
     return matmuls * 2.0 * math.prod(heads) * visible * lanes

@@ -2,19 +2,22 @@
 
 The figures are of three kinds, from the most to the least reliable:
 
-1. Facts of the program: the FLOPs of its matmuls, in a loop as often as it runs, and collectives.
-2. The compiler's own estimate of cycles, on most instructions. Matmuls come out at 73 to 97 % of
-   the published peak. Other fusions come out up to four times slower than memory allows.
+1. Facts of the program: the FLOPs of its matmuls, and its collectives. Those in a loop count once
+   per iteration.
+2. The compiler's own estimate of cycles, for most instructions. By this estimate, matmuls reach 73
+   to 97 % of the published peak, and other fusions take up to four times as long as the memory
+   bandwidth allows.
 3. Assumptions where the compiler estimates nothing: attention kernels reach KERNEL_SHARE of the
    peak, gathers and scatters run at memory bandwidth, and collectives at the bandwidth of the links
    of the worst-connected chip.
 
-Therefore the time of a step is a range: matmuls by their cycles, and all other fusions by memory
-bandwidth (low) or by the compiler's cycles (high). Overlapped collectives count only where they
-take longer than all computation. Compare the estimates with the MFU that MaxText publishes for its
-configurations: 61.1 % for 16B on v5e-256, where the estimate is 54.7 to 57.8 %, and 71.5 % for 32B
-on v5p-128, where the estimate is 65.0 to 71.7 %. Use estimates to compare programs with each other,
-not in place of a measurement.
+Therefore the time of a step is a range. Matmuls count with the compiler's cycles. All other fusions
+count with the time that the memory bandwidth allows (low) or with the compiler's cycles (high).
+Overlapped collectives count only where they take longer than all computation.
+
+MaxText publishes the MFU of its configurations: 61.1 % for 16B on v5e-256, where the estimate is
+54.7 to 57.8 %, and 71.5 % for 32B on v5p-128, where the estimate is 65.0 to 71.7 %. Use estimates
+to compare programs with each other, not in place of a measurement.
 """
 
 import math
@@ -39,7 +42,7 @@ class Transfer(NamedTuple):
     network: Literal["ICI", "DCN"]
     """Within a slice (inter-chip interconnect), or between slices (data center network)."""
     is_overlapped: bool
-    """Whether it runs beside computation."""
+    """Whether computation continues while the collective runs."""
     is_in_loop: bool
 
 
@@ -62,7 +65,7 @@ class StepTime:
     other_low: float
     other_high: float
     exposed: float
-    """Collectives that computation waits for."""
+    """Seconds of the collectives that computation waits for."""
     overlapped_ici: float
     overlapped_dcn: float
 
@@ -94,11 +97,11 @@ class Estimate:
     gather_seconds: float = 0
     hbm_bytes: float = 0
     not_estimated: Counter[str] = field(default_factory=Counter)
-    """How often each instruction without an estimate of the compiler runs, by name; and the number
-    of loops of unknown length."""
+    """How often each instruction runs for which the compiler estimates no cycles, by name. The key
+    "loop of unknown length" counts these loops."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
-    """Estimated seconds of each instruction, by a description of it."""
+    """Estimated seconds of each instruction; the key describes the instruction."""
 
     def time(self) -> StepTime:
         """Return the estimated seconds of one call of the program."""
@@ -180,7 +183,7 @@ class _Walk:
 
     def _kernel(self, instruction: Instruction, within: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
-            return  # a marker, which costs nothing
+            return  # not a kernel: it costs nothing
         total, flops = self.total, times * attention_flops(instruction, within)
         total.not_estimated[_base_name(instruction)] += times
         total.kernel_flops += flops
@@ -272,12 +275,15 @@ class _Walk:
         self._add(Transfer(kind, "ICI", is_overlapped, is_in_loop), times, whole, seconds)
 
     def _send(self, instruction: Instruction, times: float, is_in_loop: bool) -> None:
-        """Add ``times`` a collective between slices to the total; it overlaps with computation."""
+        """Add a collective between slices, which runs ``times`` times, to the total.
+
+        It overlaps with computation.
+        """
         found = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
         if not found:
             return
         kind, n = found[1].lower().replace("_", "-"), self._slices
-        whole = sum(a.bytes for a in instruction.arrays if a.shape)  # skip its scalar handle
+        whole = sum(a.bytes for a in instruction.arrays if a.shape)  # skip the send's scalar handle
         seconds = whole * (n - 1) / n / self._slice.chip.dcn_bandwidth
         seconds *= 2 if kind == "all-reduce" else 1
         self._add(Transfer(kind, "DCN", True, is_in_loop), times, whole, seconds)

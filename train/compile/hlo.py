@@ -12,7 +12,7 @@ BITS |= dict.fromkeys(("f8e4m3fn", "f8e5m2"), 8) | dict.fromkeys(("s4", "u4"), 4
 
 @dataclass(frozen=True)
 class Array:
-    """One array of an instruction's type."""
+    """One array of an instruction's result."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -96,7 +96,7 @@ def parse(text: str) -> Module:
 
 
 def _joined_lines(text: str) -> list[str]:
-    """Return the lines, with each instruction on one line: a kernel's attributes have line ends."""
+    """Return the lines, with each instruction on one: attributes of kernels contain line breaks."""
     lines: list[str] = []
     for line in text.splitlines():
         begins = re.match(r"\s+(ROOT )?%[\w.\-]+ = |(ENTRY )?%[\w.\-]+ ?\(|\}\s*$", line)
@@ -124,7 +124,10 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _find_outside_brackets(text: str, start: int, wanted: str) -> int:
-    """Return the first index of ``wanted``, from ``start``, in no brackets; else the end."""
+    """Return the index of the first ``wanted`` outside brackets, from ``start`` on.
+
+    Returns the length of the text if there is none.
+    """
     depth = 0
     for i in range(start, len(text)):
         if text[i] == wanted and not depth:
@@ -137,8 +140,8 @@ def trip_count(loop: Instruction, within: Computation, module: Module) -> int | 
     """Return how often a ``while`` loop runs; None if that is unknown.
 
     ``within`` is the computation that contains the loop, ``module`` the whole program. Few loops of
-    TPU programs have their count in the attributes, but it follows from the condition of a scan,
-    which is ``i < n``.
+    TPU programs state the count in their attributes. Otherwise, it follows from the loop's
+    condition if that is ``i < n``, as in a scan.
     """
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(known[1])

@@ -32,7 +32,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All bytes. The new state replaces the old one, which is donated."""
+        """Sum of all bytes. The results need none, because the new state replaces the old one."""
         return self.arguments + self.temporary + self.program
 
 
@@ -104,7 +104,7 @@ def _abstract(all_devices: jax.sharding.Mesh, array: Any) -> jax.ShapeDtypeStruc
 def report(program: Program, costs: Estimate | None = None) -> str:
     """Format memory, FLOPs, collectives and the estimated time of a step.
 
-    ``costs`` is the program's estimate; without it, it is computed here.
+    ``costs`` is the estimate of ``program``; None means that this function computes it.
     """
     costs = costs or estimate(program.hlo, program.slice, program.slices)
     chip, n = program.slice.chip, program.cfg.compute.steps_per_call
@@ -124,10 +124,10 @@ def report(program: Program, costs: Estimate | None = None) -> str:
         f"estimated step      {1e3 * low:.1f} to {1e3 * high:.1f} ms, "
         f"{rate[0]:,.0f} to {rate[1]:,.0f} tokens/s, "
         f"MFU {100 * mfu[0]:.1f} to {100 * mfu[1]:.1f} %",
-        f"  of it, in ms      matmuls {1e3 * time_.matmuls / n:.1f}, "
+        f"  breakdown in ms   matmuls {1e3 * time_.matmuls / n:.1f}, "
         f"attention kernels {1e3 * time_.kernels / n:.1f}, "
         f"gathers {1e3 * time_.gathers / n:.1f}, other {1e3 * time_.other_low / n:.1f} to "
-        f"{1e3 * time_.other_high / n:.1f}, collectives that stop it {1e3 * time_.exposed / n:.1f}",
+        f"{1e3 * time_.other_high / n:.1f}, exposed collectives {1e3 * time_.exposed / n:.1f}",
         "collectives per chip and step",
     ]
     rows = sorted(costs.collectives.items())

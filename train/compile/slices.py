@@ -41,7 +41,7 @@ SHAPES = {"v4": _3D, "v5e": _2D, "v5p": _3D, "v6e": _2D}
 """Chips along each axis of a slice's torus, by version and number of chips."""
 
 CORES_PER_NUMBER = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
-"""The number in an accelerator type, per chip: v4 and v5p count each chip's two TensorCores."""
+"""What each chip adds to the number in an accelerator type: v4 and v5p count its TensorCores."""
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -80,8 +80,8 @@ class Slice:
 
     @property
     def rings(self) -> tuple[bool, bool, bool]:
-        """Whether each axis wraps around: v4 and v5p in slices of whole 4 x 4 x 4 cubes, others
-        where an axis has 16 chips."""
+        """Whether each axis wraps around. In v4 and v5p, all axes do if the slice consists of whole
+        4 x 4 x 4 cubes. In v5e and v6e, an axis does if its length is a multiple of 16 chips."""
         if len(self.shape) == 3:
             return (all(n % 4 == 0 for n in self.shape),) * 3
         x, y = (n % 16 == 0 for n in self.shape)
@@ -89,7 +89,7 @@ class Slice:
 
     @property
     def links(self) -> int:
-        """ICI links of the worst-connected chip: 2 on a ring, 1 at the end of a line."""
+        """Number of ICI links of the worst-connected chip: per axis, 2 on a ring, 1 on a line."""
         axes = zip(self.shape, self.rings, strict=False)
         return sum(1 + ring for chips, ring in axes if chips > 1) or 1
 

@@ -14,16 +14,17 @@ import jax.numpy as jnp
 from train.core.config import Config, ConfigError
 
 type Segments = jax.Array | None
-"""Number of each position's document (b, t), None where each sequence is one text."""
+"""Document number of each position (b, t); None if no sequence has several documents."""
 
 BLOCK = 64
 """Queries per block. Measured at 128 positions: 32 and 64 are equally fast, 16 and 128 slower."""
 
 LANES = 128
-"""Lanes of a TPU's vector registers; the splash kernel needs a multiple of it as length."""
+"""Lanes of a TPU's vector registers; the splash kernel needs sequences of a multiple of them."""
 
 MAX_BLOCKS = 8
-"""More blocks skip more masked scores but compile longer; 8 blocks skip 7/16 of all scores."""
+"""Limit for ``blocks``: more blocks skip more masked scores, of which 8 blocks skip 7/16 of all
+scores, but take longer to compile."""
 
 
 def causal(
@@ -56,7 +57,7 @@ def fastest(q_bqhe: jax.Array) -> str:
 def platform() -> str:
     """Return the platform that the program is for: the current mesh's, else JAX's default.
 
-    They differ where a step is compiled for a TPU slice on a machine without one.
+    The two differ when a step is compiled for a TPU slice on a machine without a TPU.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device else jax.default_backend()
@@ -85,7 +86,7 @@ def cudnn(
 ) -> jax.Array:
     """Compute attention with cuDNN's fused kernel for NVIDIA GPUs (Dao 2023, arXiv:2307.08691).
 
-    Segments become a mask (b, 1, q, k) in memory, because JAX passes no segments to the kernel.
+    JAX passes no document numbers to the kernel, so they become a mask (b, 1, q, k) in memory.
     """
     mask = None if segments_bt is None else _same_document(segments_bt, segments_bt)
     return jax.nn.dot_product_attention(
@@ -98,8 +99,8 @@ def splash(
 ) -> jax.Array:
     """Compute attention with JAX's splash kernel for TPUs; for tests, other devices interpret it.
 
-    The kernel needs multiples of LANES as sequence length, so it is padded with zeros, which the
-    causal mask excludes.
+    The kernel needs a sequence length that is a multiple of LANES, so sequences are padded with
+    zeros at the end, which the causal mask excludes.
     """
     # Imported here because it takes seconds and only TPUs need it.
     from jax.experimental.pallas.ops.tpu import splash_attention
@@ -179,7 +180,8 @@ def _attend(
     max_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
     weights_bhqk = jnp.exp(scores_bhqk - max_bhq1)
     sums_bhq1 = jnp.sum(weights_bhqk, axis=-1, keepdims=True)
-    # Divide after the product with the values: it has e numbers per query, the weights have k.
+    # Divide the product with the values, not the weights: per query, the product has e numbers, and
+    # the weights have k.
     y_bhqe = jnp.einsum(
         "bhqk,bhke->bhqe", weights_bhqk.astype(dtype), v_bhke, preferred_element_type=jnp.float32
     )

@@ -26,7 +26,7 @@ class RotaryConfig:
 
     Wavelengths (tokens per turn of a pair of numbers) above ``original_context /
     low_frequency_factor`` are multiplied by ``factor``; those below ``original_context /
-    high_frequency_factor`` stay; between them, frequencies blend.
+    high_frequency_factor`` do not change. In between, frequencies are interpolated.
     """
 
     theta: Positive = 10_000.0
@@ -108,12 +108,12 @@ class ComputeConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
     fsdp: Count | None = 1
-    """Devices that share one copy of parameters and optimizer state; null means all devices, of a
-    TPU multislice all devices of a slice."""
+    """Devices that share one copy of parameters and optimizer state; null means all devices, or all
+    devices of a slice in a TPU multislice."""
     attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
     """Implementation; ``auto`` selects the fastest one for the device (see attention.py)."""
     remat: Literal["none", "dots", "all"] = "none"
-    """What the backward pass recomputes: nothing, what is cheap (``dots``), or all."""
+    """What the backward pass recomputes: nothing, all but matmul outputs (``dots``), or all."""
     scan_layers: bool = False
     """Scan over the layers: compiles one layer instead of all, and runs a little slower."""
     loss_chunks: Count = 1
@@ -122,14 +122,15 @@ class ComputeConfig:
     accumulate: Count = 1
     """Microbatches per step (gradient accumulation), to save memory."""
     microbatch: Count | None = None
-    """Most sequences that a device computes at a time. It replaces ``accumulate``: a step has as
-    many microbatches as this needs on the devices of the run."""
+    """Limit on the sequences that a device computes at a time. It replaces ``accumulate``: the
+    number of microbatches follows from this limit and the number of devices."""
     sync: Literal["step", "microbatch"] = "step"
-    """With several microbatches, gather parameters and add up gradients of all devices once per
-    ``step``, which needs 8 bytes per parameter on each device (12 with float32), or for each
-    ``microbatch``."""
+    """How often parameters are gathered and gradients of all devices are added up, if a step has
+    several microbatches: once per ``step``, which needs 8 bytes per parameter on each device (12
+    with float32), or for each ``microbatch``."""
     steps_per_call: Count = 1
-    """Steps per dispatched call, for models so small that the dispatch takes longer than a step."""
+    """Steps that are dispatched to the devices in one call: more than 1 is faster for models so
+    small that a dispatch takes longer than a step."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,8 @@ class CheckpointConfig:
     keep: Count | None = 3
     """Number of permanent checkpoints to keep; null keeps all."""
     minutes: NotNegative = 15
-    """Minutes after which a temporary checkpoint is saved, until the next save; 0 disables them."""
+    """Minutes since the last save after which a temporary checkpoint is saved; the next save removes
+    it. 0 disables temporary checkpoints."""
     wait: bool = False
     """Whether training waits until a checkpoint is complete. A kill then loses only the steps since
     the last save, but each save blocks training for seconds."""
@@ -200,7 +202,7 @@ class SampleConfig:
     every: Annotated[int, Bound(least=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
-    """0 always selects the most likely token."""
+    """Divisor of the logits; 0 always selects the most likely token."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ class ProfileConfig:
     """A jax.profiler trace of some steps, in ``profiles/`` of the run directory."""
 
     at: Annotated[int, Bound(least=0)] = 0
-    """The trace starts after this step; 0 disables it. ``touch profile`` there starts one, too."""
+    """The trace starts after this step; 0 disables it. Creating the file ``profile`` in the run
+    directory also starts a trace."""
     steps: Count = 5
 
 
@@ -233,7 +236,7 @@ class Config:
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
-    """Seconds without a finished step after which the process exits; 0 never does."""
+    """Seconds without a finished step after which the process exits; 0 disables this."""
     heartbeat_timeout: Count = 10
     """Seconds without JAX's heartbeat from another process after which all processes exit."""
     init_from: str | None = None
@@ -268,7 +271,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def build(tree: Mapping[str, Any], source: str = "config") -> Config:
     """Build a Config from nested mappings and check it.
 
-    Raises ConfigError, which begins with ``source``, if a key or a value is invalid.
+    Raises ConfigError, whose message begins with ``source``, if a key or a value is invalid.
     """
     cfg = section(Config, tree, source, prefix="")
     for key, value, of, divisor in _multiples(cfg):
@@ -342,7 +345,10 @@ def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
 
 
 def microbatches(cfg: Config, devices: int) -> int:
-    """Return the microbatches per step on this number of devices, which must divide the batch."""
+    """Return the number of microbatches per step on ``devices`` devices.
+
+    The batch must divide evenly over the devices.
+    """
     if cfg.compute.microbatch is None:
         return cfg.compute.accumulate
     share = cfg.batch // devices

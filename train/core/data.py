@@ -16,7 +16,7 @@ from train.data.sequences import JoinedText, PackedDocuments
 
 
 class Corpus:
-    """The prepared corpora of a run, memory-mapped."""
+    """The prepared corpora of a run, whose files are memory-mapped."""
 
     def __init__(self, directories: Path | Sequence[Path], cfg: Config) -> None:
         """Open a prepared corpus, or those of a mixture.
@@ -27,7 +27,7 @@ class Corpus:
         paths = [directories] if isinstance(directories, Path) else list(directories)
         metas = [read_meta(path) for path in paths]
         self.meta: Meta = combined(metas, cfg.data.weights)
-        # All have the same tokenizer, but only conversations have the chat template.
+        # All corpora have the same tokenizer, but only those of conversations the chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
         self.sequence_length = cfg.model.context + 1
@@ -49,7 +49,7 @@ class Corpus:
         if not len(self.tokenizer.encode(cfg.sample.prompt)):
             raise ConfigError(
                 f"sample.prompt: {cfg.sample.prompt!r} has no tokens with data.tokenizer "
-                f"({cfg.data.tokenizer}); write a word"
+                f"({cfg.data.tokenizer}); set another prompt"
             )
         shape = (self.tokenizer.dtype, self.sequence_length, cfg.seed)
         self.sources: list[JoinedText | PackedDocuments] = [
@@ -61,7 +61,10 @@ class Corpus:
         self._mixture = Mixture(self.sources, cfg.data.weights, cfg.seed, cfg.batch)
 
     def check_heldout(self, otherwise: str = "") -> None:
-        """Raise ConfigError, which ends with ``otherwise``, unless all sources have a sequence."""
+        """Raise ConfigError unless each source has enough held-out tokens for one sequence.
+
+        The message ends with ``otherwise``.
+        """
         for meta in self._metas:
             if meta.heldout < self._least(meta):
                 raise ConfigError(
@@ -70,20 +73,20 @@ class Corpus:
                 )
 
     def _least(self, meta: Meta) -> int:
-        """Return the fewest tokens of a corpus that make a sequence."""
+        """Return the least number of tokens that a corpus needs for one sequence."""
         return self.sequence_length if meta.documents == "joined" else 2
 
     def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
         """Return rows of a step's batch: int32 (rows, context + 1), or (rows, 4, context + 1).
 
-        The second form is that of packed documents (data/sequences.py). Steps count from 0.
+        Packed documents have the second form (data/sequences.py). Steps count from 0.
         """
         return self._mixture.rows(step, rows)
 
     def heldout_rows(self, count: int, rows: slice = slice(None)) -> np.ndarray:
         """Return ``rows`` of ``count`` sequences spaced evenly over the held-out text.
 
-        The result has the form of ``rows`` and is the same in every call. Of a mixture, each source
+        The result has the form of ``rows`` and is the same in every call. In a mixture, each source
         has its share of the sequences.
         """
         return self._mixture.heldout(count, rows)

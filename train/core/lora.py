@@ -55,7 +55,7 @@ def is_adapter(name: str) -> bool:
 
 
 def matrix(name: str) -> str:
-    """Return the matrix that an adapter's parameter changes; other names are returned unchanged."""
+    """Return the name of the matrix that an adapter's parameter changes; other names unchanged."""
     return name.partition(".")[0]
 
 

@@ -36,13 +36,13 @@ BY_TOKEN = ("tokens_vd", "head_dv", "head_v")
 """Parameters with a vocabulary axis (v)."""
 
 SAVED = ("qkv", "attention", "middle", "feedforward")
-"""Names of what a layer's forward pass saves for its backward pass with ``remat: dots``."""
+"""Names of the arrays that a layer's forward pass saves for its backward pass (``remat: dots``)."""
 
 DEFAULT_COMPUTE = ComputeConfig()
 
 
 class Packed(NamedTuple):
-    """What packed sequences have beside their tokens, as integers (b, t)."""
+    """Documents and positions of the tokens of packed sequences, as integers (b, t)."""
 
     segments_bt: jax.Array
     """Number of the document of each position, from 1 on; 0 is padding."""
@@ -134,8 +134,8 @@ def rotate(
     """Apply rotary position embeddings (Su et al. 2021, "RoFormer", arXiv:2104.09864).
 
     As in Llama, the i-th numbers of the first and the second half of axis e form a pair. At
-    position t, the pair is rotated by the angle t times its frequency. Positions are those in the
-    sequence, or ``positions_bt``.
+    position t, the pair is rotated by the angle t times its frequency. ``positions_bt`` replaces
+    the positions in the sequence.
     """
     t, e = x_bthe.shape[1], x_bthe.shape[3]
     positions = jnp.arange(t) if positions_bt is None else positions_bt
@@ -162,8 +162,8 @@ def frequencies(width: int, cfg: RotaryConfig) -> jax.Array:
 def swap_halves(x_bthe: jax.Array) -> jax.Array:
     """Swap the first and the second half of the last axis.
 
-    On a TPU, this is a matmul with a permutation, which XLA fuses with what comes before and after
-    it: other ways to move numbers across lanes write all of them to memory in between.
+    On a TPU, this is a matmul with a permutation matrix, which XLA fuses with the operations around
+    it. Other ways to move numbers across lanes write all of them to memory and read them again.
     """
     e = x_bthe.shape[-1]
     if platform() != "tpu":
@@ -273,7 +273,7 @@ def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
 
 
 def in_compute_type(params: Params, compute: ComputeConfig) -> Params:
-    """Return the parameters in the type that they are used in."""
+    """Return the parameters in the type ``compute.dtype``; those of norms stay float32."""
     return {name: a if "norm" in name else a.astype(compute.dtype) for name, a in params.items()}
 
 
@@ -344,7 +344,7 @@ def loss(
 
 
 def learned_tokens(sequences: jax.Array, batch_axes: int) -> jax.Array | int:
-    """Return the number of tokens that sequences teach, at least 1; see ``loss`` for their form."""
+    """Return the number of learned tokens of sequences, at least 1; see ``loss`` for their form."""
     if sequences.ndim == batch_axes + 1:
         return sequences[..., 1:].size
     return jnp.maximum(jnp.sum(sequences[..., 3, :]), 1)

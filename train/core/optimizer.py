@@ -108,7 +108,7 @@ def check(cfg: Config) -> None:
 
 
 def _matrix_axes(params: Params) -> dict[str, Any]:
-    """Return for Muon which axes of each stacked array (l, in..., out...) form its matrices."""
+    """Return the input and output axes of each stacked matrix (l, in..., out...), as Muon needs."""
 
     def axes(name: str) -> optax.contrib.MuonDimensionNumbers:
         inputs, outputs = map(len, matrix_axes(name))
@@ -124,12 +124,12 @@ def _is_layer_matrix(name: str, array: Any) -> bool:
 
 
 def _is_unmasked(array: Any) -> bool:
-    """Return whether this is an array, not optax's placeholder for a masked array."""
+    """Return whether ``array`` is an array, not optax's placeholder for a masked array."""
     return hasattr(array, "ndim")
 
 
 def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Let the compiler choose the shardings in updates, because Muon's matmuls specify none."""
+    """Let the compiler choose the shardings in an update, because Muon's matmuls specify none."""
 
     def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         if jax.sharding.get_abstract_mesh().empty:

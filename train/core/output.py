@@ -1,4 +1,4 @@
-"""The output layer: logits, and their cross-entropy with a gradient of its own.
+"""The output layer: logits, and their cross-entropy with an explicit gradient.
 
 Names of arrays end in their dimensions, as in model.py; c stands for chunks, s for the positions of
 one chunk.
@@ -39,9 +39,10 @@ def cross_entropy(
 ) -> jax.Array:
     """Return the weighted sum of the cross-entropy of all targets in nats, a float32 scalar.
 
-    Only the logits of one of the ``chunks`` chunks along t are in memory at a time. They are never
-    saved: where a gradient is needed, it is computed together with the loss. Its matmuls have
-    inputs of the type of ``x_btd`` and float32 sums. Weights have no gradient.
+    Only the logits of one of the ``chunks`` chunks along t are in memory at a time. Logits are never
+    saved for the backward pass: if a gradient is needed, it is computed together with the loss. The
+    gradient's matmuls have inputs of the type of ``x_btd`` and float32 sums. Weights have no
+    gradient.
     """
     return _forward(x_btd, head, targets_bt, weights_bt, cfg, chunks, needs_gradient=False)[0]
 
@@ -55,7 +56,7 @@ def _forward(
     chunks: int,
     needs_gradient: bool = True,
 ) -> tuple[jax.Array, tuple[jax.Array | None, Head | None]]:
-    """Return the loss and, if needed, its gradients by ``x_btd`` and, in float32, by ``head``."""
+    """Return the loss and, if needed, its gradients for ``x_btd`` and (in float32) ``head``."""
     head_dv, head_v = head
 
     def chunk(

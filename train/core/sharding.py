@@ -39,8 +39,8 @@ def gathered(array: jax.Array) -> jax.Array:
 def local_copy(array: jax.Array) -> jax.Array:
     """Return a copy of the whole array for each device.
 
-    Its gradient is a partial sum on each device (in JAX's terms unreduced), until something is
-    differentiated by the argument: then the sums are added and sharded like the argument.
+    The copy's gradient is a partial sum on each device (in JAX's terms unreduced). The gradient of
+    ``array`` is the total of these sums, sharded like ``array``.
     """
     devices = jax.sharding.get_abstract_mesh()
     if devices.size <= 1 or jax.typeof(array).sharding.spec.reduced:
@@ -49,7 +49,7 @@ def local_copy(array: jax.Array) -> jax.Array:
 
 
 def spread(array: jax.Array, over: jax.Array) -> jax.Array:
-    """Broadcast a local copy to the shape and the sharding of ``over``."""
+    """Broadcast a result of ``local_copy`` to the shape and the sharding of ``over``."""
     if jax.sharding.get_abstract_mesh().size <= 1:
         return array
     return jnp.broadcast_to(array, over.shape, out_sharding=jax.typeof(over).sharding)

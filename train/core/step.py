@@ -68,7 +68,7 @@ def _step(
 def _loss_and_grads(
     params: model.Params, sequences_abt: jax.Array, key: jax.Array | None, cfg: Config
 ) -> tuple[jax.Array, model.Params]:
-    """Return mean loss and gradient over all microbatches; gradients of frozen parameters are 0."""
+    """Return the mean loss and gradient of all microbatches; frozen parameters have gradient 0."""
     names = optimizer.trainable_names(params, cfg)
     trainable = {name: a for name, a in params.items() if name in names}
     frozen = {name: a for name, a in params.items() if name not in names}
@@ -77,7 +77,7 @@ def _loss_and_grads(
     tokens = model.learned_tokens(sequences_abt, 2) / count
 
     def weights(trainable: model.Params) -> tuple[model.Params, model.Params]:
-        """Return the parameters that the loss is differentiated by, and the others."""
+        """Return the model's parameters that get a gradient, and the others."""
         merged = lora.merge(frozen | trainable, cfg)
         if count > 1 and cfg.compute.sync == "step":
             merged = model.in_compute_type(merged, cfg.compute)
