@@ -67,7 +67,10 @@ def load(path: str) -> dict:
 
 
 def save(checkpoints: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint atomically: as a file that is renamed at the end, or as a bucket object."""
+    """Write a checkpoint that appears under its name only when it is complete.
+
+    A file is renamed at the end; an object of a bucket appears only when it is complete anyway.
+    """
     files, root = fsspec.core.url_to_fs(checkpoints)
     files.makedirs(root, exist_ok=True)
     name = f"{root}/step-{step}.pt"

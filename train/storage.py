@@ -22,13 +22,13 @@ REFUSED_STATUS = (400, 401, 403, 404)
 
 
 class UnavailableError(Exception):
-    """Failure that the next attempt may not have, such as an outage; the message is one line."""
+    """Failure that may be over at the next attempt, such as an outage; the message is one line."""
 
 
 def failure(where: str, err: Exception) -> ConfigError | UnavailableError:
-    """Return the error to raise for an error of a file system; its message begins with ``where``.
+    """Return the error to raise after a file system's error; its message begins with ``where``.
 
-    It is a ConfigError if the config names something that is missing or forbidden.
+    It is a ConfigError if a location of the config is missing or forbidden, else UnavailableError.
     """
     why = getattr(err, "strerror", None) or one_line(err)
     return (ConfigError if _is_refused(err) else UnavailableError)(f"{where}: {why}")
@@ -84,7 +84,7 @@ def write_atomically(location: Path | str, content: str | bytes) -> None:
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Create a directory, and check that it, or a gs://bucket/prefix, is writable.
 
-    Raises the error of ``failure``, which begins with the config's ``key``, if given, and the
+    Raises the error of ``failure``. Its message begins with the config's ``key``, if given, and the
     location.
     """
     try:
@@ -96,16 +96,16 @@ def check_path_writable(location: Path | str, key: str = "") -> None:
         probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
         raise failure(f"{key and key + ': '}{location}: cannot be written", err) from err
 
 
 @contextmanager
 def output_directory(location: Path | str) -> Iterator[Path]:
-    """Yield a local directory whose files are in ``location`` after the ``with`` block.
+    """Yield a local directory for files that are to be written to ``location``.
 
-    It is ``location`` itself if that is a path. For gs://bucket/prefix, it is a temporary directory
-    whose files are uploaded at the end.
+    The directory is ``location`` itself if that is a path. For gs://bucket/prefix, it is temporary,
+    and its files are uploaded at the end of the ``with`` block.
     """
     if isinstance(location, Path):
         yield location

@@ -22,7 +22,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits of a number; ``above`` excludes ``least`` itself."""
+    """Limits of a number, inclusive; with ``above``, the number must be greater than ``least``."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -114,8 +114,8 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 def _value(hint: Any, value: Any, where: str) -> Any:
     """Return the value if it matches the annotation ``hint``; else raise ConfigError.
 
-    A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error begins with
-    ``where``.
+    A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error's message begins
+    with ``where``.
     """
     hint, bound, optional = _read_hint(hint)
     if value is None and optional:
@@ -155,7 +155,7 @@ def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
 
 
 def _printable(key: Any) -> str:
-    """Format a key, escaped if it has unprintable characters such as line ends."""
+    """Format a key; escape it if it has unprintable characters such as line breaks."""
     return str(key) if str(key).isprintable() else repr(key)
 
 
@@ -167,7 +167,7 @@ def _shown(value: Any) -> str:
 def match_names(patterns: Iterable[str], names: Iterable[str], key: str) -> list[str]:
     """Return the names that match any of the patterns (``*``, ``?``, ``[…]``), sorted.
 
-    For a pattern that matches no name, raises ConfigError, which begins with ``key``.
+    Raises ConfigError, whose message begins with ``key``, for a pattern that matches no name.
     """
     names = sorted(names)
     for pattern in patterns:

@@ -258,8 +258,11 @@ def test_another_template_is_another_corpus(prepare_talk: Callable[..., Path], t
 @pytest.mark.parametrize(
     ("row", "error"),
     [
-        ({"text": "a"}, r"must have a list messages, or the texts prompt and answer \(keys: text"),
-        ({"messages": [{"role": "user"}]}, "each message must have the texts role and content"),
+        (
+            {"text": "a"},
+            r"must have messages \(a list\), or prompt and answer \(texts\); has: text",
+        ),
+        ({"messages": [{"role": "user"}]}, "each message must have role and content, both texts"),
         ({"messages": TALK[:2]}, "no message has the role assistant, so nothing is learned"),
     ],
 )
@@ -339,7 +342,7 @@ def test_conversations_without_an_answer_in_the_context_are_left_out(
     data = {"text": str(talk), "documents": "chat", "directory": str(talk.parent / "data")}
     cfg = build({"data": data | {"heldout": 0}, "model": {"context": 40}})
     corpus = Corpus(prepare(cfg.data), cfg)
-    assert "train: 1 of 2 documents are left out: nothing to learn" in caplog.text
+    assert "train: 1 of 2 documents are left out: no learned token" in caplog.text
     learned = corpus.rows(0)[:, 3] > 0
     assert {
         corpus.tokenizer.decode(row[mask])

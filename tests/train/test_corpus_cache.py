@@ -184,7 +184,7 @@ def test_without_a_sign_of_process_0_a_process_tokenizes_for_itself(
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 0.3)
     worker(1)
     assert written == ["text"]
-    assert "process 0 prepares no corpus, so this process does: text-" in caplog.text
+    assert "process 0 prepares no corpus, so this process prepares text-" in caplog.text
 
 
 def test_a_copy_on_the_same_file_system_takes_no_space(tmp_path, worker):

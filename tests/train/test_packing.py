@@ -250,7 +250,7 @@ def test_damaged_files_of_documents_are_refused(packed_tree: dict, tmp_path: Pat
     tree = packed_tree | {"data": packed_tree["data"] | {"directory": str(tmp_path)}}
     directory = prepare(build(tree).data)
     (directory / "train.documents").write_bytes(b"\x01\0\0\0\x01\0\0\0")
-    with pytest.raises(CorpusError, match=r"train\.documents: describes other tokens than train"):
+    with pytest.raises(CorpusError, match=r"train\.documents: does not match the tokens in train"):
         read_meta(directory)
 
 

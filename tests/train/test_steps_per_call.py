@@ -58,9 +58,9 @@ def test_evaluated_steps_have_a_held_out_loss(evaluated: Path):
 
 def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):
     lines = (evaluated / "log").read_text().splitlines()
-    assert [line for line in lines if line.endswith(" writes:")] == [
-        "step 20 writes:",
-        "step 25 writes:",
+    assert [line for line in lines if line.startswith("sample at ")] == [
+        "sample at step 20:",
+        "sample at step 25:",
     ]
 
 

@@ -172,8 +172,8 @@ class CheckpointConfig:
     keep: Count | None = 3
     """Number of permanent checkpoints to keep; null keeps all."""
     minutes: NotNegative = 15
-    """Minutes since the last save after which a temporary checkpoint is saved; the next save removes
-    it. 0 disables temporary checkpoints."""
+    """Minutes since the last save after which a temporary checkpoint is saved, which the next save
+    removes; 0 disables temporary checkpoints."""
     wait: bool = False
     """Whether training waits until a checkpoint is complete. A kill then loses only the steps since
     the last save, but each save blocks training for seconds."""

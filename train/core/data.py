@@ -27,7 +27,7 @@ class Corpus:
         paths = [directories] if isinstance(directories, Path) else list(directories)
         metas = [read_meta(path) for path in paths]
         self.meta: Meta = combined(metas, cfg.data.weights)
-        # All corpora have the same tokenizer, but only those of conversations the chat template.
+        # All corpora have the same tokenizer, but only one of conversations has the chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
         self.sequence_length = cfg.model.context + 1

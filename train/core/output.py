@@ -39,7 +39,7 @@ def cross_entropy(
 ) -> jax.Array:
     """Return the weighted sum of the cross-entropy of all targets in nats, a float32 scalar.
 
-    Only the logits of one of the ``chunks`` chunks along t are in memory at a time. Logits are never
+    Only the logits of one of the ``chunks`` chunks along t are in memory at a time. They are not
     saved for the backward pass: if a gradient is needed, it is computed together with the loss. The
     gradient's matmuls have inputs of the type of ``x_btd`` and float32 sums. Weights have no
     gradient.

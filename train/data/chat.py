@@ -1,6 +1,6 @@
 """Conversations as text: chat templates, and which parts of the text the assistant wrote.
 
-A chat template comes with a model and is written by others. It is rendered in Jinja's sandbox.
+Chat templates come with models and may be malicious, so they are rendered in Jinja's sandbox.
 """
 
 import importlib.util
@@ -23,11 +23,11 @@ DEFAULT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-"""For tokenizers without a chat template. The space before an answer belongs to the answer, because
-byte-pair encodings join it to the first word."""
+"""Chat template for tokenizers without one. The space before an answer belongs to the answer,
+because byte-pair encodings join it to the first word."""
 
 ANSWERS = ("answer", "completion")
-"""Keys of the answer to ``prompt``."""
+"""Keys of a row that may contain the answer to its ``prompt``."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def parse(row: Row) -> list[Message]:
     else:
         keys = ", ".join(map(str, values))[:200]
         raise CorpusError(
-            f"{row.where}: must have a list messages, or the texts prompt and answer (keys: {keys})"
+            f"{row.where}: must have messages (a list), or prompt and answer (texts); has: {keys}"
         )
     if not any(message.role == ASSISTANT for message in messages):
         raise CorpusError(
@@ -74,17 +74,17 @@ def _message(where: str, value: object) -> Message:
         (value.get("role"), value.get("content")) if isinstance(value, Mapping) else (None, None)
     )
     if not isinstance(role, str) or not isinstance(content, str):
-        raise CorpusError(f"{where}: each message must have the texts role and content")
+        raise CorpusError(f"{where}: each message must have role and content, both texts")
     return Message(role, content)
 
 
 class ChatTemplate:
-    """A compiled chat template; ``identity`` is all that its texts depend on."""
+    """A compiled chat template; ``identity`` has all that its texts depend on besides messages."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
         """Compile a template; ``tokens`` are bos_token and eos_token.
 
-        Raises ConfigError, which begins with ``where``, if it is invalid or Jinja is not installed.
+        Raises ConfigError if it is invalid (the message begins with ``where``) or Jinja is missing.
         """
         if importlib.util.find_spec("jinja2") is None:
             raise ConfigError(
@@ -101,12 +101,12 @@ class ChatTemplate:
             raise ConfigError(f"{where} is not a chat template: {one_line(err)}") from err
 
     def parts(self, messages: list[Message], where: str) -> Iterator[list[Part]]:
-        """Yield the texts of a conversation, each in parts.
+        """Yield the texts of a conversation, each as a list of parts.
 
-        That is one text, unless the template writes earlier answers differently from the last one,
-        for example without their reasoning. Then it is one text per answer, which is learned as the
-        model would have to write it. Raises CorpusError, which begins with ``where``, if the
-        template refuses the messages.
+        Usually, there is one text. If the template writes earlier answers differently from the last
+        one, for example without their reasoning, there is one text per answer: it ends with this
+        answer as the model has to write it, and only this answer is learned. Raises CorpusError,
+        whose message begins with ``where``, if the template refuses the messages.
         """
         answers = [i for i, message in enumerate(messages) if message.role == ASSISTANT]
         whole = self._text(messages, where)
@@ -125,15 +125,15 @@ class ChatTemplate:
             yield [Part(before, False), Part(after[len(before) :], True)]
 
     def _around(self, messages: list[Message], i: int, where: str) -> tuple[str, str]:
-        """Return the text before and including an answer; the first is a prefix of the second."""
+        """Return the text before answer ``i``, and that text followed by the answer."""
         after = self._text(messages[: i + 1], where)
         before = self._text(messages[:i], where, add_generation_prompt=True)
         if not after.startswith(before):
             before = self._text(messages[:i], where)
         if not after.startswith(before):
             raise CorpusError(
-                f"{where}: the chat template writes the messages before an answer differently once "
-                "it is there, so the answer cannot be found. Set data.chat_template"
+                f"{where}: the chat template changes the messages before an answer when the answer "
+                "follows, so the answer cannot be found. Set data.chat_template"
             )
         return before, after
 
@@ -142,7 +142,7 @@ class ChatTemplate:
         values = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._render(messages=values, **options)
-        except Exception as err:  # a template may divide by zero
+        except Exception as err:  # any error of the template's code
             raise CorpusError(f"{where}: the chat template fails: {one_line(err)}") from err
 
 
@@ -159,7 +159,7 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
             source = read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as err:
             raise ConfigError(f"{where} cannot be read: it is not UTF-8") from err
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             raise failure(f"{where} cannot be read", err) from err
     end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)
     tokens = {"bos_token": tokenizer.settings.begin, "eos_token": end}
@@ -169,7 +169,7 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
 def _environment() -> Any:
     """Return Jinja's sandbox, set up as Hugging Face's transformers documents it for templates.
 
-    ``strftime_now`` is missing on purpose: a text must be the same tomorrow.
+    ``strftime_now`` is missing on purpose, because a text must not depend on the date.
     """
     import json
 
@@ -178,7 +178,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The tag ``generation`` around answers, without effect: ``parts`` finds them itself."""
+        """The template tag ``generation``. It marks answers, which ``parts`` finds without it."""
 
         tags = frozenset({"generation"})
 

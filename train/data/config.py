@@ -26,7 +26,7 @@ class SourceConfig:
     corpus: str = "shakespeare"
     text: str | None = None
     """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
-    document; in a file named ``.jsonl``, each line is one."""
+    document; in a file named ``*.jsonl``, each line is a document."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     documents: Literal["joined", "packed", "chat"] = "joined"
     """``joined``: sequences start anywhere in the joined text. ``packed``: sequences contain whole
@@ -47,7 +47,7 @@ class DataConfig(SourceConfig):
     """Source of the text, or several, and its preparation."""
 
     mixture: tuple[MixedConfig, ...] = ()
-    """Several sources with weights; replaces the keys above."""
+    """Several sources with weights; replaces ``corpus``, ``text``, ``dataset``, ``documents``."""
     tokenizer: str = "ascii"
     """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
     text), the path of a tokenizer.json, on disk or gs://, or ``owner/name``, also with
@@ -73,19 +73,21 @@ class DataConfig(SourceConfig):
 
     @property
     def is_packed(self) -> bool:
-        """Whether sequences are made of documents (model.Packed)."""
+        """Whether sequences consist of whole documents (model.Packed)."""
         return any(source.documents != "joined" for source in self.sources)
 
 
 def check_sources(where: str, data: DataConfig) -> None:
-    """Raise ConfigError, which begins with ``where``, if keys contradict each other."""
+    """Raise ConfigError, whose message begins with ``where``, if keys contradict each other."""
     for source in (data, *data.mixture):
         if source.text is not None and source.dataset.id is not None:
             raise ConfigError(f"{where}: text and dataset.id are both set; set only one")
     default = DataConfig()
     replaced = (field.name for field in fields(SourceConfig))
     if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
-        raise ConfigError(f"{where}: mixture replaces text, dataset and documents; set them in it")
+        raise ConfigError(
+            f"{where}: mixture replaces text, dataset and documents; set them in its sources"
+        )
     if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
         raise ConfigError(
             f"{where}.tokenizer: bpe is trained on one text; for a mixture or conversations use "
@@ -94,7 +96,7 @@ def check_sources(where: str, data: DataConfig) -> None:
 
 
 def paths(data: DataConfig) -> list[tuple[str, str | None]]:
-    """Return the keys of paths, with their values."""
+    """Return the keys whose values are paths, with these values."""
     found = [
         ("tokenizer", data.tokenizer),
         ("chat_template", data.chat_template),

@@ -38,7 +38,7 @@ from train.storage import check_path_writable
 from train.strict import ConfigError
 
 FORMAT = "2"
-"""Version of the file format. It is part of the digest; change it when the format changes."""
+"""Version of the file format, part of a directory's digest; change it when the format changes."""
 
 SPLITS = ("train", "heldout")
 DOCUMENT_FILES = tuple(f"{split}.{kind}" for split in SPLITS for kind in ("documents", "learned"))
@@ -51,8 +51,8 @@ class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
     ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer, ``heldout_bytes`` the length
-    of the held-out text in bytes of UTF-8. Of conversations, that is the text that is learned, and
-    ``heldout_learned`` its number of tokens.
+    of the held-out text in bytes of UTF-8. In conversations, only the learned text counts, and
+    ``heldout_learned`` is its number of tokens.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Meta:
 
     @property
     def heldout_tokens(self) -> int:
-        """Tokens of the held-out text that ``heldout_bytes`` measures."""
+        """Number of tokens of the held-out text whose bytes ``heldout_bytes`` counts."""
         return self.heldout if self.heldout_learned is None else self.heldout_learned
 
 
@@ -85,7 +85,7 @@ def prepare_all(
 def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
     """Prepare the corpus, unless this machine has it already, and return its directory.
 
-    ``fetch`` may first create the directory from another source, and returns whether it did.
+    ``fetch`` may create the directory in another way, and returns whether it did.
     Several processes may prepare a corpus concurrently: each writes a temporary directory, and the
     first process to finish renames its directory to the final name. Raises ConfigError for a
     missing corpus, path, dataset or tokenizer and for a directory that cannot be written,
@@ -115,7 +115,8 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
             try:
                 (Path(temporary) / "corpus").rename(directory)
             except OSError:
-                if not (directory / "meta.json").exists():  # else another process finished first
+                # If the directory exists, another process finished first.
+                if not (directory / "meta.json").exists():
                     raise
     except OSError as err:
         raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
@@ -128,7 +129,7 @@ def data_directory(cfg: DataConfig) -> Path:
 
 
 def default_data_directory() -> Path:
-    """Return the default ``data.directory``: that of a worker if writable, or the user's cache."""
+    """Return the default ``data.directory``: the worker's if writable, else the user's cache."""
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
     try:
@@ -164,13 +165,13 @@ def read_meta(directory: Path) -> Meta:
             )
         if counts[split] not in ({count}, set()):
             raise CorpusError(
-                f"{directory}/{split}.documents: describes other tokens than {split}.bin; {fix}"
+                f"{directory}/{split}.documents: does not match the tokens in {split}.bin; {fix}"
             )
     return meta
 
 
 def _documented(directory: Path, split: str, meta: Meta) -> set[int]:
-    """Return the numbers of tokens that the files beside the tokens describe: one if all agree."""
+    """Return the token counts that ``.documents`` and ``.learned`` imply; none for joined text."""
     if meta.documents == "joined":
         return set()
     found = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}
@@ -203,7 +204,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
-    """Return the tokenizer that a config selects; None for one that is trained on the text."""
+    """Return the tokenizer that a config selects; None if it is to be trained on the text."""
     if cfg.tokenizer == "bpe":
         return None
     if cfg.tokenizer in ("ascii", "bytes"):
@@ -214,7 +215,7 @@ def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
 
 
 def hub_tokenizer(cfg: DataConfig) -> Path:
-    """Download a tokenizer from the hub; return its tokenizer.json, with the settings beside it."""
+    """Download a tokenizer and its settings from the hub; return the path of tokenizer.json."""
     files = [tokens.FILE, tokens.SETTINGS, tokens.TEMPLATE]
     return hub.download(cfg.tokenizer, files, "data.tokenizer") / tokens.FILE
 
@@ -237,7 +238,7 @@ def _write(
     if template:
         if cfg.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
-        (directory / "train.learned").touch()  # there may be no conversation
+        (directory / "train.learned").touch()  # create it even without conversations
         write_documents(directory, conversations(text, tokenizer, template), tokenizer)
     elif cfg.documents == "packed":
         write_documents(directory, packed(text, tokenizer), tokenizer)
@@ -264,7 +265,7 @@ def _write(
 
 
 def combined(metas: Sequence[Meta], weights: Sequence[float]) -> Meta:
-    """Return the description of a mixture; that of a single corpus unchanged."""
+    """Return the Meta of a mixture; that of a single corpus is returned unchanged."""
     if len(metas) == 1:
         return metas[0]
     mixed = [f"{weight!r} {meta.fingerprint}" for weight, meta in zip(weights, metas, strict=True)]

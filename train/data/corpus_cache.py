@@ -32,10 +32,10 @@ META = "meta.json"
 THREAD_NAME = "keep-corpus"
 
 PULSE = "preparing"
-"""Object that process 0 changes every PULSE_SECONDS while it prepares and uploads."""
+"""Object that process 0 changes every PULSE_SECONDS while it prepares and uploads corpora."""
 PULSE_SECONDS = 10.0
 SILENT_SECONDS = 120.0
-"""Without a change of the pulse for this long, a waiting process prepares the corpus itself."""
+"""How long PULSE may be unchanged before a waiting process prepares the corpus itself."""
 POLL_SECONDS = 1.0
 
 
@@ -60,7 +60,7 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
         return directories
     with cache.pulse():
         directories = prepare_all(cfg, cache.fetch)
-        # Not in the background: the others need it before they join.
+        # Upload before this process joins the others: they wait for the copy before they join.
         for directory in directories:
             cache.upload(directory)
     return directories
@@ -77,20 +77,21 @@ def _cache(contract: Contract) -> "CorpusCache":
 
 
 class CorpusCache:
-    """Prepared corpora beside a run's checkpoints. Failures are logged and never stop the run."""
+    """Prepared corpora beside a run's checkpoints; a failure to copy a corpus is only logged."""
 
     def __init__(self, location: str) -> None:
-        """Use ``location``, a directory or gs://bucket/prefix of the run."""
+        """Keep the corpora in ``location``, a directory or gs://bucket/prefix of the run."""
         self._location = location
         self._damaged: set[str] = set()
         self._exiting = threading.Event()
         atexit.register(self._exiting.set)
 
     def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
-        """Return the config with the run's copy of a tokenizer of the hub, if it has one.
+        """Return the config with a copy of the tokenizer, if that is on the Hugging Face hub.
 
-        Otherwise, the tokenizer is downloaded, and copied if ``is_writer``. So the run needs the
-        hub only once, and has the same tokenizer at each start.
+        The run's own copy is used if it exists. Otherwise, the tokenizer is downloaded, and becomes
+        the run's copy if ``is_writer``. Therefore all attempts use the same tokenizer, and only the
+        first needs the hub.
         """
         if not hub.is_repository(cfg.tokenizer):
             return cfg
@@ -99,7 +100,7 @@ class CorpusCache:
         try:
             if files.exists(f"{root}/{tokens.FILE}"):
                 return replace(cfg, tokenizer=f"{folder}/{tokens.FILE}")
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             raise failure(f"{folder}: cannot be read", err) from err
         found = hub_tokenizer(cfg)
         try:
@@ -112,7 +113,7 @@ class CorpusCache:
         return replace(cfg, tokenizer=str(found))
 
     def fetch(self, directory: Path) -> bool:
-        """Download the corpus to ``directory`` if there is a copy; return whether it is there."""
+        """Download the corpus to ``directory`` if there is a copy; return whether it exists now."""
         try:
             files, root = open_filesystem(f"{self._location}/{directory.name}")
             try:
@@ -132,8 +133,9 @@ class CorpusCache:
                     raise ValueError("its fingerprint differs from meta.json")
                 new.rename(directory)
             self._damaged.remove(directory.name)
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
-            if not (directory / META).exists():  # else another process finished first
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
+            # If the corpus exists, another process finished first.
+            if not (directory / META).exists():
                 log.warning(
                     "%s: can't be downloaded, so the corpus is prepared again: %s",
                     self._location,
@@ -144,9 +146,9 @@ class CorpusCache:
         return True
 
     def wait_and_fetch(self, directory: Path) -> bool:
-        """Wait while process 0 prepares the corpus, then download it; return whether it is there.
+        """Wait while process 0 prepares the corpus, then download it; return whether it exists now.
 
-        Returns False if process 0 gives no sign of life for SILENT_SECONDS, or if the copy cannot
+        Returns False if process 0 does not change PULSE for SILENT_SECONDS, or if the copy cannot
         be downloaded.
         """
         pulse, changed = b"", time.monotonic()
@@ -166,12 +168,12 @@ class CorpusCache:
             if found != pulse:
                 pulse, changed = found, time.monotonic()
             time.sleep(POLL_SECONDS)
-        log.warning("process 0 prepares no corpus, so this process does: %s", directory.name)
+        log.warning("process 0 prepares no corpus, so this process prepares %s", directory.name)
         return False
 
     @contextmanager
     def pulse(self) -> Iterator[None]:
-        """Give the signs of life that ``wait_and_fetch`` waits for, inside the ``with`` block."""
+        """Change PULSE regularly inside the ``with`` block, so that the other processes wait."""
         done = threading.Event()
 
         def beat() -> None:
@@ -192,7 +194,7 @@ class CorpusCache:
             done.set()
 
     def _open_for_writing(self, below: str = "") -> tuple[Any, str]:
-        """Return the file system of a location, which exists then, and its path there."""
+        """Create the directory ``below`` the location; return its file system and path there."""
         if "://" not in self._location:  # buckets have no directories
             Path(self._location + below).mkdir(parents=True, exist_ok=True)
         return open_filesystem(self._location + below)
@@ -217,7 +219,7 @@ class CorpusCache:
     def _put(self, files: Any, path: Path, target: str) -> None:
         if "://" not in self._location:
             Path(target).unlink(missing_ok=True)
-            with suppress(OSError):  # another file system
+            with suppress(OSError):  # no hard links between file systems
                 os.link(path, target)
                 return
         files.put_file(str(path), target)

@@ -1,8 +1,9 @@
 """Files of tokens of a prepared corpus, written from text.
 
-A corpus of whole documents (``data.documents`` other than ``joined``) has beside its tokens::
+A corpus of whole documents (``data.documents`` other than ``joined``) has further files::
 
-    <split>.documents   for each document its tokens and its first learned token, as uint32
+    <split>.documents   for each document, two uint32: its number of tokens, and the index of the
+                        first learned one
     <split>.learned     1 for each token that is learned, otherwise 0; only of conversations
 """
 
@@ -22,22 +23,22 @@ from train.data.tokens import Tokenizer
 from train.strict import ConfigError
 
 BATCH_CHARACTERS = CHUNK_CHARACTERS * max(16, os.cpu_count() or 1)
-"""Characters that are encoded at once, in parallel: a chunk for each core."""
+"""Characters that are encoded at once, in parallel: one chunk per CPU core, at least 16 chunks."""
 
 LENGTHS = np.dtype("<u4")
 
 
 @dataclass(frozen=True)
 class Document:
-    """Tokens of a document, and whether each is learned; None means all but the first."""
+    """Tokens of a document, and which are learned; ``learned=None``: all except the first."""
 
     tokens: np.ndarray
     learned: np.ndarray | None = None
 
 
 def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
-    """Write the tokens of all documents, separated."""
-    # A separator is None among the chunks: it is not encoded.
+    """Write the tokens of all documents to a file, with separators between documents."""
+    # None among the chunks stands for a separator, which needs no encoding.
     chunks = (
         chunk
         for i, document in enumerate(text.read())
@@ -70,7 +71,7 @@ def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) ->
     for batch in _batches(found, lambda parts: sum(len(part.text) for part in parts)):
         texts = [[(part.text, part.is_learned) for part in parts] for parts in batch]
         for tokens, learned in tokenizer.encode_marked(texts):
-            learned[:1] = False  # nothing precedes it
+            learned[:1] = False  # no token predicts the first
             yield Document(tokens, learned)
 
 
@@ -94,9 +95,10 @@ def write_documents(directory: Path, found: Iterable[Document], tokenizer: Token
 
 
 def split_heldout(directory: Path, fraction: float, width: int) -> tuple[int, int]:
-    """Move the last part of the tokens to ``heldout.*``; return the numbers of both parts.
+    """Move the last tokens from ``train.*`` to ``heldout.*``; return how many tokens each has.
 
-    Of whole documents, the last are moved that contain at least this fraction of the tokens.
+    ``fraction`` is the share of the tokens to move. Whole documents are not split, so that their
+    share may be larger.
     """
     count = (directory / "train.bin").stat().st_size // width
     heldout = int(count * fraction)

@@ -42,7 +42,7 @@ type InputFile = Path | BucketFile
 def location(path: str, key: str) -> Path | str:
     """Return a Path for a local path, and gs:// locations unchanged.
 
-    Raises ConfigError, which begins with ``key``, for another scheme.
+    Raises ConfigError, whose message begins with ``key``, for another scheme.
     """
     if path.startswith("gs://"):
         return path
@@ -54,8 +54,8 @@ def location(path: str, key: str) -> Path | str:
 def find(pattern: str, key: str) -> list[InputFile]:
     """List the files that match a path or glob pattern, sorted.
 
-    Raises ConfigError, which begins with ``key``, if none do or if one cannot be read, and
-    storage.failure if the bucket cannot be listed.
+    Raises ConfigError if no file matches or one cannot be read, and the error of ``failure`` if the
+    bucket cannot be listed. Messages begin with ``key``.
     """
     path = location(pattern, key)
     found = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path)
@@ -82,16 +82,16 @@ def _in_bucket(pattern: str, key: str) -> list[InputFile]:
             for name, info in sorted(found.items())
             if info["type"] == "file" and not name.endswith("/")
         ]
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
         raise failure(f"{key}: {pattern}: cannot be listed", err) from err
 
 
 def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
-    It is a directory of ``root``, named by the content of the files, so that nothing is copied
-    twice. Raises ConfigError, which begins with ``key``, if no file matches, and storage.failure if
-    the copy fails.
+    The directory is in ``root`` and named by the files' digest, so that no content is copied twice.
+    Raises ConfigError if no file matches, and the error of ``failure`` if the copy fails. Messages
+    begin with ``key``.
     """
     try:
         wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
@@ -109,7 +109,8 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
                 try:
                     copy.rename(target)
                 except OSError:
-                    if not target.exists():  # else another process finished first
+                    # If the directory exists, another process finished first.
+                    if not target.exists():
                         raise
     except (ConfigError, UnavailableError):
         raise
@@ -119,7 +120,7 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
 
 
 def read_bytes(place: Path | str) -> bytes:
-    """Return the content of a file; raises FileNotFoundError if there is none, or other errors."""
+    """Return the content of a file; raises FileNotFoundError if there is no such file."""
     if isinstance(place, Path):
         return place.read_bytes()
     filesystem, path = open_filesystem(place)
@@ -136,7 +137,7 @@ def beside(place: Path | str, name: str) -> Path | str:
 def digest_of(files: list[Path] | list[InputFile]) -> str:
     """Return the hexadecimal SHA-256 of the files' lengths and contents.
 
-    In a bucket, an object's CRC-32C stands for its content.
+    For an object of a bucket, its CRC-32C is used instead of its content.
     """
     digest = hashlib.sha256()
     for file in files:

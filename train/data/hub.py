@@ -14,9 +14,10 @@ _ID = re.compile(
 
 
 def is_repository(place: str) -> bool:
-    """Return whether this is an ``owner/name`` of the hub, or ``owner/name@revision``.
+    """Return whether ``place`` names a repository of the hub: ``owner/name[@revision]``.
 
-    It is not if there is a directory ``owner`` here, so that a mistyped path is never downloaded.
+    It does not if the current directory contains ``owner``, so that a mistyped path is never
+    downloaded.
     """
     return _ID.fullmatch(place) is not None and not Path(place.partition("@")[0]).parent.exists()
 
@@ -24,13 +25,13 @@ def is_repository(place: str) -> bool:
 def download(repository: str, patterns: Sequence[str], key: str) -> Path:
     """Copy the files that match ``patterns`` to the hub's cache; return the copy's directory.
 
-    Raises storage.failure, which begins with ``key``, if that fails.
+    Raises the error of ``storage.failure``, whose message begins with ``key``, if that fails.
     """
     from huggingface_hub import snapshot_download
 
     name, _, revision = repository.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*patterns]))
-    except Exception as err:  # the library raises many types
+    except Exception as err:  # the library raises many error types
         where = f"{key}: {repository} is no file or directory here, and cannot be downloaded from"
         raise failure(f"{where} the Hugging Face hub", err) from err

@@ -1,4 +1,4 @@
-"""Mixtures: which source each sequence comes from, computed from its number alone."""
+"""Mixtures: which source each sequence of a run comes from, by its number and the seed."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,14 @@ import numpy as np
 from train.data.sequences import JoinedText, PackedDocuments, as_packed
 
 PERIOD = 10_000
-"""Sequences after which the shares of the sources repeat, so weights are exact to 0.01 %."""
+"""Number of sequences after which the order of sources repeats; shares are exact to 0.01 %."""
 
 
 class Mixture:
-    """Sequences of several sources, or of one; joined text becomes packed beside documents."""
+    """Sequences of one or several sources.
+
+    If any source has packed documents, sequences of joined text are returned in the packed form.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Mixture:
 
 
 def _in_order(which: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Return the next row of the source ``which[j]`` for each j."""
+    """Merge the rows of all sources: row j is the next row of the source ``which[j]``."""
     most = max(each.ndim for each in rows)
     rows = [as_packed(each) if each.ndim < most else each for each in rows]
     result = np.empty((len(which), *rows[0].shape[1:]), np.int32)
@@ -78,7 +81,7 @@ class Schedule:
         self._counts = counts
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each sequence, and how many of that source came before it."""
+        """Return the source of each sequence, and how many sequences of it came before."""
         periods, places = np.divmod(numbers, len(self._sources))
         sources = self._sources[places]
         return sources, periods * self._counts[sources] + self._before[places]

@@ -1,7 +1,8 @@
 """Packing of documents into sequences: best fit, longest documents first.
 
-On two million lengths like those of web pages, padding is 0.002 % of the sequences. Krell et al.
-2021, "Efficient Sequence Packing without Cross-contamination" (arXiv:2107.02027), compare ways.
+With two million documents as long as web pages, 0.002 % of all positions are padding. Krell et al.
+2021, "Efficient Sequence Packing without Cross-contamination" (arXiv:2107.02027), compare packing
+algorithms.
 """
 
 from bisect import bisect_left, insort
@@ -10,7 +11,7 @@ import numpy as np
 
 
 def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the number of the sequence of each document; sequences are numbered from 0 on.
+    """Return for each document the number, from 0 on, of the sequence that it is put into.
 
     Each document, from the longest to the shortest, is put into the fullest sequence that has
     space for it. All documents of one length are handled together, so the time depends on the

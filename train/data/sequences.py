@@ -1,4 +1,4 @@
-"""Sequences of a prepared corpus, each addressed by numbers alone.
+"""Sequences of a prepared corpus, selected by step and row or by number, without an iterator.
 
 A packed sequence is an array (4, context + 1) of the rows TOKENS, SEGMENTS, POSITIONS and LEARNED,
 which ``train.core.model.loss`` explains.
@@ -29,7 +29,7 @@ class JoinedText:
         self._length, self._seed, self._batch = length, seed, batch
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return rows of a step's batch by their places ``within`` it: int32 (rows, length).
+        """Return the rows ``within`` of a step's batch: int32 (rows, length).
 
         Sequences start at uniformly random positions of the corpus. The generator, Philox (Salmon
         et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
@@ -40,9 +40,9 @@ class JoinedText:
         return self._at(self.tokens, starts[within])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return sequences by number, of ``count`` spaced evenly over the held-out text.
+        """Return sequences by their numbers among ``count``, spaced evenly over the held-out text.
 
-        Sequences of a short text overlap.
+        If the text is short, sequences overlap.
         """
         starts = np.linspace(0, len(self._heldout) - self._length, count).astype(np.int64)
         return self._at(self._heldout, starts[numbers])
@@ -52,7 +52,7 @@ class JoinedText:
 
 
 class PackedDocuments:
-    """Sequences of whole documents, each once per epoch, in an order that follows from the seed."""
+    """Sequences of whole documents: each occurs once per epoch, in an order drawn from the seed."""
 
     def __init__(self, directory: Path, dtype: type, length: int, seed: int) -> None:
         """Open and pack a corpus; raises ConfigError if nothing in it can be learned."""
@@ -64,12 +64,12 @@ class PackedDocuments:
             raise ConfigError(f"data: {directory.name} has no document with a token to learn")
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return sequences by number, counted over all epochs: int32 (rows, 4, length)."""
+        """Return sequences by their numbers, counted over all epochs: int32 (rows, 4, length)."""
         epochs, places = np.divmod(numbers, len(self._train))
         return self._train.at([self._order(e)[i] for e, i in zip(epochs, places, strict=True)])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return sequences by number, of ``count`` spaced evenly over the held-out ones."""
+        """Return sequences by their numbers among ``count``, spaced evenly over held-out ones."""
         if not len(self._heldout):
             raise ConfigError("data.heldout: no held-out document has a token to learn")
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)
@@ -89,7 +89,7 @@ class _Packed:
         self._learned = _mapped(learned, np.uint8) if learned.exists() else None
         sizes, firsts = np.fromfile(directory / f"{split}.documents", LENGTHS).reshape(-1, 2).T
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        if self._learned is None:  # the parts of a long document overlap by the token in between
+        if self._learned is None:  # neighboring parts of a document share a token
             starts, sizes = _divided(starts, sizes.astype(np.int64), length)
             useful = sizes > 1
         else:
@@ -100,7 +100,7 @@ class _Packed:
             )
         if missing := int(np.sum(~useful)):
             log.warning(
-                "%s: %d of %d documents are left out: nothing to learn in model.context tokens",
+                "%s: %d of %d documents are left out: no learned token within model.context tokens",
                 split,
                 missing,
                 len(sizes),
@@ -116,7 +116,7 @@ class _Packed:
         return len(self._ends)
 
     def at(self, numbers: "np.ndarray | list[int]") -> np.ndarray:
-        """Return sequences by number: int32 (rows, 4, length)."""
+        """Return sequences by their numbers in this split: int32 (rows, 4, length)."""
         rows = np.zeros((len(numbers), 4, self._length), np.int32)
         for row, number in zip(rows, numbers, strict=True):
             filled = 0
@@ -152,7 +152,7 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return a generator; streams from 1 on are apart from those of JoinedText."""
+    """Return a random generator; streams from 1 on are independent of JoinedText's (stream 0)."""
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 
 

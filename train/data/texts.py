@@ -28,10 +28,10 @@ UV_PATHS = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
 """Paths of uv on a worker and in a virtual environment, for when uv is not on PATH."""
 
 CHUNK_CHARACTERS = 1 << 20
-"""Characters read at once, and then as many at most until the line ends."""
+"""Characters that are read at once, before at most as many up to the end of the line."""
 
 JSON_LINES = ".jsonl"
-"""Ending of the names of files of which each line is a document."""
+"""Suffix of files in which each line is a document."""
 
 _CORPORA = Path(__file__).parent / "corpora"
 
@@ -64,7 +64,7 @@ class Source:
 
 
 def source(cfg: SourceConfig, root: Path) -> Source:
-    """Return the text that a config selects; by default, datasets are cached below ``root``.
+    """Return the text that a config selects; datasets are cached below ``root``.
 
     Raises ConfigError for a corpus, path or dataset directory that does not exist.
     """
@@ -87,7 +87,7 @@ def source(cfg: SourceConfig, root: Path) -> Source:
 
 
 def _files(pattern: str, key: str) -> Source:
-    """Return the text of files; ``key`` is that of the text in JSON lines."""
+    """Return the text of files; in JSON lines, ``key`` names the value with the text."""
     files = find(pattern, "data.text")
     has_rows = [file.name.endswith(JSON_LINES) for file in files]
     digest = digest_of(files)
@@ -118,7 +118,7 @@ def _json_rows(file: InputFile) -> Iterator[Row]:
 
 
 def _texts(rows: Iterator[Row], key: str) -> Iterator[Iterator[str]]:
-    """Yield the text of each row; that of null is empty. Raises ConfigError if there is none."""
+    """Yield each row's text under ``key``, "" for null; raises ConfigError for a row without it."""
     for row in rows:
         text = row.values.get(key, 0)
         if not isinstance(text, str | None):
@@ -172,7 +172,7 @@ def _opened(file: InputFile, mode: str = "r", **options: str) -> Iterator[IO[Any
             yield opened
     except CorpusError:
         raise
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
         raise CorpusError(f"{file}: cannot be read: {one_line(err)}") from err
 
 
@@ -215,7 +215,7 @@ def _loaded(cfg: DatasetConfig, root: Path) -> Any:
     cache = str(root / "huggingface")
     try:
         return datasets.load_dataset(cfg.id, cfg.name, split=cfg.split, cache_dir=cache)
-    except ValueError as err:  # the message lists the available ones
+    except ValueError as err:  # its message lists configurations or splits
         raise ConfigError(f"data.dataset: {cfg.id}: {one_line(err)}") from err
-    except Exception as err:  # the hub and the file formats raise their own types
+    except Exception as err:  # the hub and file formats raise their own error types
         raise CorpusError(f"data.dataset.id: {cfg.id} cannot be loaded: {one_line(err)}") from err

@@ -21,7 +21,7 @@ from train.strict import ConfigError
 log = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
-"""Token that ends a document, if the encoding has it, as GPT-2's, and no file names another."""
+"""Token that ends a document if the encoding has it, like GPT-2's, and SETTINGS names no other."""
 
 SEPARATOR = "\n\n"
 """Text that ends a document if the encoding has no token for it."""
@@ -43,7 +43,7 @@ _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE"
 
 @dataclass(frozen=True)
 class Settings:
-    """Content of a tokenizer_config.json that is used; "" where the file has none."""
+    """Values from a tokenizer_config.json; "" for those that it lacks."""
 
     begin: str = ""
     """``bos_token``, which chat templates may use."""
@@ -55,9 +55,9 @@ class Settings:
 
     @classmethod
     def of_files(cls, read: Callable[[str], bytes]) -> "Settings":
-        """Parse the files that ``read`` returns by name, empty if there is none.
+        """Parse the files SETTINGS and TEMPLATE; raises ValueError if one is invalid.
 
-        Raises ValueError if one is invalid.
+        ``read`` returns the content of a file by its name, empty if it does not exist.
         """
         found = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
         settings = cls.parse(found.get(SETTINGS, b"{}"))
@@ -77,7 +77,7 @@ class Settings:
         if not isinstance(found, dict):
             raise ValueError("must be a JSON object")
         template = found.get("chat_template")
-        if isinstance(template, list):  # several by name
+        if isinstance(template, list):  # several templates, with names
             named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
             template = named.get("default")
         named = {"eos_token": found.get("eos_token"), "bos_token": found.get("bos_token")}
@@ -96,7 +96,7 @@ class Tokenizer:
     encode: Callable[[str], np.ndarray]
     decode: Callable[[Sequence[int]], str]
     separator: np.ndarray
-    """Tokens between two documents: those at the end of the first and ``begin``."""
+    """Tokens between two documents: ``end`` of the first, then ``begin`` of the second."""
     definition: bytes = b""
     """Content of tokenizer.json, part of the corpus's fingerprint; empty for ASCII and bytes."""
     begin: np.ndarray = field(default_factory=lambda: np.array([], np.uint32))
@@ -133,9 +133,9 @@ class Tokenizer:
             self.encoding.encode_batch(whole, add_special_tokens=False), texts, strict=True
         ):
             marks = np.concatenate([np.full(len(part), mark) for part, mark in parts])
-            before = np.concatenate([[0], np.cumsum(marks)])  # marked characters before each one
+            before = np.concatenate([[0], np.cumsum(marks)])  # marked characters so far
             starts, ends = np.array(each.offsets, np.int64).reshape(-1, 2).T
-            # Llama 3 leaves spaces out of the offsets, so those of a token of spaces are empty.
+            # Llama 3's offsets leave out spaces, so the offsets of a token of spaces are empty.
             starts = np.minimum(starts, np.maximum(ends - 1, 0))
             result.append((np.array(each.ids, np.uint32), before[ends] > before[starts]))
         return result
@@ -155,7 +155,7 @@ class Tokenizer:
     def bytes_in(self, tokens: np.ndarray) -> int:
         """Count the UTF-8 bytes of the decoded tokens, without special tokens."""
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # The encoding's own method leaves out special tokens, which are no text.
+        # The encoding's own method decode leaves out special tokens, which are not text.
         decode = self.encoding.decode if self.encoding else self.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
@@ -237,11 +237,11 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
 def read_file(path: Path | str) -> Tokenizer:
     """Read a tokenizer.json, on disk or gs://, and the settings beside it, if any.
 
-    Raises ConfigError if a file is invalid, storage.failure if one cannot be read.
+    Raises ConfigError if a file is invalid, the error of ``failure`` if one cannot be read.
     """
     try:
         definition = read_bytes(path)
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
         expected = "must be ascii, bytes, bpe or a readable tokenizer.json"
         raise failure(f"data.tokenizer: {expected}, not {path}", err) from err
     try:
@@ -265,7 +265,7 @@ def read_file(path: Path | str) -> Tokenizer:
 
 
 def _read_beside(path: Path | str, name: str) -> bytes:
-    """Return the content of a file in the same directory; empty if there is none."""
+    """Return the content of the file ``name`` in the directory of ``path``; empty if missing."""
     try:
         return read_bytes(beside(path, name))
     except FileNotFoundError:
@@ -290,7 +290,7 @@ def from_definition(definition: bytes, settings: Settings = Settings()) -> Token
     except Exception as err:  # the library raises no narrower type
         raise ValueError(err) from err
 
-    # The file may contain the length to which a fine-tuning script cut or filled its texts.
+    # A fine-tuning script may have enabled truncation and padding in the file: disable them.
     encoding.no_truncation()
     encoding.no_padding()
 

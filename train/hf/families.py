@@ -18,30 +18,30 @@ class Family:
     title: str
     model_type: str
     architecture: str
-    """Class of transformers."""
+    """Name of the class in transformers."""
     prefix: str
-    """Prefix of all names except the output layer's; some files omit it."""
+    """Prefix of all tensors' names except the output layer's; some files omit it."""
     names: Mapping[str, str]
-    """Name of each parameter of model.py; ``{}`` is the layer's index. Parameters of the same name
-    are parts of one tensor, side by side along its last axis."""
+    """The tensor's name for each parameter of model.py; ``{}`` is the layer's index. Parameters of
+    the same tensor are parts of it, side by side along its last axis."""
     unused: re.Pattern[str]
     """Names of tensors that some files contain and no model needs."""
     is_output_first: bool
-    """Whether matrices of layers are (out, in), as torch.nn.Linear's, or (in, out)."""
+    """Whether the layers' matrices are stored as (out, in), like torch.nn.Linear's."""
     layout: Mapping[str, tuple[Any, ...]]
     """Options of ModelConfig that must have one of these values."""
     options: Mapping[str, tuple[str, Any]]
-    """For keys of config.json, the option of ModelConfig and the default of transformers."""
+    """For each key of config.json, the option of ModelConfig and the default in transformers."""
     fixed: Mapping[str, tuple[Any, ...]]
-    """Other keys of config.json that must have one of these values. The first is the default of
-    transformers, and is exported."""
+    """Other keys of config.json that must have one of these values. The first value is the default
+    in transformers, and is exported."""
     exported: Callable[[ModelConfig], dict[str, Any]]
     """Further content of config.json for a model."""
     has_free_width: bool = False
-    """Whether the width of the model need not be a multiple of its heads."""
+    """Whether the width of the model need not be a multiple of the number of heads."""
 
     def incompatibility(self, cfg: ModelConfig) -> str:
-        """Return the first option that the family does not support, as ``model.key=value``."""
+        """Return the first unsupported option, as ``model.key=value``; "" if all are supported."""
         for key, allowed in self.layout.items():
             if getattr(cfg, key) not in allowed:
                 return f"model.{key}={getattr(cfg, key)}"
@@ -69,10 +69,10 @@ class Family:
         }
 
     def model(self, found: Mapping[str, Any], where: str) -> ModelConfig:
-        """Return the model of a config.json.
+        """Return the ModelConfig for the content of a config.json.
 
-        Raises ConfigError, which begins with ``where``, for a value that is invalid or that this
-        trainer does not support.
+        Raises ConfigError, whose message begins with ``where``, for a value that is invalid or that
+        this trainer does not support.
         """
         for key, allowed in self.fixed.items():
             _require(found, key, allowed, where)
@@ -91,11 +91,13 @@ class Family:
 
 
 def check_same(theirs: ModelConfig, ours: ModelConfig, where: str) -> None:
-    """Raise ConfigError, with all options to set, unless the model is the configured one.
+    """Raise ConfigError, which lists the options to set, if ``ours`` differs from ``theirs``.
 
-    Dropout may differ, and the context, unless it needs more positions than were learned.
+    ``theirs`` is the model of the files, ``ours`` the configured one. Dropout may differ. The
+    context may differ, too, unless ours needs more learned positions than the files have.
     """
-    # What is null in our config will follow from their options, except an uneven head_dim.
+    # Options that are null in our config follow from their options once those are set, so they are
+    # not listed, except a head_dim that is not width / heads.
     sizes = _resolved(replace(theirs, **{key: getattr(ours, key) for key in IMPLIED}))
     here = _resolved(ours) | {key: sizes[key] for key in IMPLIED}
     if ours.head_dim is None and theirs.width % theirs.heads:
@@ -117,7 +119,10 @@ def check_same(theirs: ModelConfig, ours: ModelConfig, where: str) -> None:
 
 
 def _require(found: Mapping[str, Any], key: str, allowed: tuple[Any, ...], where: str) -> Any:
-    """Return a value of config.json, by default the first allowed; else raise ConfigError."""
+    """Return the value of ``key``, or the first of ``allowed`` if the key is missing.
+
+    Raises ConfigError if the value is not allowed.
+    """
     value = found.get(key, allowed[0])
     if value not in allowed:
         supported = ", ".join(map(_shown, allowed))
@@ -128,7 +133,7 @@ def _require(found: Mapping[str, Any], key: str, allowed: tuple[Any, ...], where
 
 
 IMPLIED = ("kv_heads", "head_dim", "feedforward")
-"""Options that are by default determined by other options."""
+"""Options whose default follows from other options."""
 
 
 def _resolved(cfg: ModelConfig) -> dict[str, Any]:
@@ -145,7 +150,7 @@ ROPE_SCALING = {
     "high_freq_factor": "high_frequency_factor",
     "original_max_position_embeddings": "original_context",
 }
-"""For each key of ``rope_scaling`` of the type ``llama3``, the key of RotaryConfig."""
+"""For each key of a ``rope_scaling`` of the type ``llama3``, the option of RotaryConfig."""
 
 
 def _rotary(found: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -174,9 +179,9 @@ def _rotary(found: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
-    """Return the content of config.json for rotary positions.
+    """Return the keys of config.json for rotary positions.
 
-    transformers requires a context that is longer than before the scaling.
+    transformers requires that the context is longer than the original one before scaling.
     """
     rotary, context, scaling = cfg.rotary, cfg.context, None
     if rotary.factor != 1:
@@ -191,12 +196,13 @@ def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """Format a value of config.json, shortened, as YAML reads it."""
+    """Format a value of config.json as YAML, cut to 40 characters."""
     return json.dumps(value)[:40]
 
 
 ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu", "silu": "swiglu"}
-"""ModelConfig's names; ``gelu_new`` is the tanh approximation, the default of jax.nn.gelu."""
+"""Activations of transformers and of ModelConfig. ``gelu_new`` is the tanh approximation, as is
+jax.nn.gelu by default."""
 
 GPT2 = Family(
     title="GPT-2",
@@ -342,13 +348,13 @@ FAMILIES = (GPT2, LLAMA, QWEN3)
 
 
 def named(found: Mapping[str, Any], where: str) -> Family:
-    """Return the family of a config.json; raises ConfigError for one that is not supported."""
+    """Return the family that a config.json names; raises ConfigError if it is not supported."""
     families = {family.model_type: family for family in FAMILIES}
     return families[_require({"model_type": None} | found, "model_type", tuple(families), where)]
 
 
 def gpt2_of(shapes: Mapping[str, tuple[int, ...]], cfg: ModelConfig) -> ModelConfig:
-    """Return the GPT-2 whose tensors have these shapes, by names without prefix.
+    """Return the ModelConfig of a GPT-2 from the shapes of its tensors, named without prefix.
 
     Options that shapes do not show, such as the number of heads, are those of ``cfg``.
     """
@@ -367,11 +373,11 @@ GPT2_AXES = {
     "wpe.weight": ("context",),
     "h.0.mlp.c_fc.weight": ("width", "feedforward"),
 }
-"""Tensors that show the sizes of a GPT-2, with the options that are the lengths of their axes."""
+"""For some tensors of a GPT-2: the options of ModelConfig that are the lengths of their axes."""
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the family that supports a model, if any does."""
+    """Return the only family that may support the model; it need not support all its options."""
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

@@ -15,7 +15,7 @@ from train.strict import ConfigError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""Lists the file of each tensor, if there are several files."""
+"""File that names the file of each tensor, if there are several files."""
 
 CONFIG = "config.json"
 DOWNLOADED = (CONFIG, INDEX, "model*.safetensors")
@@ -29,8 +29,8 @@ class Tensors:
     def __init__(self, init_from: str) -> None:
         """Open the files and read names and shapes.
 
-        Raises ConfigError if a file is missing or invalid, and storage.failure if it cannot be
-        downloaded.
+        Raises ConfigError if a file is missing or invalid, and the error of ``storage.failure`` if
+        it cannot be downloaded.
         """
         self.path = _located(init_from)
         """The file or directory."""
@@ -67,10 +67,10 @@ class Tensors:
 
 
 def _located(init_from: str) -> Path:
-    """Return a local path.
+    """Return the local path of ``init_from``.
 
     Downloads gs:// to the directory of prepared corpora, and ``owner/name`` from the hub unless a
-    file or directory has this name.
+    directory ``owner`` exists.
     """
     path = location(init_from, "init_from")
     if isinstance(path, str):
@@ -90,7 +90,7 @@ def _located(init_from: str) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the safetensors files of a file or directory; raises ConfigError for a bad index.
+    """Return the safetensors files at a path; raises ConfigError if there are none.
 
     Like transformers, prefers a single file to an index.
     """
@@ -127,7 +127,10 @@ def _content(path: Path) -> dict[str, Any] | None:
 
 
 def parsed(text: str, where: str) -> dict[str, Any]:
-    """Return a JSON object; raises ConfigError, which begins with ``where``, for anything else."""
+    """Parse a JSON object.
+
+    Raises ConfigError, whose message begins with ``where``, for any other text.
+    """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as err:

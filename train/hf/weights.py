@@ -86,9 +86,9 @@ def check(cfg: Config) -> None:
 def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Return the state of step 0 with the parameters of ``init_from``, if configured.
 
-    They replace those in ``state`` one by one, so that memory never holds two models. Shardings
-    stay the same. Each process reads a tensor once for all of its shards. Raises ConfigError as
-    ``check`` does, and if processes have different files.
+    They replace the parameters in ``state`` one by one, so that memory never holds two models.
+    Shardings stay the same. Each process reads a tensor once for all of its shards. Raises
+    ConfigError as ``check`` does, and if processes have different files.
     """
     if cfg.init_from is None:
         return state
@@ -96,7 +96,7 @@ def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
     if jax.process_count() > 1:
         mesh.check_equal(
             digest_of(weights.tensors.files),
-            f"have other files as init_from ({cfg.init_from}) than process 0",
+            f"have different files in init_from ({cfg.init_from}) than process 0",
         )
     params = state["params"]
     for name, a in params.items():
@@ -108,9 +108,9 @@ def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
 
 
 def tensor_shapes(cfg: ModelConfig, family: Family | None) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a model's files by name, without the family's prefix.
+    """Return the shapes of the tensors in a model's files, by name without the family's prefix.
 
-    Without a family, these are the parameters of model.py. Allocates nothing.
+    Without a family, the tensors are the parameters of model.py. Allocates nothing.
     """
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
     unpadded = {name: _unpadded_shape(name, a.shape, cfg) for name, a in shapes.items()}
@@ -135,15 +135,16 @@ class _Weights:
         self._check()
 
     def _found(self) -> tuple[Family | None, ModelConfig, str]:
-        """Return family and model of the files, and where the model was read.
+        """Return the family and the ModelConfig of the files, and where the ModelConfig was read.
 
-        The family is None for the names of model.py. Raises ConfigError if it is unknown.
+        The family is None if the files have the names of model.py. Raises ConfigError if the family
+        is unknown.
         """
         tensors, content = self.tensors, self.tensors.config
         where = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{where}: model")
-            options = asdict(self.model)  # what other programs wrote has no options
+            options = asdict(self.model)  # other programs write none
             return None, section(ModelConfig, exported or options, where, "model."), where
         if content is not None:
             where = f"init_from: {tensors.directory / CONFIG}"
@@ -177,9 +178,10 @@ class _Weights:
                 )
 
     def read(self, name: str, shape: tuple[int, ...], indices: Iterable[Index]) -> dict[Index, Any]:
-        """Return parts of a parameter of model.py, whose whole ``shape`` is given, as float32.
+        """Return the parts ``indices`` of a parameter of model.py, as float32.
 
-        The vocabulary is padded with zeros. The axis of the layers is not divided.
+        ``shape`` is that of the whole parameter. The vocabulary is padded with zeros. Every part
+        contains all layers.
         """
         shards: dict[Index, list[np.ndarray]] = {index: [] for index in indices}
         per_layer = self.family is not None and name.startswith("l_")
@@ -190,7 +192,7 @@ class _Weights:
         return {index: np.stack(p) if per_layer else p[0] for index, p in shards.items()}
 
     def _read(self, name: str, file_name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a tensor, or the part of it that is a parameter of model.py, in its own dtype."""
+        """Return a parameter of model.py, for one layer, from a tensor: padded, in its dtype."""
         array = self.tensors.read(self.names[file_name])
         parts = _parts(name, self.family)
         array = np.split(array, len(parts), axis=-1)[parts.index(name)]
@@ -206,7 +208,7 @@ class _Weights:
 
 
 def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]:
-    """Return the names in the files for a parameter of model.py; a family has one per layer."""
+    """Return the names of the tensors with a parameter of model.py; a family has one per layer."""
     if family is None:
         return [name]
     if name.startswith("l_"):
@@ -215,7 +217,7 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
 
 
 def _is_positions(name: str) -> bool:
-    """Return whether a tensor has positions, of which a model may use the first ones."""
+    """Return whether a tensor has the position embeddings; a model may use only the first ones."""
     return name in ("positions_td", GPT2.names["positions_td"])
 
 
@@ -252,7 +254,7 @@ def _family_shape(name: str, shape: tuple[int, ...], family: Family) -> tuple[in
 def _stored(
     arrays: dict[str, np.ndarray], cfg: ModelConfig, family: Family | None
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of files for parameters of model.py that are parts of the same tensors."""
+    """Return tensors, by their names in the file, that contain the parameters ``arrays``."""
     name = next(iter(arrays))
     is_transposed = family is not None and _is_transposed(name, family)
     prefix = family.prefix if family and name != "head_dv" else ""

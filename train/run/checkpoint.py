@@ -45,7 +45,7 @@ NONE, ALL_DAMAGED = -1, -2
 
 LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
-them. A checkpoint of another version is refused."""
+the names or shapes. A checkpoint of another version is refused."""
 
 PACKED_QKV = "version 1 (packed qkv)"
 """Layout of checkpoints of older trainers, whose manifest names no layout."""
@@ -102,11 +102,11 @@ class Checkpoints:
     ) -> None:
         """Find the newest intact checkpoint, which must be the same one in all processes.
 
-        ``identity`` is the result of the function ``identity`` for this run. With the name ``run``,
-        damaged checkpoints are renamed, and those of killed saves are removed. Only the run itself
-        may give it, because another program could destroy a save in progress. Raises ConfigError if
-        the directory is another run's, if all checkpoints are damaged, or if processes find
-        different ones.
+        ``identity`` is the result of the function ``identity`` for this run. If the name ``run`` is
+        given, damaged checkpoints are renamed, and those of killed saves are removed. Only the
+        training itself may give it: any other program could destroy a save in progress. Raises
+        ConfigError if the directory is another run's, if all checkpoints are damaged, or if
+        processes find different ones.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -134,8 +134,9 @@ class Checkpoints:
         """Save the state in the background, unless ``step`` is saved already.
 
         With ``wait``, return only when the save is complete. The state may be donated as soon as
-        this returns. If a save fails in the background, the next ``save`` logs its error and is
-        waited for: if that fails as well, it raises. ``wait`` and ``close`` raise at once.
+        this method returns. If a save fails in the background, the next call logs the error and
+        waits for its own save, whose error it raises. ``wait`` and ``close`` raise the error of a
+        failed save.
         """
         if step != self.latest:
             try:
@@ -198,7 +199,7 @@ class Checkpoints:
         self._background.shutdown()
 
     def _check_owner(self, run: str) -> None:
-        """Raise ConfigError if OWNER names another run; older trainers' named none."""
+        """Raise ConfigError if OWNER names another run. Older trainers wrote it without a name."""
         try:
             found = json.loads(self._fs.cat_file(f"{self._root}/{OWNER}"))
         except (FileNotFoundError, ValueError):
@@ -222,8 +223,8 @@ class Checkpoints:
             log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
         unfinished = [step for step, fault in faults.items() if fault == UNFINISHED]
         damaged = [name for name in names if name.endswith(".damaged")]
-        # A kill during the first save leaves one unfinished checkpoint and no intact one. This is
-        # no damage: the run starts at step 0.
+        # A kill during the first save leaves one unfinished checkpoint and no intact one. Such a
+        # checkpoint does not count as damaged: the run starts at step 0.
         is_ours = intact != NONE or OWNER in names
         expected = ([], [UNFINISHED]) if is_ours else ([],)
         if intact == NONE and (damaged or list(faults.values()) not in expected):
@@ -241,8 +242,8 @@ class Checkpoints:
     def _manifest_if_any(self, step: int) -> str:
         """Return the text of a step's manifest, UNFINISHED if it is missing, or "" for step NONE.
 
-        All processes compare this text, to check that they share the directory. If each compared
-        all files instead, the storage would have a multiple of the load.
+        All processes compare this text, to check that they share the directory. Reading all files
+        in each process instead would load the storage more.
         """
         try:
             return "" if step == NONE else self._manifest(step)
@@ -283,7 +284,7 @@ class Checkpoints:
         """Wait until all processes have written their part of the checkpoint.
 
         Process 0 then writes the manifest and removes old checkpoints; a failure to remove them is
-        only logged. ``response`` is that of Orbax to the save.
+        only logged. ``response`` is what Orbax returned for the save.
         """
         response.result()
         if jax.process_index() == 0:
@@ -294,7 +295,7 @@ class Checkpoints:
             self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
             try:
                 self._prune(step)
-            except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+            except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
                 log.warning(
                     "%s: old checkpoints cannot be removed: %s", self.directory, one_line(err)
                 )
@@ -333,7 +334,7 @@ class Checkpoints:
         found = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # None: whole files
+            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
             found |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return found
 
@@ -379,7 +380,7 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
     Frozen parameters, adapters and the optimizer determine the structure of the saved state.
-    Dropout does not, so it may change. Neither do the options of adapters if there are none.
+    Dropout does not, so it may change. Without adapters, their options may change, too.
     """
     lora = asdict(cfg.lora) | {"targets": list(cfg.lora.targets)}
     return {
@@ -410,7 +411,7 @@ def _steps(names: list[str]) -> list[int]:
 
 
 def _completed(found: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return ``found`` with the keys that it lacks, also in nested mappings, from ``defaults``."""
+    """Return ``found`` with missing keys added from ``defaults``, also in nested mappings."""
     nested = {
         key: _completed(found[key], default)
         for key, default in defaults.items()
@@ -420,7 +421,7 @@ def _completed(found: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return the first key whose values differ, and these; "" if all of ``expected`` are equal."""
+    """Describe the first key of ``expected`` that differs, with both values; "" if none does."""
     for key in expected:
         there, here = found.get(key), expected[key]
         if isinstance(here, dict) and isinstance(there, dict):

@@ -44,7 +44,7 @@ def sync(contract: Contract) -> None:
         programs = Programs(cache, f"{contract.checkpoints}/{FOLDER}")
         programs.download()
         jax.config.update("jax_compilation_cache_dir", str(cache))
-        if contract.process_id == 0:  # the only process in which JAX writes its cache
+        if contract.process_id == 0:  # JAX writes its cache only in process 0
             stop = threading.Event()
             atexit.register(stop.set)
             threading.Thread(target=programs.upload_periodically, args=[stop], daemon=True).start()
@@ -54,16 +54,16 @@ class Programs:
     """Compiled programs in JAX's cache, and their copies in the run's bucket."""
 
     def __init__(self, cache: Path, location: str) -> None:
-        """``cache`` is JAX's cache; ``location``, a path or gs://bucket/prefix, has the copies."""
+        """Use JAX's cache directory, and ``location``, a path or gs://bucket/prefix, for copies."""
         self._cache, self._location = cache, location
         self._fs, self._root = open_filesystem(location)
         self._uploaded: set[str] = set()
 
     def download(self) -> None:
-        """Make the cache equal to the bucket; only log a failure.
+        """Make the cache equal to the bucket; a failure is only logged.
 
-        Programs that are only in the cache are removed: a kill may have cut them short, and JAX
-        would neither use nor replace them.
+        Programs that are only in the cache are removed: a kill may have left them incomplete, and
+        JAX would neither use nor replace such files.
         """
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
@@ -77,13 +77,13 @@ class Programs:
                 (self._cache / name).unlink()
             self._uploaded = set(there)
             missing = sorted(name for name in there if here.get(name) != there[name])
-            # gcsfs's method get would make two more requests per object than cat.
+            # gcsfs's method get would send two more requests per object than its method cat.
             for batch in batched(missing, BATCH_FILES):
                 for path, content in self._fs.cat([f"{self._root}/{n}" for n in batch]).items():
                     (self._cache / path.rpartition("/")[2]).write_bytes(content)
             if missing:
                 log.info("downloaded %d compiled programs from %s", len(missing), self._location)
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             log.warning(
                 "%s: can't be downloaded, so programs are compiled again: %s",
                 self._location,
@@ -99,7 +99,7 @@ class Programs:
             except Exception as err:
                 if not stop.is_set():
                     report(
-                        "%s: not uploaded, so a new TPU compiles again: %s",
+                        "%s: programs can't be uploaded, so a new TPU compiles them again: %s",
                         self._location,
                         one_line(err),
                     )

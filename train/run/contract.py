@@ -89,7 +89,7 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 
 
 def check_writable(contract: Contract) -> None:
-    """Create the run's directories; raises storage.failure if one is not writable.
+    """Create the run's directories; raises the error of ``storage.failure`` if one is not writable.
 
     Call this before the processes join: a process that exits later makes the others wait.
     """

@@ -32,7 +32,7 @@ def evaluate_heldout(
     """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
     The batches are sharded over ``devices``, whose processes must all call this. Raises ConfigError
-    if less than one sequence is held out, or if they do not support the configured attention.
+    if less than one sequence is held out, or if devices do not support the configured attention.
     """
     attention.check(cfg)
     meta = corpus.meta

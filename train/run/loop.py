@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 SAMPLE = "sample.txt"
 """File in process 0's run directory with the text generated at the end of the run."""
 SAMPLE_SECONDS = 10
-"""Time limit of a sample. All devices of the run wait for it, and after SIGTERM the save does."""
+"""Time limit of a sample, for which all devices of the run wait, and a save after SIGTERM, too."""
 
 
 class Run:
@@ -143,9 +143,10 @@ class Run:
     def report(self, wait: bool = False) -> bool:
         """Record the metrics of finished steps; return False if the run must end as diverged.
 
-        With ``wait``, include all dispatched steps. All processes get the same metrics, but see
-        them at different times. They return False at the same call: after a ``wait``, or when no
-        process can still have a step in flight that is not finite.
+        With ``wait``, include all dispatched steps. All processes get the same metrics, but at
+        different times. Nevertheless, all return False at the same call: the next one with
+        ``wait``, or the one MAX_IN_FLIGHT training calls after the diverged step, by which every
+        process has seen that step.
         """
         for metrics in self.in_flight.finished(wait) if self.diverged is None else ():
             rates = metrics.tokens_per_second, metrics.mfu
@@ -166,7 +167,7 @@ class Run:
         return not wait and self.step < seen_by_all
 
     def with_waits(self, metrics: Metrics) -> Metrics:
-        """Add to a step's metrics the seconds spent on starting or on waiting for saves before it.
+        """Add to a step's metrics how long the process started or waited for saves before the step.
 
         Call this once for each step, in order.
         """
@@ -216,7 +217,7 @@ class Run:
         self.watchdog.step_finished()
         text = generate(self.state["params"], self.cfg, self.corpus.tokenizer, SAMPLE_SECONDS)
         if self.is_first:
-            log.info("step %d writes:\n%s", self.step, text)
+            log.info("sample at step %d:\n%s", self.step, text)
         return text
 
     def log(self, message: str, *values: Any) -> None:

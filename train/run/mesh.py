@@ -39,7 +39,8 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
     _bypass_proxies(host)
     if contract.num_processes > 1:
         _warn_about_loopback_hostname(host)
-    # A run's environment disables this service, for trainers without it (docs/own_trainer.md).
+    # The environment of a run disables this service, because trainers that do not use it would
+    # ignore SIGTERM (docs/own_trainer.md).
     jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
         coordinator,
@@ -56,7 +57,7 @@ def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.shardi
     """Create the mesh for training on ``devices`` (default: all) and make it the current mesh.
 
     Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
-    does not divide their number, or if they do not support the configured attention.
+    does not divide their number, or if the devices do not support the configured attention.
     """
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
@@ -79,9 +80,9 @@ def over(devices: Sequence[jax.Device], fsdp: int | None = None) -> jax.sharding
 def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
     """Return the devices as an array (data, fsdp) with fast links along the ``fsdp`` axis.
 
-    ``fsdp`` None means all devices of a slice. The devices of an ``fsdp`` group are a box of
-    neighbors in the slice's torus. Where ``fsdp`` is not a product of whole axes of the torus, the
-    box takes part of an axis.
+    ``fsdp`` None means all devices of a slice. The devices of an ``fsdp`` group are neighbors: a
+    box in the slice's torus. Where ``fsdp`` is not a product of whole axes of the torus, the box
+    covers only part of an axis.
 
     TPU slices are connected only by the slower data center network. Only the ``data`` axis crosses
     slices, because it communicates once per step.
@@ -122,15 +123,15 @@ def check_equal(value: str, difference: str) -> None:
 
 
 def from_process_0(number: int | bool) -> int:
-    """Return the ``number`` of process 0 in every process."""
+    """Return the ``number`` that process 0 passes; all processes must call this."""
     return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
 
 
 class SaveRequest:
     """Agreement of all processes to save at the same step when any of them requests it.
 
-    The device never waits: the answer to a request is read ``DELAY_CALLS`` training calls later,
-    when it has long been computed.
+    Devices never wait for an agreement: processes read it ``DELAY_CALLS`` training calls after the
+    request, when it has long been computed.
     """
 
     DELAY_CALLS = 8
@@ -154,8 +155,8 @@ class SaveRequest:
         answer = self._pending is not None and bool(self._pending)
         mine = np.full(self._sharding.mesh.size, requested and not answer)
         own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
-        # Dispatch the computation now: one that is dispatched when its answer is needed would wait
-        # for all training steps that are dispatched before it.
+        # Dispatch the computation now. If it were dispatched when its result is needed, it would
+        # wait for all training steps that are dispatched before it.
         self._pending = _any(own)
         return answer
 

@@ -30,7 +30,7 @@ MAX_SECONDS_IN_FLIGHT = 2.0
 save. One call is always allowed: while it runs, the host prepares the next."""
 
 OPTIONAL = ("heldout_loss", "mfu", "start_seconds", "save_seconds")
-"""Metrics that most steps do not have; their lines leave them out."""
+"""Metrics that many steps do not have; the lines of these steps leave them out."""
 
 RATE_CALLS = 20
 """Number of training calls over which ``tokens_per_second`` is averaged."""
@@ -93,8 +93,8 @@ class InFlight:
     def finished(self, wait: bool = False) -> Iterator[Metrics]:
         """Remove the finished steps from the queue and yield their metrics, oldest first.
 
-        With ``wait``, also wait for all others. Calls older than MAX_IN_FLIGHT calls are always
-        waited for.
+        With ``wait``, also wait for all others. Without, wait only for the oldest calls beyond the
+        limits MAX_IN_FLIGHT and MAX_SECONDS_IN_FLIGHT.
         """
         allowed = 0 if wait else self._allowed()
         while self._pending and (
@@ -131,7 +131,7 @@ class InFlight:
 
 
 def memory() -> dict[str, int]:
-    """Return bytes of memory by name: ``host_bytes`` of this process, and those of its devices.
+    """Return bytes of memory by name: ``host_bytes`` of this process, and three of its devices.
 
     For the fullest device, ``device_bytes`` is what is in use now, ``device_peak_bytes`` the
     maximum so far, and ``device_limit_bytes`` the total. A CPU does not report these three.

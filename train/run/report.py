@@ -144,11 +144,11 @@ def wandb(cfg: Config, contract: Contract) -> Iterator[Callable[[Record], None]]
             console="off",
             silent=True,
             finish_timeout=CLOSE_TIMEOUT_SECONDS / 2,
-            # By default, the button that stops a run interrupts the trainer's main thread.
+            # By default, W&B's button that stops a run interrupts the trainer's main thread.
             stop_fn=lambda: None,
         ),
     )
-    # Plot over our own step: W&B's step cannot go back, but a new attempt repeats steps.
+    # Plot over the trainer's step: W&B's own step cannot decrease, but a new attempt repeats steps.
     run.define_metric("*", step_metric="step")
     yield lambda record: run.log({"step": record["step"], **_values(record)})
     run.finish()

@@ -58,8 +58,8 @@ def complete(
     """Generate CALL_TOKENS tokens; ``first`` is the number of those generated before.
 
     ``key`` is the random key of the whole text. Returns the new state and the tokens. The state is
-    a window of tokens (context,) and how many of them are filled. A full window drops its oldest
-    token for each new one. Temperature 0 selects the most likely token.
+    a window of tokens (context,) and the number of its filled positions. A full window drops its
+    oldest token for each new one. Temperature 0 selects the most likely token.
     """
 
     def draw(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[tuple, jax.Array]:

@@ -21,7 +21,7 @@ class Tracer:
     """
 
     def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
-        """Start at ``step``, from which the attempt resumes; skip a trace of an earlier step."""
+        """Trace an attempt that resumes from ``step``; a trace of an earlier step is skipped."""
         self._run_dir, self._cfg, self._begun = run_dir, cfg, step
         self._until: int | None = None
 
@@ -76,5 +76,5 @@ class Tracer:
             jax.block_until_ready(state["step"])
             jax.profiler.stop_trace()
             log.info("traced up to step %d", step)
-        except Exception as err:  # errors differ by device; the disk may be full
+        except Exception as err:  # the profiler's errors differ; the disk may be full
             log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))

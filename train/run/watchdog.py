@@ -37,7 +37,7 @@ class Watchdog:
         self._event.wait()
         while True:
             self._event.clear()
-            if self._off:  # only now, because clear() removes what off() has set
+            if self._off:  # check after clear(), which also clears the event that off() sets
                 return
             if not self._event.wait(self._seconds):
                 self._end()
@@ -54,5 +54,5 @@ class Watchdog:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:  # also if stderr is closed
+        finally:  # exit even if stderr is closed
             os._exit(HUNG)
