@@ -116,21 +116,21 @@ class Attempt:
             launch = Process(spec, process, "env", token="bench")  # noqa: S106 - no secret
             for directory in (paths.run_dir(spec.run), paths.unit_dir(spec.run), paths.home):
                 directory.mkdir(parents=True, exist_ok=True)
-            (paths.root / "bin").mkdir(parents=True, exist_ok=True)
-            for program in (PROJECT / "roles/run/files").iterdir():
-                with contextlib.suppress(FileExistsError):
-                    (paths.root / "bin" / program.name).symlink_to(program)
             code = paths.release(spec.release)
-            code.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                code.symlink_to(folder / "code")
+            code.parent.mkdir(parents=True, exist_ok=True)
+            for link, target in (
+                (paths.programs, PROJECT / "roles/run/files"),
+                (code, folder / "code"),
+            ):
+                with contextlib.suppress(FileExistsError):
+                    link.symlink_to(target)
             (paths.unit_dir(spec.run) / "launch.json").write_text(launch_file(launch))
             variables = environment(launch, paths, {})
-            variables["PATH"] = f"{env}/bin:{paths.root}/bin:{os.environ['PATH']}"
+            variables["PATH"] = f"{env}/bin:{paths.programs}:{os.environ['PATH']}"
             variables["VIRTUAL_ENV"] = str(env)
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-I", paths.root / "bin/attempt", "begin", spec.run],
+                    [sys.executable, "-I", paths.programs / "attempt", "begin", spec.run],
                     env=variables | {"TPUFLEET_ETC": str(paths.etc)},
                     stdin=subprocess.DEVNULL,
                 )
