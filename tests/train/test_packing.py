@@ -300,7 +300,7 @@ def test_a_mixture_with_other_weights_is_another_corpus(mixed: Config):
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ({"mixture": [{"text": "a"}], "text": "b"}, "data: mixture replaces text, dataset and"),
+        ({"mixture": [{"text": "a"}], "text": "b"}, "data: mixture replaces corpus, text, "),
         ({"mixture": "a"}, "data.mixture: must be a list of mappings, not str 'a'"),
         ({"mixture": [{"weight": 0}]}, r"data.mixture\[0\].weight: must be a number above 0"),
         (

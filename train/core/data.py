@@ -41,8 +41,8 @@ class Corpus:
         for meta in metas:
             if meta.train < self._least(meta):
                 raise ConfigError(
-                    f"data: {meta.name} has {meta.train} tokens to train on, fewer than one "
-                    f"sequence of {self._least(meta)} (model.context + 1)"
+                    f"data: {meta.name} has {meta.train} tokens to train on, fewer than the "
+                    f"{self._least(meta)} of one sequence"
                 )
         if cfg.evaluate.every:
             self.check_heldout(", or set evaluate.every=0")

@@ -86,7 +86,7 @@ def check_sources(where: str, data: DataConfig) -> None:
     replaced = (field.name for field in fields(SourceConfig))
     if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
         raise ConfigError(
-            f"{where}: mixture replaces text, dataset and documents; set them in its sources"
+            f"{where}: mixture replaces corpus, text, dataset and documents; set them there"
         )
     if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
         raise ConfigError(
