@@ -344,7 +344,10 @@ def loss(
 
 
 def learned_tokens(sequences: jax.Array, batch_axes: int) -> jax.Array | int:
-    """Return the number of learned tokens of sequences, at least 1; see ``loss`` for their form."""
+    """Return how many tokens of ``sequences`` count in the loss, at least 1.
+
+    ``loss`` describes the form of ``sequences``.
+    """
     if sequences.ndim == batch_axes + 1:
         return sequences[..., 1:].size
     return jnp.maximum(jnp.sum(sequences[..., 3, :]), 1)

@@ -64,7 +64,8 @@ class ComputeApi:
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a firewall rule; return the operation, None if no rule exists.
 
-        Never retried: the caller checks the id before every try (deletion.py).
+        Not retried, because at the next try the name may be another's: the caller checks the id
+        before each try (deletion.py).
         """
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
@@ -90,7 +91,8 @@ class ComputeApi:
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a disk; return the operation, None if it does not exist.
 
-        Never retried: the caller checks the id before every try (deletion.py).
+        Not retried, because at the next try the name may be another's: the caller checks the id
+        before each try (deletion.py).
         """
         what = f"delete the disk {name} ({zone})"
         return self._delete(self._disk_path(zone, name), what)

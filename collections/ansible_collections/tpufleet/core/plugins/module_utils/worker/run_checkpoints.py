@@ -124,7 +124,7 @@ def bucket_of(url: str) -> str:
 
 
 def grant(url: str) -> str:
-    """Return the advice to give this worker write access to a bucket."""
+    """Return a text that advises how to give this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"
