@@ -148,6 +148,7 @@ def test_libtpus_errors_of_the_last_day_are_reported(machine):
     log = machine.tpu_logs / "tpu_driver.t1v.root.log.INFO.1"
     log.write_text("I1121 10:00:00 fine\nE1121 10:00:01 chip 2 is lost\n")
     (machine.tpu_logs / "tpu_driver.INFO").symlink_to(log)
+    (machine.tpu_logs / "tpu_driver.WARNING").symlink_to(machine.tpu_logs / "removed")
     assert libtpu_finding(machine, time.time()).message == "E1121 10:00:01 chip 2 is lost"
     assert libtpu_finding(machine, time.time() + 90000).state == "ok"
 

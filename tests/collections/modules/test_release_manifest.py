@@ -154,12 +154,22 @@ def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
         build(code, list_code(code))
 
 
-def test_a_link_out_of_the_tree_is_copied_as_its_file_if_requested(tmp_path):
+def test_git_ignores_nothing_of_tpufleets_own_code(tmp_path):
+    code = write_code(tmp_path / "code")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("code\n")
+
+    assert list_code(code, is_own=True) == ["latest", "run.sh", "train/main.py"]
+    with pytest.raises(ReleaseError, match="git ignores all files"):
+        list_code(code)
+
+
+def test_a_link_out_of_the_tree_is_copied_as_its_file_in_tpufleets_own_code(tmp_path):
     code = write_code(tmp_path / "code")
     (tmp_path / "shared.py").write_text("print('shared')\n")
     (code / "shared.py").symlink_to("../shared.py")
 
-    entries = stage(code, [], tmp_path / "staged", follow=True)
+    entries = stage(code, [], tmp_path / "staged", is_own=True)
 
     assert [e.kind for e in entries if e.path in ("shared.py", "latest")] == ["link", "file"]
     assert not (tmp_path / "staged/shared.py").is_symlink()
@@ -167,13 +177,13 @@ def test_a_link_out_of_the_tree_is_copied_as_its_file_if_requested(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["../nothing", "../folder"])
-def test_a_link_to_no_file_out_of_the_tree_is_refused_even_if_requested(tmp_path, target):
+def test_a_link_to_no_file_out_of_the_tree_is_refused_in_tpufleets_own_code_too(tmp_path, target):
     (tmp_path / "folder").mkdir()
     code = write_code(tmp_path / "code")
     (code / "leak").symlink_to(target)
 
     with pytest.raises(ReleaseError, match="leak"):
-        stage(code, [], tmp_path / "staged", follow=True)
+        stage(code, [], tmp_path / "staged", is_own=True)
 
 
 @pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])

@@ -18,7 +18,7 @@ ASK = "import os, sys; print(sys.path[1:2], os.getcwd(), os.environ.get('LD_PREL
 def root(tmp_path: Path) -> Path:
     """A worker's /opt/tpufleet after setup, without a release; its devices are /…/accel*."""
     root = tmp_path / "opt"
-    stage(ROOT / "roles/run/files", [], root / "releases/bbbb", follow=True)
+    stage(ROOT / "roles/run/files", [], root / "releases/bbbb", is_own=True)
     (root / "programs").symlink_to("releases/bbbb")
     env = root / "envs/0123456789abcdef"
     (env / "bin").mkdir(parents=True)

@@ -23,6 +23,7 @@ from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.release_cache import cache_release
 
 INCOMING = ".cache/tpufleet/incoming"
+PROGRAMS = "programs"
 SSH_FAILED = 255
 RSYNC_STREAM = 12
 AFTERMATH = re.compile(r"rsync error:|rsync:.*(connection unexpectedly|safe_write|Broken pipe)")
@@ -43,16 +44,18 @@ class ActionModule(ActionBase):
                 "code_paths": {"type": "list", "elements": "str", "default": []},
                 "name": {"type": "str"},
                 "link": {"type": "str", "default": "current"},
-                "follow": {"type": "bool", "default": False},
+                "kept": {"type": "int", "default": 5},
                 "keep": {"type": "path"},
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
         # A relative path starts at the current directory of ansible-playbook, not at the playbook.
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - Path.absolute() keeps ".."
-        name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
+        is_own = options["link"] == PROGRAMS
+        name = options["name"] or (PROGRAMS if is_own else code.name)
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", name) or "code"
         try:
-            tree, release = staged(str(code), options["code_paths"], follow=options["follow"])
+            tree, release = staged(str(code), options["code_paths"], is_own=is_own)
             if options["keep"] and not self._task.check_mode:
                 cache_release(tree, Path(options["keep"]).expanduser() / release)
         except OSError as error:

@@ -30,20 +30,18 @@ options:
     default: []
   name:
     description: The name of the code. The worker keeps the files that were sent last under this
-      name. By default the name of the directory O(code).
+      name. By default C(programs) for O(link=programs), else the name of the directory O(code).
     type: str
   link:
     description:
       - The link below O(root) to the release.
-      - V(current) is for code that users push, V(programs) for the programs of runs.
+      - V(current) is for code that users push.
+      - V(programs) is for the programs of runs, which are tpufleet's own. Every file of their
+        directory is included, even if git ignores it, and a link to a file elsewhere is copied as
+        that file.
     type: str
     choices: [current, programs]
     default: current
-  follow:
-    description: Whether to copy the file that a link outside of O(code) points to. Otherwise such a
-      link is an error.
-    type: bool
-    default: false
   keep:
     description: A directory on the controller for a copy of the release, so that it can be
       installed again after the code has changed.
@@ -61,8 +59,8 @@ options:
     type: bool
     default: false
   kept:
-    description: How many releases a worker keeps, in addition to those that active runs use and
-      those that a link points to.
+    description: How many releases a worker keeps, the newest. It also keeps those that active runs
+      use and those that a link points to.
     type: int
     default: 5
   incoming:
@@ -202,7 +200,6 @@ def main() -> None:
             "code_paths": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str"},
             "link": {"type": "str", "choices": ["current", "programs"], "default": "current"},
-            "follow": {"type": "bool", "default": False},
             "keep": {"type": "path"},
             "root": {"type": "path", "default": ROOT},
             "release": {"type": "str"},

@@ -5,6 +5,7 @@ Python 3.9 and the standard library only, because workers run it. The checks cha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -276,12 +277,11 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
 def libtpu_finding(machine: Machine, now: float) -> Finding:
     """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
     trouble = []
-    try:
-        files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}
-        changed = sorted((path.stat().st_mtime, path) for path in files)
-    except OSError:
-        changed = []
-    recent = [path for time, path in changed if now - time < LOG_HOURS * 3600]
+    changed = []
+    for path in {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*")}:
+        with contextlib.suppress(OSError):  # libtpu removes old logs
+            changed.append((path.stat().st_mtime, path))
+    recent = [path for time, path in sorted(changed) if now - time < LOG_HOURS * 3600]
     for path in recent:
         trouble += [line for line in _tail(path).splitlines() if LIBTPU_TROUBLE.match(line)]
     if not trouble:

@@ -202,8 +202,8 @@ def install(
     damaged, so if the verification fails, ``fill`` is called again without that release. The name
     appears only when the release is complete; after a failure nothing is left.
 
-    Files are not synced to disk, so a power cut can damage a release. Therefore every program that
-    uses a release verifies it first, and a push replaces a damaged one.
+    Files are not synced to disk, so a power cut can damage a release. Therefore each launch
+    verifies the release of its code first, and a push or a setup replaces a damaged one.
 
     Raises ReleaseError if the content does not match the name, OSError if it cannot be written, and
     whatever ``fill`` raises.

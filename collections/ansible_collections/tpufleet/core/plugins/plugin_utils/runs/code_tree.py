@@ -28,12 +28,12 @@ from ...module_utils.worker.release import (
 SKIPPED = {".git", "__pycache__"}
 
 
-def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
+def list_code(root: Path, chosen: Sequence[str] = (), *, is_own: bool = False) -> list[str]:
     """List the code files below ``root`` as sorted relative paths, without those that git ignores.
 
     In a cached release, these are the files of its manifest. ``chosen`` (the variable
-    ``code_paths``) names the files and directories to include; empty includes all. Raises
-    ReleaseError.
+    ``code_paths``) names the files and directories to include; empty includes all. With ``is_own``,
+    the directory is one of tpufleet's own, and git is not asked. Raises ReleaseError.
     """
     if not root.is_dir():
         raise ReleaseError(
@@ -41,7 +41,7 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
         )
     if (root / MANIFEST).is_file():
         return sorted(entry.path for entry in read_manifest(root))
-    inside_git = any(
+    inside_git = not is_own and any(
         (folder / ".git").exists() for folder in (root.absolute(), *root.absolute().parents)
     )
     found = sorted(set(git_files(root) if inside_git else all_files(root)))
@@ -106,7 +106,7 @@ def all_files(root: Path) -> Iterator[str]:
         yield from (name if here == "." else f"{here}/{name}" for name in files + links)
 
 
-def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = False) -> list[Entry]:
+def stage(root: Path, chosen: Sequence[str], target: Path, *, is_own: bool = False) -> list[Entry]:
     """Copy code with a manifest to ``target``, with hard links if possible.
 
     Workers receive this copy, so all get the same code even if files in ``root`` are replaced while
@@ -117,10 +117,10 @@ def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = Fal
         root: the directory with the code.
         chosen: the files and directories to include; empty includes all.
         target: the directory to create.
-        follow: whether a link to a file outside of the code is copied as that file; else it is an
-            error.
+        is_own: whether the code is tpufleet's own. Then every file is included, even if git ignores
+            it, and a link to a file outside of the code is copied as that file.
     """
-    entries = build(root, list_code(root, chosen), follow=follow)
+    entries = build(root, list_code(root, chosen, is_own=is_own), follow=is_own)
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
         raise ReleaseError(f"{root}: damaged, a file differs from the release's manifest")
     target.mkdir(parents=True)
@@ -128,8 +128,8 @@ def stage(root: Path, chosen: Sequence[str], target: Path, *, follow: bool = Fal
         (target / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
-        if follow and entry.kind != "link":
-            source = os.path.realpath(source)
+        if entry.kind != "link":
+            source = os.path.realpath(source)  # of a link that is copied as a file
         try:
             os.link(source, destination, follow_symlinks=False)
         except OSError:
@@ -146,15 +146,15 @@ def copy(source: str, destination: str) -> None:
         raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
 
 
-def staged(code: str, chosen: Sequence[str], *, follow: bool = False) -> tuple[Path, str]:
+def staged(code: str, chosen: Sequence[str], *, is_own: bool = False) -> tuple[Path, str]:
     """Return a copy of a code directory that stage() made, and the name of its release.
 
     The first fork of Ansible makes the copy and the other forks of this playbook use it, so all
     workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
-    include (empty: all), ``follow`` is that of stage(). Raises ReleaseError, OSError.
+    include (empty: all), ``is_own`` is that of stage(). Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
-    key = hashlib.sha256(json.dumps([place, follow, *chosen]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([place, is_own, *chosen]).encode()).hexdigest()[:16]
     base = Path(constants.DEFAULT_LOCAL_TMP) / f"staged-{key}"
     base.mkdir(parents=True, exist_ok=True)
     with (base / "lock").open("w", encoding="ascii") as lock:
@@ -162,7 +162,7 @@ def staged(code: str, chosen: Sequence[str], *, follow: bool = False) -> tuple[P
         name = base / "name"
         if not name.exists():
             attempt = Path(tempfile.mkdtemp(dir=base))
-            entries = stage(Path(place), chosen, attempt / "tree", follow=follow)
+            entries = stage(Path(place), chosen, attempt / "tree", is_own=is_own)
             attempt.replace(base / "staged")
             name.write_text(release_id(entries), encoding="ascii")
         return base / "staged" / "tree", name.read_text(encoding="ascii")
