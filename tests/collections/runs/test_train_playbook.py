@@ -200,6 +200,19 @@ def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
 
 
+def test_a_launch_that_differs_from_the_last_one_says_in_what(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    fleet.answers["run_wait"] = {"outcome": "settled", "info": report_end("1")}
+    first = fleet.train(wait="first_step")
+    assert "than the last one" not in first.stdout
+
+    again = fleet.train(wait="first_step", command="python main.py faster")
+
+    told = " ".join(again.stdout.split())
+    assert "run mine: this launch has another command or set than the last one." in told
+    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in told
+
+
 def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_path):
     fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     folder = fleet.folder / "group_vars/all"

@@ -38,6 +38,7 @@ from ..plugin_utils.runs.run_plan import (
     worker_of,
 )
 from ..plugin_utils.runs.run_sweep import read_sweep
+from ..plugin_utils.runs.status import changed_launch_text
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.trainer_command import compile_words
 from ..plugin_utils.runs.typed_values import cut_short, parse_env
@@ -128,6 +129,13 @@ class ActionModule(ActionBase):
                 }
                 for each in wanted
             },
+            "notes": []
+            if options["relaunch"]
+            else [
+                changed_launch_text(each.launch.run, each.changes)
+                for each in wanted
+                if each.changes
+            ],
             "processes": {
                 host: {
                     "run": each.run,

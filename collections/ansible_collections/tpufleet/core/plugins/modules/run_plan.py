@@ -152,6 +152,11 @@ recorded:
     before. C(finished_attempt) is the attempt that may have marked this launch as done, or 0.
   returned: success
   type: dict
+notes:
+  description: For each run that differs from its last launch, a sentence that says in what.
+  returned: success
+  type: list
+  elements: str
 processes:
   description: The process of each host, by host, with C(run), C(process_id), C(tpu) and C(worker).
   returned: success

@@ -31,12 +31,14 @@ class Want:
         was_wanted: whether the run was wanted before.
         finished_attempt: the last attempt if it had the same definition as this launch, so that
             its done marker would mean that this launch is done; otherwise 0.
+        changes: the fields of the launch, without the release, that differ from the last launch.
     """
 
     launch: LaunchSpec
     is_recorded: bool
     was_wanted: bool
     finished_attempt: int = 0
+    changes: tuple[str, ...] = ()
 
 
 def want(
@@ -67,10 +69,11 @@ def want(
         was_wanted = before is not None and before.wanted is DesiredState.RUNNING
         number = before.attempt if before else 0
         is_same = before is not None and before.launch.definition() == launch.definition()
+        changes = changed_fields(before.launch, launch) if before else ()
         may_be_done = before is not None and before.wanted is DesiredState.DONE and is_same
         if look_first or was_wanted or may_be_done:
             found = replace(launch, attempt=number)
-            return Want(found, False, was_wanted, finished_attempt=number if is_same else 0)
+            return Want(found, False, was_wanted, number if is_same else 0, changes)
         found = replace(launch, attempt=number + 1)
         again = before.wanted_again() if before else {"wanted": str(DesiredState.RUNNING)}
         try:
@@ -84,10 +87,17 @@ def want(
             if attempt == TRIES - 1:
                 raise
             continue
-        return Want(found, is_recorded=True, was_wanted=was_wanted)
+        return Want(found, is_recorded=True, was_wanted=was_wanted, changes=changes)
     raise RecordError(
         f"the record of run {run} keeps being changed by other controllers. Run this command again"
     )
+
+
+def changed_fields(last: LaunchSpec, new: LaunchSpec) -> tuple[str, ...]:
+    """Return the fields, without the release, in which the definitions of two launches differ."""
+    before, now = last.definition(), new.definition()
+    names = sorted({*before, *now} - {"release"})
+    return tuple(name for name in names if before.get(name) != now.get(name))
 
 
 def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:

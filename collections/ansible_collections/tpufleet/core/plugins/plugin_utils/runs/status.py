@@ -123,6 +123,7 @@ _CAUSES = {
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
     CauseCode.REPLACE_BY_HAND: "replace its TPU, or launch the run on another TPU",
 }
+_LAUNCH_FIELDS = {"command": "command or set", "requirements": "environment"}
 _EVENTS = {
     EventKind.LAUNCHED: "launched with release {release}",
     EventKind.LAUNCH_FAILED: "the launch failed: {text}",
@@ -255,6 +256,15 @@ def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error:
     """Format the outcome of a watch pass for one run: its state, the causes, action and error."""
     why = "; ".join(filter(None, (*map(cause_text, causes), error)))
     return ": ".join(filter(None, (state_text(state), why, action)))
+
+
+def changed_launch_text(run: str, fields: Iterable[str]) -> str:
+    """Return a sentence that says in which ``fields`` a launch differs from the run's last one."""
+    what = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
+    return (
+        f"run {run}: this launch has another {what} than the last one. To resume the run as it "
+        f"was: ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
+    )
 
 
 def event_text(event: Event) -> str:
