@@ -55,6 +55,8 @@ def main(checkpoints: Path) -> int:
                 print(f"saved step {step}", flush=True)
             dist.barrier()
             dist.destroy_process_group()
+            # Another process may have been asked first. While Python exits, SIGTERM would kill it.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return SAVED
 
 

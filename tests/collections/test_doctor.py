@@ -127,7 +127,7 @@ def test_a_secret_in_plain_text_is_named_without_its_value():
     (finding,) = secret_findings({}, {"HF_TOKEN": "long-enough"})
 
     assert finding.message == "looks like it contains secrets (HF_TOKEN), but is not kept secret"
-    assert finding.fix.startswith("ansible-vault create inventory/")
+    assert finding.fix.startswith("ansible-vault create INVENTORY/")
 
 
 # --- the cloud -------------------------------------------------------------------------------

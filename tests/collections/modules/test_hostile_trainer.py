@@ -240,7 +240,7 @@ def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
     for path in [own, *own.rglob("*")]:
         os.lchown(path, USER.pw_uid, USER.pw_gid)
     launch = {"checkpoints": str(own / "checkpoints"), "command": list(TRAINER)}
-    (paths.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
+    (paths.unit_dir("mine") / "launch.json").write_text(json.dumps({"spec": launch}))
 
     try:
         found = packed(paths, checkpoints=which)

@@ -180,6 +180,26 @@ def test_jax_connects_the_processes_of_a_run_before_the_trainer_starts(tmp_path,
         assert json.loads(file.read_text()) == ["__main__", ["--steps", "3"], 2, 3.0]
 
 
+def test_an_exception_in_one_jax_process_ends_it_while_the_others_wait_for_it(tmp_path, started):
+    (tmp_path / "trainer.py").write_text(
+        "import jax\n"
+        "from jax.experimental.multihost_utils import process_allgather\n"
+        "if jax.process_index() == 1:\n"
+        "    raise ValueError('the shapes differ')\n"
+        "process_allgather(jax.numpy.ones(1))\n"
+    )
+    port = free_port()
+    for worker in range(2):
+        environ = contract(2, worker, port) | {"JAX_PLATFORMS": "cpu"}
+        command = ("jax", "--", "python", "trainer.py")
+        started.append(launch(tmp_path, *command, environ=environ))
+
+    _, errors = started[1].communicate(timeout=120)  # JAX's shutdown barrier takes 300 s
+
+    assert started[1].returncode == 1
+    assert "ValueError: the shapes differ" in errors
+
+
 def test_jax_starts_the_trainer_of_one_worker_unchanged(tmp_path):
     program = "import os, sys; print(os.getpid(), 'jax' in sys.modules)"
 

@@ -152,3 +152,9 @@ def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, m
 
     assert "mine/checkpoints/3/more" in names
     assert told["unreadable"] == ["3/arrays: Permission denied"]
+
+
+def test_without_a_checkpoint_location_nothing_but_the_run_is_packed(paths):
+    (paths.unit_dir("mine") / "launch.json").write_text("{}")
+
+    assert packed(paths, checkpoints="all") == ["mine/log", "mine/metrics.jsonl"]

@@ -62,6 +62,7 @@ class ActionModule(ActionBase):
                 f"{lock}: does not exist, and check mode does not create it. Create it: "
                 f"ansible-playbook setup.yml {sources.option()}"
             )
+        sources.digest()  # before the directory is created, in case the requirements do not exist
         answer = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):
             if is_current(sources, lock) and not options["relock"]:

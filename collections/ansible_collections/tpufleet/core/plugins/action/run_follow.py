@@ -136,7 +136,7 @@ def show(folder: Path, hosts: list[str]) -> None:
                     going.discard(host)
                     stream.leave(host)
         for line in stream.due(time.monotonic(), all_of_it=not going):
-            Display().display(line, screen_only=True)
+            Display().display(line)
         if not going:
             return
         time.sleep(LOOK_SECONDS)

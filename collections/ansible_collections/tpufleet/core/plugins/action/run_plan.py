@@ -265,9 +265,11 @@ class ActionModule(ActionBase):
 def read_lock(path: Path) -> bytes:
     """Return the content of the environment's lock file. Raises RunError, OSError."""
     if not path.is_file():
+        given = path.with_suffix(".in")
+        option = f" -e requirements={given}" if given.is_file() else ""
         raise RunError(
             f"{path}: there is no such lock file. Create it and install its packages, with the "
-            "requirements and worker_extras of this launch: ansible-playbook setup.yml"
+            f"requirements and worker_extras of this launch: ansible-playbook setup.yml{option}"
         )
     return path.read_bytes().strip()
 

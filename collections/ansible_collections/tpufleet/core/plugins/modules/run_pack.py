@@ -147,6 +147,9 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     place = str(launched.get("checkpoints", ""))
     if params["checkpoints"] == "none" or "://" in place:
         return {"passed_over": [], "unreadable": [], "missing": ""}
+    if not place:
+        missing = "launch.json names no checkpoint location"
+        return {"passed_over": [], "unreadable": [], "missing": missing}
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])

@@ -33,8 +33,8 @@ _SECRET_NAME = re.compile(
     r"(^|_)((API)?KEY|TOKEN|SECRET|PASS|PAT|AUTH)(_|$)|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
 )
 _FILE_NAME = re.compile(r"_(DIR|FILE|PATH)$", re.IGNORECASE)
-VAULT = "ansible-vault create inventory/gcp/group_vars/all/secrets.yml"
-"""The command that creates the encrypted file of secrets.
+VAULT = "ansible-vault create INVENTORY/group_vars/all/secrets.yml"
+"""The command that creates the encrypted file of secrets, in the directory of the inventory in use.
 
 If the file exists, the command fails and says to use ``ansible-vault edit``.
 """
@@ -243,7 +243,8 @@ def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
     if problem := plain_secrets(variables):
         raise RunError(
             f"{where}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
-            f"{where}. Move the others to secrets, in a vault: {VAULT}"
+            f"{where}. Move the others to secrets, in a vault: {VAULT} "
+            "(INVENTORY is the inventory in use, such as inventory/gcp)"
         )
 
 

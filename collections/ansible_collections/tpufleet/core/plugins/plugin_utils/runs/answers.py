@@ -52,7 +52,9 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
 
     ``answers`` has the result of the module run with ``state: stopped`` for each host.
     """
-    return said_once(stopped_processes(answers)) or ["no worker has this run"]
+    return said_once(stopped_processes(answers)) or [
+        "no worker has this run. See which runs there are: ansible-playbook playbooks/status.yml"
+    ]
 
 
 def stray_lines(answers: Mapping[str, Answer]) -> list[str]:
