@@ -37,7 +37,7 @@ def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
             "batch: must be a multiple of the number of processes (2), not 3",
         ),
         (["{config}", "data.text=nowhere*.txt"], {}, "data.text: no file matches nowhere*.txt"),
-        (["{config}", "model.context=1000000"], {}, "fewer than one sequence"),
+        (["{config}", "model.context=1000000"], {}, "of one sequence"),
         (["{config}", "data.tokenizer=nowhere.json"], {}, "data.tokenizer: must be ascii, bytes"),
         (["{config}", "model.vocabulary=64"], {}, "model.vocabulary: must be at least the corpus"),
         (["{config}", "data.directory=/dev/null/d"], {}, "data.directory: /dev/null/d: cannot be"),
