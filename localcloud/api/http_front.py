@@ -72,7 +72,7 @@ class _Connection(BaseHTTPRequestHandler):
         try:
             content = self._content()
         except ApiError as error:
-            # Close, because the unread rest of the body would be parsed as the next request.
+            # Close the connection: the unread rest of the body would be parsed as a request.
             self.close_connection = True
             self._send(Answer(error.code, error.body(), {"Connection": "close"}))
             return

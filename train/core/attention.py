@@ -23,8 +23,8 @@ LANES = 128
 """Lanes of a TPU's vector registers; the splash kernel needs sequences of a multiple of them."""
 
 MAX_BLOCKS = 8
-"""Limit for ``blocks``: more blocks skip more masked scores, of which 8 blocks skip 7/16 of all
-scores, but take longer to compile."""
+"""Limit for ``blocks``: more blocks skip more of the masked logits (8 blocks skip 7/16 of all
+logits), but take longer to compile."""
 
 
 def causal(

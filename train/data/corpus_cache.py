@@ -35,7 +35,7 @@ PULSE = "preparing"
 """Object that process 0 changes every PULSE_SECONDS while it prepares and uploads corpora."""
 PULSE_SECONDS = 10.0
 SILENT_SECONDS = 120.0
-"""How long PULSE may be unchanged before a waiting process prepares the corpus itself."""
+"""Seconds without a change of PULSE, after which a waiting process prepares the corpus itself."""
 POLL_SECONDS = 1.0
 
 

@@ -43,7 +43,7 @@ _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE"
 
 @dataclass(frozen=True)
 class Settings:
-    """Values from a tokenizer_config.json; "" for those that it lacks."""
+    """Values from a tokenizer_config.json; "" for those that are missing."""
 
     begin: str = ""
     """``bos_token``, which chat templates may use."""

@@ -208,7 +208,10 @@ class _Weights:
 
 
 def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]:
-    """Return the names of the tensors with a parameter of model.py; a family has one per layer."""
+    """Return the tensors of a file that contain the parameter ``name`` of model.py.
+
+    Families of transformers have one tensor for each layer, this project's files have a single one.
+    """
     if family is None:
         return [name]
     if name.startswith("l_"):

@@ -129,9 +129,7 @@ class ActionModule(ActionBase):
                 }
                 for each in wanted
             },
-            "notes": []
-            if options["relaunch"]
-            else [
+            "notes": [
                 changed_launch_text(each.launch.run, each.changes)
                 for each in wanted
                 if each.changes

@@ -54,7 +54,7 @@ class StoredDisk:
 
     @property
     def key(self) -> str:
-        """Unique key, which no TPU and no later disk of the same name has."""
+        """Key of this disk, never used again by a TPU or by a later disk of its name."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     @property
@@ -184,7 +184,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 def owned_disks(
     compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
 ) -> list[StoredDisk]:
-    """List the disks that the collection created, of existing (``nodes``) and desired TPUs."""
+    """List the disks of existing TPUs (``nodes``) and desired TPUs that this collection created."""
     names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]

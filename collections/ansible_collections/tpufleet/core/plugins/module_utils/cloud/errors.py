@@ -142,7 +142,7 @@ GET_CREDENTIALS = (
 #: grants the account no role, so the advice covers all three cases.
 CHECK_PROJECT = (
     "if the project is not yours, set project in tpu.yml to one that `gcloud projects list` "
-    "shows; if it is yours, the account lacks a role in it, such as roles/tpu.admin"
+    "shows; if it is yours, the account has no role in it, such as roles/tpu.admin"
 )
 _OF_A_PROJECT = re.compile(r"on resource \W*(?:[\w.]+/)?projects?[/ ]")
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})

@@ -189,7 +189,7 @@ def _create_one(
 
 
 def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
-    """Return the specs; the one for the zone in which the TPU exists comes first."""
+    """Return the specs, first the one for the zone in which the TPU exists."""
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 
