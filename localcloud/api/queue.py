@@ -196,10 +196,11 @@ class Queue:
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
-        nodes = self._nodes.of_queued_resource(request.uid)
-        states = {node.state for node in nodes}
-        if "RESTARTING" not in states:
-            self._succeed(request, "reset")
+        with self._database.transaction():  # no reset may begin between the look and its end
+            nodes = self._nodes.of_queued_resource(request.uid)
+            states = {node.state for node in nodes}
+            if "RESTARTING" not in states:
+                self._succeed(request, "reset")
         if "PREEMPTED" in states or _ended(nodes):
             return self._requests.move(request, "SUSPENDING", SERVICE)
         if states <= {"DELETING"}:

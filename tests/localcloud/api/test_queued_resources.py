@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from localcloud.api.node_table import NodeTable
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
@@ -285,6 +286,34 @@ def test_a_reset_reboots_the_machines(local_api):
     assert sorted(local_api.machines.offs) == machines
     assert local_api.node("one")["state"] == "READY"
     assert state_of(local_api) == "ACTIVE"
+
+
+def test_a_reset_requested_while_the_nodes_are_read_ends_after_the_reboot(local_api, monkeypatch):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+    local_api.machines.hold = threading.Event()
+    answers = []
+    reset = threading.Thread(
+        target=lambda: answers.append(local_api.call("POST", f"{PATH}/qr:reset", {}).json())
+    )
+    read = NodeTable.of_queued_resource
+
+    def read_slowly(table, uid):
+        nodes = read(table, uid)
+        if threading.current_thread().name == "reconcile" and reset.ident is None:
+            reset.start()
+            reset.join(0.5)
+        return nodes
+
+    monkeypatch.setattr(NodeTable, "of_queued_resource", read_slowly)
+    local_api.call("POST", "/_localcloud/faults:clear", {})  # wakes the reconcile loop
+
+    operation = wait_for(lambda: answers[0] if answers else None)
+
+    assert local_api.machines.reached_hold.wait(20)
+    assert not local_api.get(f"/v2/{operation['name']}").get("done")
+    local_api.machines.hold.set()
+    assert "response" in local_api.ended(operation)
 
 
 def test_only_an_active_request_can_be_reset(full):
