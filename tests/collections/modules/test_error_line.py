@@ -32,6 +32,10 @@ IGNORED = (
 )
 CAUGHT = "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
 FATAL = "import faulthandler, os, signal\nfaulthandler.enable()\nos.kill(os.getpid(), 11)"
+THREADS = (
+    "import numpy, threading, time\n"
+    "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n" + FATAL
+)
 JAX = (
     "import jax\n@jax.jit\ndef step(x):\n    return x + jax.numpy.ones(3)\nstep(jax.numpy.ones(2))"
 )
@@ -65,11 +69,13 @@ def written(program: str) -> list[str]:
         (IGNORED, "ValueError: no such layer: 7"),
         (CAUGHT + PLAIN, "ValueError: no such layer: 7"),
         (FATAL, "Fatal Python error: Segmentation fault"),
+        (THREADS, "Fatal Python error: Segmentation fault"),
         ("import sys\nsys.exit('config.yml is missing')", "config.yml is missing"),
     ],
     ids=[
         *("plain", "raised from", "raised during", "notes", "several lines", "no text", "group"),
-        *("syntax", "output after it", "ignored in __del__", "an earlier one", "fatal", "exit"),
+        *("syntax", "output after it", "ignored in __del__", "an earlier one", "fatal"),
+        *("fatal with threads and extension modules", "exit"),
     ],
 )
 def test_the_line_of_the_exception_is_found_in_what_python_writes(program, expected):
@@ -94,6 +100,58 @@ def test_the_prefix_of_torchrun_is_left_out():
     assert error_line([*lines, "[rank0]:W1123 process group was not destroyed"]) == (
         "ValueError: no such layer: 7"
     )
+
+
+CHECK = "F0120 12:29:23.305308   34355 fusion_emitter.cc:6694] Check failed: IsFusible(user)"
+ABORT = "*** SIGABRT received by PID 28601 (TID 34285) on cpu 134 from PID 28601; stack trace: ***"
+STACK = [
+    "PC: @     0x7f651c696a7c  (unknown)  pthread_kill",
+    "    @     0x7f4b2365e441  944  (unknown)",
+]
+HANDLER = [
+    "https://symbolize.stripped_domain/r/?trace=7f47cc096a7c,7f460c65e440&map=",
+    "E0531 07:47:31.003927   10044 coredump_hook.cc:470] RAW: Remote crash hook invoked.",
+    "E0531 07:47:31.525030   10044 process_state.cc:771] RAW: Raising signal 6",
+]
+THREAD = ["Thread 0x00007f79 (most recent call first):", '  File "x.py", line 3 in wait']
+TORCH = "frame #0: c10::Error::Error() + 0x57 (0x7f0e6c38a617 in libc10.so)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([CHECK, "*** Check failure stack trace: ***", STACK[1].strip()], CHECK),
+        ([CHECK, "*** Check failure stack trace: ***", *STACK, *HANDLER, ABORT, *STACK], CHECK),
+        (["step 7/9", HANDLER[0], ABORT, *STACK, *HANDLER], ABORT),
+        (
+            ["terminate called after throwing an exception", TORCH],
+            "terminate called after throwing an exception",
+        ),
+        (
+            ["[rank0]: no such layer", "[rank0]:     @     0x7f651c696a7c  raise"],
+            "[rank0]: no such layer",
+        ),
+        (["no step for 9 s", *THREAD, "", *THREAD], "no step for 9 s"),
+        (STACK, STACK[1].strip()),
+        (["mail me @ 0x7f651c696a7c"], "mail me @ 0x7f651c696a7c"),
+    ],
+    ids=[
+        "check",
+        "check and signal",
+        "signal",
+        "torch",
+        "prefix",
+        "threads",
+        "nothing else",
+        "other text",
+    ],
+)
+def test_a_line_of_a_stack_trace_is_not_the_error_if_there_is_a_better_line(lines, expected):
+    assert error_line(lines) == expected
+
+
+def test_an_exception_is_the_error_although_native_code_fails_after_it():
+    assert error_line([*written(PLAIN), CHECK, *STACK]) == "ValueError: no such layer: 7"
 
 
 @given(st.lists(st.text(max_size=30) | st.just('  File "x.py", line 3, in f')))

@@ -2,7 +2,8 @@
 
 Python prints an exception after its stack, whose frames are indented. Of chained exceptions, the
 last one ended the program. Notes (PEP 678), such as JAX's "For simplicity, JAX has removed its
-internal frames", follow the exception, so the last line of a log may be a note. Python 3.9.
+internal frames", follow the exception, so the last line of a log may be a note. Native code, such
+as libtpu, prints its reason before its stack. Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,13 +15,28 @@ MAX_CHARACTERS = 300
 _FRAME = re.compile(r'\s+File ".*", line \d+')
 _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
 """What torchrun ("[rank0]: ") and exception groups ("  | ") print before lines of a traceback."""
-_IGNORED = re.compile(r"Exception ignored in|Traceback \(most recent call last\)|Stack \(most")
+_IGNORED = re.compile(
+    r"Exception ignored in|Traceback \(most recent call last\)|Stack \(most"
+    r"|(Current t|T)hread 0x|Extension modules: "  # faulthandler
+)
 _FATAL = re.compile(r"Fatal Python error: ")
+_NATIVE_FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
+"""How a line of Abseil's or glog's severity FATAL begins."""
+_NATIVE_STACK = re.compile(
+    r"\s*(PC: )?(@|#\d+|frame #\d+:)\s.*\b0x[0-9a-f]{6}"
+    r"|\*\*\* Check failure stack trace: \*\*\*"
+    r"|https://symbolize\.stripped_domain/"
+    r"|E\d{4} .*\] RAW: "
+)
+"""Lines of native stack traces and of libtpu's crash handler, which do not say why it crashed."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line of the last traceback's exception, else the last line that is not empty.
+    """Return the line of the last traceback's exception, else the best other line.
+
+    This is the last fatal error of native code, else the last line that is neither empty nor part
+    of a stack trace, else the last line that is not empty.
 
     ``lines`` are the last lines of the last attempt's log. Tracebacks are recognized by their
     frames, because the first line of a traceback may be missing.
@@ -40,11 +56,26 @@ def error_line(lines: Sequence[str]) -> str:
             continue
         while number < len(plain) and (not plain[number].strip() or plain[number][0].isspace()):
             number += 1
-        if number < len(plain) and not ignored and not _IGNORED.match(plain[number]):
+        if number < len(plain) and not ignored and not _is_stack(plain[number]):
             found = plain[number]
         ignored = False
-    told = found or next((line for line in reversed(lines) if line.strip()), "")
-    return _CONTROL.sub(" ", told).strip()[:MAX_CHARACTERS]
+    return _CONTROL.sub(" ", found or _other_line(lines, plain)).strip()[:MAX_CHARACTERS]
+
+
+def _other_line(lines: Sequence[str], plain: Sequence[str]) -> str:
+    """Return the best line of a log that has no exception.
+
+    ``plain`` has the same lines without the prefix of torchrun.
+    """
+    written = [(line, bare) for line, bare in zip(lines, plain) if line.strip()]  # noqa: B905
+    useful = [each for each in written if not _is_stack(each[1])]
+    fatal = [each for each in useful if _NATIVE_FATAL.match(each[1])]
+    best = fatal or useful or written
+    return best[-1][0] if best else ""
+
+
+def _is_stack(line: str) -> bool:
+    return any(each.match(line) for each in (_FRAME, _IGNORED, _NATIVE_STACK))
 
 
 def last_attempt(lines: Sequence[str]) -> list[str]:
