@@ -38,7 +38,7 @@ class CommandError(Exception):
 class Progress:
     """The run's progress, from the heartbeat of worker 0."""
 
-    step: int
+    step: int | None
     steps: int
     loss: float | None
     tokens_per_second: float | None
@@ -234,7 +234,7 @@ def remote(ssh: Sequence[str], command: str) -> str:
 
 
 def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
-    """Print the run's results and the next commands to try."""
+    """Print the run's results and the next commands to try; ``took_s`` is for all four steps."""
     metrics = [
         json.loads(line)
         for line in remote(ssh, f"sudo cat {RUN_DIRECTORY}/metrics.jsonl").splitlines()
@@ -249,7 +249,7 @@ workers      {", ".join(f"{name} ({address})" for name, address in sorted(worker
 steps        {metrics[-1]["step"]:,}
 loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats per byte
 speed        {rate:,.0f} tokens/s (median)
-duration     {took_s:.0f} s
+whole demo   {took_s:.0f} s (local cloud, TPU, setup and training)
 logs         {RUN_DIRECTORY}/log on each worker; logs of playbooks: .tpufleet/logs
 
 Sample of the model's text:

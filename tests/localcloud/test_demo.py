@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from localcloud import demo
+from localcloud.place import Place
 
 
 def output(command: str) -> list[str]:
@@ -38,6 +39,14 @@ def test_a_heartbeat_is_progress():
 )
 def test_other_lines_are_not_heartbeats(line):
     assert demo.parse_heartbeat(line) is None
+
+
+def test_the_summary_says_what_its_duration_is_of(capsys, monkeypatch):
+    line = '{"step": 7, "loss": 2.5, "tokens_per_second": 100.0}'
+    monkeypatch.setattr(demo, "remote", lambda _ssh, command: line if "metrics" in command else "")
+    demo.summary(Place.of("demo"), [], {"demo-w0": "10.0.0.2"}, 812.3)
+    expected = "whole demo   812 s (local cloud, TPU, setup and training)"
+    assert expected in capsys.readouterr().out.splitlines()
 
 
 def test_a_failing_playbook_ends_the_demo_after_its_own_output(tmp_path, monkeypatch, capfd):
