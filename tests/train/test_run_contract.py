@@ -88,12 +88,20 @@ def test_a_heartbeat_contains_the_process_s_progress(tmp_path: Path):
     assert beat.pop("time") > 0
     assert beat == {
         "step": 4,
+        "start_step": None,
         "steps": 9,
         "loss": 2.5,
         "tokens_per_second": 100.0,
         "mfu": None,
         "state": "running",
     }
+
+
+def test_a_heartbeat_has_no_step_before_the_first_one(tmp_path: Path):
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    heartbeat.write("starting")
+    beat = json.loads(heartbeat.path.read_text())
+    assert (beat["step"], beat["start_step"], beat["state"]) == (None, None, "starting")
 
 
 def test_a_heartbeat_contains_mfu_and_memory_until_the_end(tmp_path: Path):

@@ -1,7 +1,9 @@
 """A run of one process, in the test's process."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,7 +15,8 @@ from train.core.config import Config, ConfigError
 from train.core.data import Corpus
 from train.data.corpus import prepare
 from train.run import contract
-from train.run.contract import Contract
+from train.run.contract import Contract, Heartbeat
+from train.run.loop import Run
 from train.run.restore import restored_params
 from train.run.sample import CALL_TOKENS, generate
 
@@ -81,6 +84,19 @@ def test_starting_a_finished_run_changes_nothing(finished: Path, cfg: Config):
     before = (finished / "metrics.jsonl").read_bytes()
     assert train_here(cfg, finished) == contract.DONE
     assert (finished / "metrics.jsonl").read_bytes() == before
+    beat = json.loads((finished / "heartbeat.json").read_text())
+    assert (beat["step"], beat["state"]) == (40, "done")
+
+
+def test_a_resumed_run_writes_the_step_it_resumes_from_before_its_first_step(
+    finished: Path, cfg: Config, tmp_path: Path
+):
+    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
+    longer = replace(cfg, steps=50)
+    place = Contract("alone", tmp_path, tmp_path / "checkpoints")
+    Run(longer, place, Corpus(prepare(cfg.data), longer), Heartbeat(tmp_path, 50))
+    beat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert (beat["step"], beat["start_step"], beat["steps"]) == (None, 40, 50)
 
 
 def test_a_run_killed_before_its_sample_generates_it_at_the_next_start(finished: Path, cfg: Config):

@@ -110,12 +110,16 @@ class Heartbeat:
     ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
     Unix time in seconds at which the file was written. The keys of ``memory`` (metrics.memory) are
     measured during training only, because devices that hang may not answer.
+
+    ``step`` is None until this attempt has finished a step. ``start_step`` is the step from which
+    it starts: that of the restored checkpoint, else 0; None until the checkpoint is restored.
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
         self.path = run_dir / "heartbeat.json"
         self.steps = steps
-        self.step = 0
+        self.step: int | None = None
+        self.start_step: int | None = None
         self.loss: float | None = None
         self.tokens_per_second: float | None = None
         self.mfu: float | None = None
@@ -148,6 +152,7 @@ class Heartbeat:
         """
         beat = {
             "step": self.step,
+            "start_step": self.start_step,
             "steps": self.steps,
             "time": time.time(),
             "loss": self.loss,

@@ -67,7 +67,8 @@ class Run:
         self.save_request = mesh.SaveRequest(devices)
         self.saved_at = time.monotonic()
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
-        heartbeat.step = self.step
+        heartbeat.start_step = self.step
+        heartbeat.write("starting")
         self.save_seconds = 0.0
         self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg.model))
         self.metrics = Report(cfg, contract, self.step) if self.is_first else None
@@ -77,6 +78,7 @@ class Run:
         """Train until done, interrupted or diverged, and return the exit code."""
         if self.step >= self.cfg.steps:
             self.log("already at step %d of %d: nothing to do", self.step, self.cfg.steps)
+            self.heartbeat.step = self.step
             # An attempt may be killed after the last save and before it writes the sample. All
             # processes must take the same branch, because they generate the sample together.
             if not mesh.from_process_0((self.contract.run_dir / SAMPLE).exists()):

@@ -45,7 +45,7 @@ class Watchdog:
     def _end(self) -> None:
         try:
             log.error(
-                "no step has finished for %g s (hang_after): exiting after step %d; the stacks of "
+                "no step has finished for %g s (hang_after): exiting after step %s; the stacks of "
                 "all threads follow",
                 self._seconds,
                 self._heartbeat.step,

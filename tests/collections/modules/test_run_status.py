@@ -79,6 +79,28 @@ def test_an_mfu_that_is_no_share_counts_as_missing(written, read):
     assert read_heartbeat({"mfu": written}).mfu == read
 
 
+def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_has_done_one():
+    beat = {"step": None, "start_step": 173, "steps": 700, "state": "starting"}
+    before, restored = report(heartbeat=beat | {"start_step": None}), report(heartbeat=beat)
+    trained = report(heartbeat=beat | {"step": 174})
+
+    shown = [screen(on(w0=part))[1].split()[3] for part in (before, restored, trained)]
+    assert shown == ["-", "173/700", "174/700"]
+    assert figures(on(w0=restored), "mine")["step"] == 173
+
+
+def test_a_resumed_run_is_not_hung_while_it_compiles_its_first_step():
+    beat = {"step": None, "start_step": 173}
+    lines = screen(on(w0=report(heartbeat=beat, heartbeat_age=700.0)))
+
+    assert "hung" not in lines[1]
+
+
+@pytest.mark.parametrize(("written", "read"), [(0, 0), (9, 9), (-1, None), ("9", None)])
+def test_a_start_step_that_is_no_count_counts_as_missing(written, read):
+    assert read_heartbeat({"start_step": written}).start_step == read
+
+
 def test_only_workers_that_differ_have_a_line_of_their_own():
     lines = screen(on(w0=report(), w1=report("stopping"), w2=report("stopping"), w3=report()))
 

@@ -90,6 +90,7 @@ def test_the_line_of_a_process_has_its_worker_and_its_error():
     [
         ({"heartbeat": {"step": 5, "steps": 9, "loss": 2.34567}}, "step 5 of 9, loss 2.346"),
         ({"heartbeat": {"step": 5}}, "step 5"),
+        ({"heartbeat": {"step": None, "start_step": 4, "steps": 9}}, "step 4 of 9"),
     ],
 )
 def test_progress_is_the_step_and_the_loss(more, text):

@@ -20,6 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class Heartbeat(NamedTuple):
     """The trainer's reported progress. ``time`` is in unix seconds; None means unknown.
 
+    ``step`` is the last finished step, and ``start_step`` the one from which the attempt starts.
     ``mfu`` is between 0 and 1. ``device_bytes`` is the memory in use on the device that uses
     the most, and ``device_limit_bytes`` is the memory of that device.
     """
@@ -33,6 +34,7 @@ class Heartbeat(NamedTuple):
     mfu: float | None
     device_bytes: int | None
     device_limit_bytes: int | None
+    start_step: int | None
 
 
 class Exit(NamedTuple):
@@ -74,6 +76,7 @@ def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
         mfu=_share(found.get("mfu")),
         device_bytes=_count(found.get("device_bytes")),
         device_limit_bytes=_count(found.get("device_limit_bytes")),
+        start_step=_count(found.get("start_step")),
     )
 
 

@@ -240,7 +240,7 @@ def _worker(process: ProcessStatus) -> Worker:
         process.host,
         process_text(process),
         process.attempt or None,
-        process.step,
+        process.reached_step,
         process.steps,
         process.heartbeat_age if process.is_active else None,
     )

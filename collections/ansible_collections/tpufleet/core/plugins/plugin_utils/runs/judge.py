@@ -60,7 +60,8 @@ class RunStatus:
         tpu: the TPU in the run record.
         tpu_state: the state of that TPU if it is not READY.
         processes: the run's processes on all workers.
-        step: the last finished step; like each figure below, None if unknown.
+        step: the last finished step, or the step from which the last attempt starts if it has not
+            finished one yet; like each figure below, None if unknown.
         steps: the number of steps after which the run is done.
         loss: the loss at ``step``.
         tokens_per_second: the speed at ``step``.
@@ -224,7 +225,7 @@ def judge_run(
     the run record, ``now`` is in unix seconds.
     """
     processes = tuple(each.process for each in workers if each.process)
-    lead = next((each for each in processes if each.step is not None), processes[0])
+    lead = next((each for each in processes if each.reached_step is not None), processes[0])
     decisive = deciding_process(processes)
     state = decisive.state
     if was_stopped(record) and not any(each.is_active for each in processes):
@@ -244,7 +245,7 @@ def judge_run(
         decisive,
         str(record.get("tpu") or ""),
         processes=processes,
-        step=lead.step,
+        step=lead.reached_step,
         steps=lead.steps,
         loss=lead.loss,
         tokens_per_second=lead.tokens_per_second,

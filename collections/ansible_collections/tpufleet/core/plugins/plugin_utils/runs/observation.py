@@ -105,7 +105,8 @@ class ProcessStatus:
         waiting_for: the workers that it waits for at the rendezvous.
         error: the error message in its log, or of the rendezvous.
         phase: the state that the trainer writes to its heartbeat, in the trainer's own words.
-        step: the last finished step; None before the first.
+        step: the last finished step; None before the attempt's first.
+        start_step: the step from which the attempt starts; None if unknown.
         steps: the number of steps after which the run is done.
         loss: the loss at ``step``.
         tokens_per_second: the speed at ``step``.
@@ -133,6 +134,7 @@ class ProcessStatus:
     error: str = ""
     phase: str = ""
     step: int | None = None
+    start_step: int | None = None
     steps: int | None = None
     loss: float | None = None
     tokens_per_second: float | None = None
@@ -150,6 +152,11 @@ class ProcessStatus:
     def is_active(self) -> bool:
         """Whether the process has not ended."""
         return self.state in ACTIVE_STATES
+
+    @property
+    def reached_step(self) -> int | None:
+        """The last finished step; before the attempt's first, the step from which it starts."""
+        return self.start_step if self.step is None else self.step
 
     @property
     def has_ended_badly(self) -> bool:
@@ -202,6 +209,7 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         error=_text(answer.get("error")),
         phase=_text(heartbeat.get("state")),
         step=_whole(heartbeat.get("step")),
+        start_step=_whole(heartbeat.get("start_step")),
         steps=_whole(heartbeat.get("steps")),
         loss=_number(heartbeat.get("loss")),
         tokens_per_second=_number(heartbeat.get("tokens_per_second")),

@@ -174,17 +174,19 @@ def process_line(process: ProcessStatus) -> str:
 def progress_text(process: ProcessStatus) -> str:
     """Format the progress of a process: its step and loss, or the age of its last output."""
     text = process_text(process)
-    if process.step is None:
+    step = process.reached_step
+    if step is None:
         age = None if process.has_heartbeat else process.output_age
         return text if age is None else f"{text}, last output {age:.0f} s ago"
     of = f" of {process.steps}" if process.steps is not None else ""
     loss = f", loss {process.loss:.3f}" if process.loss is not None else ""
-    return f"{text}: step {process.step}{of}{loss}"
+    return f"{text}: step {step}{of}{loss}"
 
 
 def stopped_text(process: ProcessStatus) -> str:
     """Format how a stopped process ended, with its last step."""
-    at = f" at step {process.step}" if process.step is not None else ""
+    step = process.reached_step
+    at = f" at step {step}" if step is not None else ""
     return f"{process_text(process)}{at}"
 
 
