@@ -8,6 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary impo
     ProcessOutput,
     RunOutput,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_card import is_current
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
     attempts_of,
     events_of,
@@ -206,6 +207,26 @@ def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
     views = {view.name: view.state for view in shown(told, outputs=damaged)}
     assert views["pod-run"].startswith("its output can't be shown (TypeError: ")
     assert views["other"] == "unknown"
+
+
+@pytest.mark.parametrize("where", ["on its workers", "in its stored output"])
+def test_a_run_that_has_ended_by_itself_is_done_before_that_is_recorded(where):
+    output = wrote(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
+    told = record(attempt=1, workers=1, tpu="pod", wanted_seconds=0.0, wanted_since=990.0)
+    ended = report("done", run="pod-run", ended_at=1090.0)
+    answers = {"pod-w0": {"runs": [ended]}} if where == "on its workers" else {}
+    [view] = shown({"pod-run": told}, answers, {"pod-run": output}, tpus={})
+    assert (view.state, view.wanted, is_current(view)) == ("done", "done", False)
+    assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
+
+
+@pytest.mark.parametrize("second", [{"state": "training"}, {"state": "failed"}, None])
+def test_a_run_is_still_wanted_unless_all_its_processes_have_ended_by_themselves(second):
+    parts = [report("done", run="pod-run")]
+    parts += [report(run="pod-run", **second)] if second else []
+    answers = {f"pod-w{place}": {"runs": [part]} for place, part in enumerate(parts)}
+    [view] = shown({"pod-run": record(attempt=1, workers=2)}, answers)
+    assert (view.wanted, is_current(view)) == ("running", True)
 
 
 def test_goodput_is_the_time_of_kept_steps_per_wanted_time():

@@ -12,9 +12,18 @@ from ..outputs.summary import AttemptOutput, RunOutput
 from ..runs import history
 from ..runs.event_kind import EventKind
 from ..runs.goodput import by_cause
-from ..runs.judge import RunStatus, WorkerStatus, judge_gone, judge_process, judge_run
+from ..runs.judge import (
+    RunStatus,
+    WorkerStatus,
+    has_finished,
+    judge_gone,
+    judge_process,
+    judge_run,
+)
 from ..runs.observation import GONE, ProcessStatus, deciding_process
+from ..runs.record import DesiredState
 from ..runs.status import event_text, process_text, run_text, state_text
+from ..runs.wanted_time import wanted_time
 from ..runs.watch_action import Action
 from .report_view import (
     CRASH,
@@ -189,6 +198,10 @@ def run_view(
     """Return what the report shows of a run. For the arguments see status_of."""
     events = events_of(record)
     status = status_of(run, record, live, output, tpu_state, now)
+    if has_finished(record, status.processes):
+        # Show the run as status.yml and the watch will record it.
+        done = {"wanted": str(DesiredState.DONE)}
+        record = {**record, **done, **wanted_time(record, done, {"kind": EventKind.DONE}, now)}
     is_active = any(each.is_active for each in status.processes)
     attempts = attempts_of(record, events, output, now, is_active)
     signs = [each.end for each in attempts] + [event.time for event in events]

@@ -270,8 +270,7 @@ def finished_runs(
 ) -> list[dict[str, Any]]:
     """Return the runs that are done but not yet recorded as done: their ``run`` and ``attempt``.
 
-    A run is done if every process of the recorded attempt has exited with 0. ``answers`` has the
-    result of run_info for each worker, ``records`` the record of each run.
+    ``answers`` has the result of run_info for each worker, ``records`` the record of each run.
     """
     found = []
     for run, record in sorted(records.items()):
@@ -279,13 +278,25 @@ def finished_runs(
             parse_process(host, each)
             for host, answer in answers.items()
             for each in answer.get("runs", [])
-            if each["run"] == run and each["attempt"] == record["attempt"]
+            if each["run"] == run
         ]
-        is_wanted = record.get("wanted") == DesiredState.RUNNING
-        all_done = all(each.state is RunState.DONE for each in processes)
-        if is_wanted and len(processes) == record["workers"] and all_done:
+        if has_finished(record, processes):
             found.append({"run": run, "attempt": record["attempt"]})
     return found
+
+
+def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) -> bool:
+    """Return whether a run is done but not yet recorded as done.
+
+    A run is done if every process of the recorded attempt has exited with 0. ``processes`` are
+    those of the run on all workers.
+    """
+    last = [each for each in processes if each.attempt == record.get("attempt")]
+    return (
+        record.get("wanted") == DesiredState.RUNNING
+        and len(last) == record.get("workers")
+        and all(each.state is RunState.DONE for each in last)
+    )
 
 
 def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
