@@ -130,6 +130,20 @@ def test_a_secret_in_plain_text_is_named_without_its_value():
     assert finding.fix.startswith("ansible-vault create INVENTORY/")
 
 
+def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path):
+    file = tmp_path / "group_vars/all/secrets.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text("HF_TOKEN: planted-in-plain-text\n")
+    file.chmod(0o644)
+
+    exposed, misplaced = secret_findings({}, {}, [str(tmp_path)], ["HF_TOKEN", "tpu_fleet"])
+
+    assert "plain text" in exposed.message
+    assert exposed.fix == f"ansible-vault encrypt {file}"
+    assert misplaced.message.startswith("HF_TOKEN: set outside the mapping secrets")
+    assert "planted" not in exposed.line + misplaced.line
+
+
 # --- the cloud -------------------------------------------------------------------------------
 
 

@@ -248,6 +248,43 @@ def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(fleet, nam
     assert not (fleet.folder / "fleet/runs").exists()
 
 
+def secrets_in_plain_text(fleet, mode: int, **variables: Any) -> Path:
+    file = fleet.folder / "group_vars/all/secrets.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(yaml.safe_dump(variables))
+    file.chmod(mode)
+    return file
+
+
+def test_secrets_in_plain_text_that_others_can_read_are_refused(fleet):
+    file = secrets_in_plain_text(fleet, 0o644, secrets={"HF_TOKEN": "planted-in-plain-text"})
+
+    done = fleet.train()
+
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert f"{file}: contains secrets in plain text" in said
+    assert f"ansible-vault encrypt {file}" in said
+    assert "planted" not in done.stdout
+    assert not (fleet.folder / "fleet/runs").exists()
+
+
+def test_secrets_in_a_private_file_are_accepted_and_those_outside_of_secrets_named(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    secrets = {"HF_TOKEN": "planted-in-plain-text"}
+    key = "planted-beside-secrets"
+    secrets_in_plain_text(fleet, 0o600, secrets=secrets, WANDB_API_KEY=key)
+
+    done = fleet.train()
+
+    assert done.returncode == 0, done.stdout
+    assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
+    shown = " ".join((done.stdout + done.stderr).split())
+    assert shown.count("WANDB_API_KEY: set outside the mapping secrets") == 1
+    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in shown
+    assert "planted" not in shown
+
+
 def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
     fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     lock = b"apple==1.0\n"

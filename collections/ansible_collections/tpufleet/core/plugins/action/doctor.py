@@ -106,7 +106,8 @@ class ActionModule(ActionBase):
             yield key_finding(str(ssh["private_key_file"] or ""))
         else:
             yield unknown("ssh key", "can't be checked without the inventory")
-        yield from secret_findings(secrets, shared)
+        sources = self._vars.get("ansible_inventory_sources", ())
+        yield from secret_findings(secrets, shared, sources, self._vars)
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
         yield from foreign_findings(foreign_tpus(groups, hostvars), {tpu.name for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):

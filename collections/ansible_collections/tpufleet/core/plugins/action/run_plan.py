@@ -38,6 +38,7 @@ from ..plugin_utils.runs.run_plan import (
     worker_of,
 )
 from ..plugin_utils.runs.run_sweep import read_sweep
+from ..plugin_utils.runs.secret_sources import EDIT, check_secret_files, outside_secrets
 from ..plugin_utils.runs.status import changed_launch_text
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.trainer_command import compile_words
@@ -101,13 +102,18 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         hosts = [str(host) for host in task_vars["ansible_play_hosts_all"]]
         workers = [worker_of(host, hostvars[host]) for host in hosts]
+        warnings: list[str] = []
         for host in hosts:
-            check_secrets(parse_env(hostvars[host].get("secrets") or {}, "secrets"))
+            secrets = parse_env(hostvars[host].get("secrets") or {}, "secrets")
+            check_secrets(secrets)
+            if problem := outside_secrets(hostvars[host], secrets):
+                warnings.append(f"{problem}. Move it below the line 'secrets:', indented: {EDIT}")
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
         config = None
         if options["relaunch"]:
             found, launches = self._recorded(options, task_vars, workers, nodes)
         else:
+            check_secret_files(task_vars["ansible_inventory_sources"])
             one_for_all({host: hostvars[host] for host in hosts})
             for host in hosts:
                 shared = hostvars[host].get("worker_environment") or {}
@@ -144,6 +150,7 @@ class ActionModule(ActionBase):
                 for host, each in found.items()
             },
             "compile": steps_to_compile(config, checked, hostvars),
+            "warnings": list(dict.fromkeys(warnings)),
         }
 
     def _record(

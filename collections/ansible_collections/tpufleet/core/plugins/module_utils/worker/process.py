@@ -214,6 +214,11 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
         )
 
 
+def looks_secret(name: str) -> bool:
+    """Return whether a variable with this name, such as API_KEY, probably contains a secret."""
+    return bool(_SECRET_NAME.search(name)) and not _FILE_NAME.search(name)
+
+
 def plain_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
@@ -226,10 +231,7 @@ def plain_secrets(variables: Mapping[str, object]) -> str:
         sorted(
             name
             for name, value in variables.items()
-            if _SECRET_NAME.search(name)
-            and not _FILE_NAME.search(name)
-            and name not in allowed
-            and len(str(value)) >= MIN_SECRET
+            if looks_secret(name) and name not in allowed and len(str(value)) >= MIN_SECRET
         )
     )
     return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""

@@ -6,11 +6,12 @@ import importlib.metadata
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
 from ...module_utils.worker.process import VAULT, plain_secrets, short_secrets
+from ..runs.secret_sources import EDIT, encrypt, exposure, outside_secrets, readable_secrets
 
 OLDEST_PYTHON = (3, 12)
 OLDEST_CORE = (2, 19)
@@ -100,13 +101,21 @@ def key_finding(private_key_file: str) -> Finding:
 
 
 def secret_findings(
-    secrets: Mapping[str, object], worker_environment: Mapping[str, object]
+    secrets: Mapping[str, object],
+    worker_environment: Mapping[str, object],
+    sources: Iterable[str] = (),
+    variables: Iterable[str] = (),
 ) -> Iterator[Finding]:
     """Check the variables ``secrets`` and ``worker_environment``, the environment of trainers.
 
-    Yields nothing if a launch would accept both.
+    ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
+    nothing if a launch would accept all without a warning.
     """
     if blocker := short_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")
+    for file, mode in readable_secrets(sources):
+        yield problem("secrets", f"{file} {exposure(mode)}", encrypt(file))
+    if misplaced := outside_secrets(variables, secrets):
+        yield problem("secrets", misplaced, EDIT)
     if blocker := plain_secrets(worker_environment):
         yield problem("worker_environment", blocker, VAULT)
