@@ -91,7 +91,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
 
 
-def test_without_a_key_wandb_records_offline_with_one_id(
+def test_without_a_key_wandb_records_offline_with_one_id_and_says_so(
     place: Contract, no_key: None, caplog: pytest.LogCaptureFixture
 ):
     cfg = cfg_of(wandb="trial")
@@ -100,6 +100,21 @@ def test_without_a_key_wandb_records_offline_with_one_id(
     recorded = sorted(place.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
     assert len({path.name for path in recorded}) == 1  # run-ID.wandb
+    said = [record.message for record in caplog.records if record.name.startswith("train.")]
+    assert len(said) == 2  # one line per attempt
+    assert said[0].startswith(f"W&B: no API key; recording offline in {place.run_dir}/wandb. ")
+    assert "WANDB_API_KEY" in said[0]
+    assert "docs/runs.md" in said[0]
+
+
+def test_wandb_that_was_asked_to_be_offline_does_not_mention_a_key(
+    place: Contract,
+    no_key: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    report_steps(cfg_of(wandb="trial"), place, 1, 3)
     assert [record for record in caplog.records if record.name.startswith("train.")] == []
 
 

@@ -126,18 +126,25 @@ def tensorboard(cfg: Config, contract: Contract, step: int) -> Iterator[Callable
 def wandb(cfg: Config, contract: Contract) -> Iterator[Callable[[Record], None]]:
     """Yield a function that sends a step's metrics to W&B, where all attempts are one W&B run.
 
-    Without an API key, W&B records them offline in the run directory.
+    Without an API key, W&B records them offline in the run directory, which a line of the log says.
     """
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
+    mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "")
+    if not mode:
+        log.warning(
+            "W&B: no API key; recording offline in %s. To send the metrics, set WANDB_API_KEY, on "
+            'a fleet in secrets (docs/runs.md, "Environment variables and secrets")',
+            contract.run_dir / "wandb",
+        )
     identity = f"{contract.run} {contract.checkpoints}"
     run = wandb.init(
         project=cfg.report.wandb,
         name=contract.run,
         id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         resume="allow",
-        mode=os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline"),
+        mode=mode or "offline",
         dir=str(contract.run_dir),
         config=asdict(cfg),
         settings=wandb.Settings(
