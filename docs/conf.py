@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS))
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 project = "tpufleet"
 author = "the tpufleet authors"
 copyright = author
-extensions = ["myst_parser", "reference_pages"]
+extensions = ["myst_parser", "reference_pages", "config_page"]
 exclude_patterns = ["README.md"]
 html_theme = "furo"
 html_title = "tpufleet"

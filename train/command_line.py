@@ -23,7 +23,8 @@ environment variables, all optional; for TPUFLEET_*, see docs/own_trainer.md:
   WANDB_API_KEY              for report.wandb; without it the run is
                              recorded offline
 
-docs/trainer.md lists every key of a config with its default.
+train/core/config.py and train/data/config.py describe every key of a config;
+make docs lists them in site/reference/config.html.
 """
 
 

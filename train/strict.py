@@ -117,19 +117,18 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error's message begins
     with ``where``.
     """
+    allowed = allowed_text(hint)
     hint, bound, optional = _read_hint(hint)
     if value is None and optional:
         return None
     if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_shown(value)}")
+        if value not in typing.get_args(hint):
+            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
         return value
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise ConfigError(f"{where}: must be a list of strings, not {_shown(value)}")
+            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
         return tuple(value)
-    allowed = _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
     if hint is float and not isinstance(value, bool):
         try:
             value = float(value)
@@ -139,6 +138,17 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if not fits or value == math.inf:
         raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
     return value
+
+
+def allowed_text(hint: Any) -> str:
+    """Return which values the annotation ``hint`` allows, such as "a whole number at least 1"."""
+    hint, bound, optional = _read_hint(hint)
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        is_nested = dataclasses.is_dataclass(typing.get_args(hint)[0])
+        return f"a list of {'mappings' if is_nested else 'strings'}"
+    return _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
 
 
 def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:

@@ -35,6 +35,7 @@ class RotaryConfig:
     """How many times longer the longest wavelengths become; 1 changes none."""
     low_frequency_factor: Positive = 1.0
     high_frequency_factor: Positive = 4.0
+    """Must be above ``low_frequency_factor``."""
     original_context: Count = 8192
     """Context length, in tokens, of the training before ``factor`` was set."""
 
@@ -45,22 +46,25 @@ class ModelConfig:
 
     layers: Count = 2
     heads: Count = 4
+    """Query heads; must divide ``width`` unless ``head_dim`` is set."""
     kv_heads: Count | None = None
     """Key and value heads, each shared by a group of query heads; null means one per query head."""
     head_dim: Count | None = None
     """Width of one attention head; null means ``width / heads``."""
     width: Count = 128
+    """Width of the residual stream."""
     feedforward: Annotated[int | None, Bound(least=0)] = None
     """Width of the feed-forward layer; null means four times ``width``, 0 omits the layer."""
     context: Count = 64
     """Context length in tokens."""
     vocabulary: Count = 128
+    """Vocabulary size; at least the corpus's, which ``python -m train prepare`` prints."""
     norm: Literal["layer", "rms"] = "layer"
     norm_epsilon: Positive = 1e-5
     """Added to the variance (``rms``: to the mean square) before its root is taken."""
     qk_norm: bool = False
-    """Whether queries and keys are normalized per head, before the rotary rotation; only with
-    ``norm: rms``."""
+    """Whether queries and keys are normalized per head, before the rotary rotation, as in Qwen 3;
+    only with ``norm: rms``."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
     positions: Literal["learned", "rotary"] = "learned"
     rotary: RotaryConfig = field(default_factory=RotaryConfig)
@@ -70,6 +74,7 @@ class ModelConfig:
     """Whether the query, key, value and output projections of attention have biases."""
     feedforward_bias: bool = True
     head_bias: bool = False
+    """Whether the output layer has a bias."""
     attention_output: bool = True
     """Whether attention has an output projection."""
     double_residual: bool = False
@@ -140,12 +145,17 @@ class OptimizerConfig:
     name: Literal["adamw", "muon"] = "adamw"
     """``muon`` updates the layers' matrices; AdamW updates the rest with the same rate."""
     learning_rate: Positive = 3e-3
+    """The highest learning rate, after the warm-up."""
     warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
     """Steps over which the learning rate rises from 0."""
     final: Fraction = 0.1
+    """Learning rate at the last step, as a fraction of ``learning_rate``; 1 disables the decay."""
     beta1: Fraction = 0.9
+    """Decay of AdamW's first moment."""
     beta2: Fraction = 0.98
+    """Decay of AdamW's second moment."""
     weight_decay: NotNegative = 0.1
+    """Applies to matrices only."""
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
     """Maximum global gradient norm; null disables clipping."""
     frozen: tuple[str, ...] = ()
@@ -157,6 +167,7 @@ class LoraConfig:
     """Low-rank adapters (lora.py). With a ``rank`` above 0, only the adapters are trained."""
 
     rank: Annotated[int, Bound(least=0)] = 0
+    """Rank of the adapters; 0 disables them."""
     alpha: Positive = 16.0
     """The product of an adapter's matrices is scaled by ``alpha / rank``."""
     targets: tuple[str, ...] = ("l_q_dhe", "l_k_dge", "l_v_dge")
@@ -197,8 +208,10 @@ class SampleConfig:
     """Text that the model generates at the end of a run, and during it."""
 
     prompt: str = "\n"
+    """Beginning of the text; not empty."""
     length: Annotated[int, Bound(least=0)] = 400
-    """Tokens to generate; 0 generates none."""
+    """Tokens to generate; 0 generates none. A run ends a sample after 10 seconds, because all
+    devices, and after SIGTERM the save, wait for it."""
     every: Annotated[int, Bound(least=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
@@ -223,16 +236,19 @@ class ProfileConfig:
     """The trace starts after this step; 0 disables it. Creating the file ``profile`` in the run
     directory also starts a trace."""
     steps: Count = 5
+    """Steps per trace."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of a run. ``seed`` determines batches, initial parameters, dropout and samples."""
+    """Options of a run."""
 
     steps: Steps = 1000
+    """Steps of the whole run, over all attempts."""
     batch: Count = 16
     """Sequences per step, over all processes."""
     seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
+    """Determines batches, initial parameters, dropout and samples."""
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
@@ -240,8 +256,9 @@ class Config:
     heartbeat_timeout: Count = 10
     """Seconds without JAX's heartbeat from another process after which all processes exit."""
     init_from: str | None = None
-    """Initial parameters: a safetensors file, a directory with such files and a config.json, or
-    ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub."""
+    """Initial parameters: a safetensors file, a directory with such files and a config.json, both
+    also on gs://, or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub; of a GPT-2,
+    Llama or Qwen 3, or with the trainer's own names."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -15,6 +15,7 @@ class DatasetConfig:
     name: str | None = None
     """The dataset's configuration, if it has several."""
     split: str = "train"
+    """A split, or a slice of one: ``train[:1%]``."""
     text_key: str = "text"
     """The column, or the key of JSON lines, that holds the text."""
 
@@ -24,6 +25,7 @@ class SourceConfig:
     """Source of text: a packaged corpus, files, or a dataset."""
 
     corpus: str = "shakespeare"
+    """A packaged corpus: ``shakespeare``."""
     text: str | None = None
     """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
     document; in a file named ``*.jsonl``, each line is a document."""
@@ -47,7 +49,9 @@ class DataConfig(SourceConfig):
     """Source of the text, or several, and its preparation."""
 
     mixture: tuple[MixedConfig, ...] = ()
-    """Several sources with weights; replaces ``corpus``, ``text``, ``dataset``, ``documents``."""
+    """Several sources, each with ``corpus``, ``text``, ``dataset`` or ``documents``, which it
+    replaces here, and with ``weight``: its share of the sequences, relative to the other weights
+    (by default 1)."""
     tokenizer: str = "ascii"
     """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
     text), the path of a tokenizer.json, on disk or gs://, or ``owner/name``, also with

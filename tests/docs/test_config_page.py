@@ -1,0 +1,39 @@
+"""The reference lists every key of a trainer's config with its values, default and meaning."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_SPEC = importlib.util.spec_from_file_location(
+    "config_page", Path(__file__).parents[2] / "docs/config_page.py"
+)
+assert _SPEC
+assert _SPEC.loader
+config_page = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(config_page)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `batch` | a whole number at least 1 | Sequences per step, over all processes. "
+        "(default `16`) |",
+        "| `model.norm` | layer or rms | (default `layer`) |",
+        "| `model.rotary.theta` | a number above 0 | Base of the wavelengths, which are from "
+        "`2 pi` to almost `2 pi theta` tokens. (default `10000.0`) |",
+        "| `data.dataset.split` | text | A split, or a slice of one: `train[:1%]`. "
+        "(default `train`) |",
+        "| `optimizer.frozen` | a list of strings | Parameters that are not trained, by name or "
+        'pattern: `["tokens_vd", "*norm*"]`. (default `[]`) |',
+        '| `sample.prompt` | text | Beginning of the text; not empty. (default `"\\n"`) |',
+    ],
+)
+def test_a_key_has_its_values_its_meaning_and_its_default(row):
+    assert row in config_page.page().splitlines()
+
+
+def test_an_inherited_key_has_the_description_of_its_base_class():
+    [row] = [line for line in config_page.page().splitlines() if "`data.text`" in line]
+
+    assert "A path or a glob pattern of files" in row
