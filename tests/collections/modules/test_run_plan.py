@@ -1,5 +1,6 @@
 """Which processes a run has, by the inventory alone."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     coordinator_port,
     rendezvous_port,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
+    contract_variables,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
+    PLACEHOLDERS,
     Placement,
     Worker,
     command_of,
@@ -24,6 +29,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep import read_sweep
 
 from harness.playbooks import ROOT
+from harness.valid_record import process
 
 
 def workers(tpu: str, count: int = 2) -> list[Worker]:
@@ -124,6 +130,46 @@ def test_overrides_come_last_in_the_command_of_the_project_s_trainer():
 )
 def test_overrides_replace_their_placeholder_in_a_command(command, expected):
     assert with_overrides(command_of(command), ("a=1", "b=x y")) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("{checkpoint}", "{checkpoints}"),
+        ("--dir={rundir}/logs", "{run_dir}"),
+        ("{conifg}", "{config}"),
+        ("{num_process}", "{num_processes}"),
+        ("{runs}", "{run}"),
+    ],
+)
+def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(word, meant):
+    with pytest.raises(RunError) as caught:
+        command_of(f"python x.py {word}")
+
+    assert f"which is no placeholder. Did you mean {meant}?" in str(caught.value)
+    known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
+    assert f"Placeholders: {known}." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("{checkpoints}", "--{set}", "{run}-{attempt}", "{process_id}/{num_processes}"),
+        *("'{\"config\": 1}'", "{'checkpoint':1}", "${checkpoint}", "{CHECKPOINT}", "{a,b}"),
+        *("'{print}'", "{epoch}-{step}.pt", "'{val_loss:.2f}'", "{run_id}", "{run_name}"),
+        *("{asctime}", "{process}", "{message}", "{name}", "{rank}", "{seed}", "{}", "{x}"),
+    ],
+)
+def test_braces_that_are_no_mistyped_placeholder_stay_in_a_command(word):
+    words = ("sh", "-c", word)
+
+    assert command_of(shlex.join(words)) == words
+
+
+def test_the_placeholders_are_the_variables_of_the_run_contract():
+    variables = contract_variables(process(config="a: 1\n"), WorkerPaths())
+
+    assert {f"TPUFLEET_{name.upper()}" for name in PLACEHOLDERS} == set(variables)
 
 
 def test_overrides_of_a_command_without_a_placeholder_are_refused_and_never_lost():

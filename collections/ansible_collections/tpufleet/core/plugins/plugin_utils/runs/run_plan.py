@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,11 +14,23 @@ from typing import Any
 import yaml
 
 from ...module_utils.worker.contract import IMAGE
-from ...module_utils.worker.run import TRAINER, RunError, check_name, command_words
+from ...module_utils.worker.run import COMMAND, TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
 OVERRIDES = "{set}"
 """The placeholder for overrides in a trainer command."""
+PLACEHOLDERS = (
+    *("run", "run_dir", "attempt", "coordinator", "num_processes", "process_id", "config"),
+    "checkpoints",
+)
+"""The other placeholders: values of the run contract, which each worker fills in."""
+_IN_BRACES = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+_MISTYPED = 0.83
+"""How similar to a placeholder a word must be to count as a mistyped one (difflib's ratio).
+
+One wrong, missing, additional or swapped letter of a longer placeholder is at least this similar.
+Words of log formats and file names, such as ``{process}`` or ``{step}``, are not.
+"""
 OF_A_LAUNCH = (
     "jax_requirements",
     "jax_lock",
@@ -273,9 +287,29 @@ SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 def command_of(command: str | None) -> tuple[str, ...]:
     """Split the variable ``command`` into words; if it is empty, return tpufleet's own trainer.
 
-    ``{set}`` in it is not replaced.
+    ``{set}`` in it is not replaced. Raises RunError for a mistyped placeholder.
     """
-    return command_words(command) if command else (*TRAINER, OVERRIDES)
+    words = command_words(command) if command else (*TRAINER, OVERRIDES)
+    refuse_mistyped(words)
+    return words
+
+
+def refuse_mistyped(command: Sequence[str]) -> None:
+    """Raise RunError if the command contains a mistyped placeholder, such as ``{checkpoint}``.
+
+    Other words in braces are allowed, because programs use them: JSON, awk, file name templates.
+    A mistyped ``{set}`` is not searched for (``{step}`` looks like one): with_overrides refuses
+    overrides without ``{set}``.
+    """
+    for found in _IN_BRACES.findall(" ".join(command)):
+        near = difflib.get_close_matches(found, PLACEHOLDERS, 1, _MISTYPED)
+        if near and found not in PLACEHOLDERS:
+            known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
+            raise RunError(
+                f"the command contains {{{found}}}, which is no placeholder. Did you mean "
+                f"{{{near[0]}}}? Placeholders: {known}. Fix the command: {COMMAND}. If the program "
+                f"itself needs {{{found}}}, move the command into a script"
+            )
 
 
 def checked_image(image: str, command: str | None) -> str:
