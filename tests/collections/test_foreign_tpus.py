@@ -9,6 +9,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
     foreign_line,
+    unknown_tpu_text,
     unmanaged_tpus,
     workers_of,
 )
@@ -109,6 +110,55 @@ def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(envir
     assert "TPU theirs: not managed by this fleet" in flat(named)
     assert "create.yml -e tpu=theirs -e adopt=true" in flat(named)
     assert "not managed by this fleet" not in flat(ours)
+
+
+@pytest.mark.parametrize("verb", ["train.yml", "playbooks/push.yml"])
+def test_a_tpu_that_does_not_exist_is_refused_with_those_that_do_closest_first(environment, verb):
+    words = ("-e", "run=mine", "-e", "command=true", "-e", "tpu=thiers")
+    done = play(environment, verb, *words)
+
+    assert done.returncode != 0
+    said = flat(done)
+    assert "tpu=thiers: no TPU of this name exists" in said
+    assert "Known TPUs: theirs, " in said
+    assert said.index("Known TPUs") < said.index("create.yml -e tpu=thiers")
+
+
+def test_a_tpu_of_the_fleet_file_is_not_unknown(local_api):
+    done = play(environment_of(local_api), "playbooks/push.yml", "-e", "tpu=demo")
+
+    assert "no worker of the TPU demo is READY" in flat(done)
+    assert "playbooks/create.yml -e tpu=demo" in flat(done)
+
+
+@pytest.mark.parametrize(
+    "tpu", ["", "ready", "lost", "lost-us-east1-d", "planned", "multislice_big"]
+)
+def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
+    groups = {
+        "tpu": ["ready-w0"],
+        "tpu_ready": ["ready-w0"],
+        "multislice_big": ["ready-w0"],
+        "state_READY": ["ready-w0"],
+        "state_PREEMPTED": ["lost-us-east1-d"],
+    }
+    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": {"tpu_name": "lost"}}
+    entry = {
+        "name": "planned",
+        "zone": "us-central2-b",
+        "accelerator_type": "v4-8",
+        "runtime_version": "tpu-ubuntu2204-base",
+    }
+
+    assert unknown_tpu_text(tpu, groups, facts, [entry]) == ""
+    assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, facts, [entry])
+
+
+def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):
+    words = ("-e", "tpu=thiers", "-e", json.dumps({"tpu_partial": True}))
+    done = play(environment, "playbooks/push.yml", *words)
+
+    assert "no worker of the TPU thiers is READY" in flat(done)
 
 
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():

@@ -2,7 +2,12 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import changed
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
+    changed,
+    no_record,
+    unknown_run_text,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
@@ -38,19 +43,46 @@ def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
     assert answer(tmp_path, "running")["record"]["attempt"] == 2
 
 
-def test_stopping_an_unknown_run_warns_of_other_state_directories(tmp_path):
-    told = answer(tmp_path, "stopped")
-
-    assert not told["changed"]
-    [warning] = told["warnings"]
-    assert f"{tmp_path}: no record of run mine" in warning
-    assert "kill.yml -e run=mine -e fleet_state=OTHER" in warning
-
-
-def test_stopping_a_known_run_has_no_warning(tmp_path):
+def test_stopping_a_run_without_a_record_names_the_runs_that_have_one(tmp_path):
     answer(tmp_path, "running")
 
-    assert answer(tmp_path, "stopped")["warnings"] == []
+    told = answer(tmp_path, "stopped", run="mien")
+
+    assert (told["changed"], told["exists"], told["others"]) == (False, False, ["mine"])
+
+
+def test_the_names_of_other_runs_are_no_reason_to_fail(tmp_path, monkeypatch):
+    def fail(_):
+        raise RecordError("no such bucket")
+
+    monkeypatch.setattr(RunStore, "names", fail)
+
+    assert answer(tmp_path, "stopped")["others"] == []
+
+
+def test_a_run_with_a_record_exists_even_if_it_has_ended_or_its_record_is_invalid(tmp_path):
+    answer(tmp_path, "running")
+    answer(tmp_path, "done")
+    (tmp_path / "runs/broken.json").write_text('{"wanted": "x"}')
+
+    assert answer(tmp_path, "stopped")["exists"]
+    assert answer(tmp_path, "stopped", run="broken")["exists"]
+
+
+def test_an_unknown_run_is_refused_with_the_closest_names_and_where_to_see_all():
+    error = unknown_run_text("fisrt", ["other", "first"], "/state", has_worker=True)
+
+    assert "no run fisrt is known: it has no record in /state" in error
+    assert "Runs with a record: first, other." in error
+    assert "ansible-playbook playbooks/status.yml" in error
+
+
+def test_without_a_worker_to_ask_a_run_is_not_called_unknown():
+    assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
+
+
+def test_a_run_that_only_workers_have_may_have_a_record_elsewhere():
+    assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")
 
 
 def test_a_first_launch_that_fails_leaves_the_run_stopped(tmp_path):

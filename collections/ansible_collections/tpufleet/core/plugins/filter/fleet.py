@@ -11,6 +11,7 @@ from ..plugin_utils.fleet.inventory_groups import (
     foreign_line,
     foreign_tpus,
     group_of,
+    unknown_tpu_text,
     unmanaged_tpus,
     workers_of,
     workers_pattern,
@@ -24,6 +25,7 @@ from ..plugin_utils.runs.launch import launch_for
 from ..plugin_utils.runs.launch_outcome import attempt_text, failures
 from ..plugin_utils.runs.local_state import local_state_dir
 from ..plugin_utils.runs.merged_logs import folded_logs, log_lines
+from ..plugin_utils.runs.record_change import no_record, unknown_run_text
 from ..plugin_utils.runs.status_table import run_status
 from ..plugin_utils.runs.typed_values import parse_env
 from ..plugin_utils.setup.mounts import disk_mounts, mount_exports, mount_units
@@ -50,6 +52,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     log_lines,
     mount_exports,
     mount_units,
+    no_record,
     own_lock,
     parse_env,
     run_status,
@@ -59,6 +62,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     stray_lines,
     tpu_states,
     uncollected,
+    unknown_run_text,
+    unknown_tpu_text,
     unmanaged_tpus,
     user_path,
     workers_of,

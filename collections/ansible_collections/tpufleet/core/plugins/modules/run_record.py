@@ -54,6 +54,15 @@ record:
   description: The record as it is now; empty if there is none.
   returned: a run is named
   type: dict
+exists:
+  description: Whether the run had a record before this change, even an invalid one.
+  returned: a run is named
+  type: bool
+others:
+  description: The names of the runs that have a record; empty if they cannot be listed.
+  returned: O(wanted=stopped), and the run has no record
+  type: list
+  elements: str
 was_wanted:
   description: Whether the run was wanted before this change.
   returned: a run is named

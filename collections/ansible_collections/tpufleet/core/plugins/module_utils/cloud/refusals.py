@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from . import errors
+from .closest_names import closest_names
 
 if TYPE_CHECKING:
     from .node_spec import NodeSpec
 
-#: A hint lists at most this many names, those most similar to the requested name.
-_AT_MOST = 8
 _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
@@ -53,18 +51,12 @@ def _offers(api: Catalog, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]
         except errors.CloudError:
             return
         if zone not in zones:
-            yield f"the zones with TPUs are {_some(zones, zone)}", zones
+            yield f"the zones with TPUs are {closest_names(zone, zones)}", zones
         return
     except errors.CloudError:
         return
     if spec.kind not in types:
-        yield f"{zone} has the types {_some(types, spec.kind)}", types
+        yield f"{zone} has the types {closest_names(spec.kind, types)}", types
     if spec.runtime_version not in versions:
-        some = _some(versions, spec.runtime_version)
+        some = closest_names(spec.runtime_version, versions)
         yield f"{zone} has the runtime versions {some}", versions
-
-
-def _some(names: Sequence[str], requested: str) -> str:
-    near = difflib.get_close_matches(requested, names, _AT_MOST, 0.3) or list(names)[:_AT_MOST]
-    others = len(set(names)) - len(near)
-    return (", ".join(near) or "none") + (f" and {others} more" if others > 0 else "")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ...module_utils.cloud.closest_names import closest_names
 from ..view.folded_names import folded, natural_order
 from .ownership import FOREIGN_GROUP
 from .spec import parse_fleet
@@ -69,6 +70,37 @@ def unmanaged_tpus(
         and not facts[host].get("tpu_multislice")
     }
     return sorted(found)
+
+
+def unknown_tpu_text(
+    tpu: str,
+    groups: Mapping[str, Sequence[str]],
+    facts: Mapping[str, Mapping[str, Any]],
+    fleet: Any,
+) -> str:
+    """Return an error if no TPU has this name; empty if one exists or is in the fleet file.
+
+    Args:
+        tpu: a name as in ``-e tpu=``; empty if none is given.
+        groups: the hosts of each inventory group, of all zones.
+        facts: the inventory variables of each host.
+        fleet: the value of ``tpu_fleet``.
+    """
+    if not tpu or group_of(tpu) in groups:
+        return ""
+    states = [hosts for group, hosts in groups.items() if group.startswith("state_")]
+    hosts = {*groups.get("tpu", []), *(host for members in states for host in members)}
+    known = {str(facts[host].get("tpu_name")) for host in hosts}
+    known |= {entry.name for entry in parse_fleet(fleet or [])}
+    # The host of a TPU that is not READY has the TPU's name, with its zone if it is not unique.
+    if tpu in known or tpu in hosts.difference(groups.get("tpu", [])):
+        return ""
+    return (
+        f"tpu={tpu}: no TPU of this name exists, and none is in fleet.yml. Known TPUs: "
+        f"{closest_names(tpu, known)}. Name one of them with -e tpu=NAME. Only if {tpu} is a new "
+        "TPU: add it to fleet.yml, then run: "
+        f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
+    )
 
 
 def group_of(tpu: str) -> str:

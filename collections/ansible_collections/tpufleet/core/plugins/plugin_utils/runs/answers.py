@@ -48,13 +48,12 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Return lines that say how processes of a run ended; workers with the same end share one.
+    """Return lines that say how processes of a run ended; empty if no worker has the run.
 
-    ``answers`` has the result of the module run with ``state: stopped`` for each host.
+    Workers with the same end share a line. ``answers`` has the result of the module run with
+    ``state: stopped`` for each host.
     """
-    return said_once(stopped_processes(answers)) or [
-        "no worker has this run. See which runs there are: ansible-playbook playbooks/status.yml"
-    ]
+    return said_once(stopped_processes(answers))
 
 
 def stray_lines(answers: Mapping[str, Answer]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.worker.run import RunError, check_name
 from .event_kind import EventKind
 from .history import Event
@@ -134,7 +135,8 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
             raise
         # Do not fail: users must be able to stop the processes of a run with an invalid record,
         # and the watch never acts on such a run.
-        return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
+        told = {"warnings": [str(error)], "record": {}, "was_wanted": False}
+        return {"changed": False, "exists": True, **told}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
         raise RunError(f"run {run}: not launched, because its desired state is {state}")
@@ -150,7 +152,8 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
     missing = wanted is DesiredState.STOPPED and before is None
     return {
         "changed": bool(fields),
-        "warnings": [no_record(run, options["fleet_state"])] if missing else [],
+        "exists": before is not None,
+        **({"others": _names(store)} if missing else {}),
         "record": told,
         "was_wanted": before is not None and is_wanted(before),
         "diff": {"before": shown(was), "after": shown(told)},
@@ -205,8 +208,30 @@ def is_wanted(record: RunRecord) -> bool:
     return record.wanted is DesiredState.RUNNING
 
 
+def _names(store: RunStore) -> list[str]:
+    """Return the names of the runs that have a record; empty if they cannot be listed."""
+    try:
+        return store.names()
+    except RecordError:
+        return []
+
+
+def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worker: bool) -> str:
+    """Return an error for a run without a record in ``fleet_state`` that no worker has.
+
+    ``names`` are those of the runs with a record. ``has_worker`` says whether a worker was asked.
+    """
+    start, asked = f"no run {run} is known", "no selected worker has it"
+    if not has_worker:
+        start, asked = f"run {run}: nothing was stopped", "no worker is READY that could have it"
+    return (
+        f"{start}: it has no record in {fleet_state}, and {asked}. Runs with a record: "
+        f"{closest_names(run, names)}. List the runs: ansible-playbook playbooks/status.yml"
+    )
+
+
 def no_record(run: str, fleet_state: str) -> str:
-    """Return a warning for a stopped run without a record in ``fleet_state``.
+    """Return a warning for a run that workers have, but that has no record in ``fleet_state``.
 
     It may have a record in another fleet_state, from which a watch would restart it.
     """

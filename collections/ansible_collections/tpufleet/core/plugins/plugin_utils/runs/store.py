@@ -76,6 +76,10 @@ class RunStore:
             found = self._archive.read(run)
         return parse_record(run, found) if found != {} else None
 
+    def names(self) -> list[str]:
+        """Return the names of the runs with a record outside the archive. Raises RecordError."""
+        return [name for name in self._documents.runs() if RUN_NAME.fullmatch(name)]
+
     def read_all(self, archived: bool = False) -> Records:
         """Return all records; an unusable record does not prevent reading the others.
 

@@ -1,0 +1,22 @@
+"""Lists of existing names for errors about a name that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+_AT_MOST = 8
+
+
+def closest_names(requested: str, names: Iterable[str]) -> str:
+    """Format the names in one line, those most similar to ``requested`` first; ``none`` if empty.
+
+    At most 8 names are shown, with the number of the others.
+    """
+
+    def similarity(name: str) -> float:
+        return SequenceMatcher(None, requested, name).ratio()
+
+    found = sorted(sorted(set(names)), key=similarity, reverse=True)
+    more = f" and {len(found) - _AT_MOST} more" if len(found) > _AT_MOST else ""
+    return (", ".join(found[:_AT_MOST]) or "none") + more

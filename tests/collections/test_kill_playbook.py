@@ -1,0 +1,100 @@
+"""kill.yml with run names that are known, unknown, or not known for certain, without machines.
+
+A worker's answer is given as a variable, which comes before what the playbook registers.
+"""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from harness.playbooks import environment_of, flat, play
+from harness.valid_record import record_fields
+from tests.collections.runs.answers import report, report_end
+
+NEVER = {"info": report("lost", attempt=None)}
+ENDED = {"info": report_end("0")}
+
+
+@pytest.fixture
+def kill(local_api, tmp_path):
+    """Return a function that runs kill.yml on two unreachable workers; mine has a record."""
+    records = local_api.state / "fleet/runs"
+    records.mkdir(parents=True)
+    for run in ("other", "mine"):
+        (records / f"{run}.json").write_text(json.dumps(record_fields(run, generation=1)))
+    inventory = tmp_path / "hosts.yml"
+    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}, pod-w1: {facts}}}}}\n")
+
+    def run_kill(
+        *words: str, workers: bool = True, **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
+        hosts = ("-i", str(inventory)) if workers else ()
+        given = ("-e", json.dumps(variables))
+        return play(environment_of(local_api), "playbooks/kill.yml", *hosts, *given, *words)
+
+    return run_kill
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)], ids=["run", "check"])
+def test_a_run_that_neither_a_record_nor_a_worker_knows_is_refused(kill, words):
+    done = kill(*words, run="mien", kill_stopped=NEVER)
+
+    assert done.returncode != 0
+    said = flat(done)
+    assert "no run mien is known" in said
+    assert "Runs with a record: mine, other. List the runs: ansible-playbook" in said
+    assert "fleet_state=OTHER" not in said
+    assert "no worker has this run" not in said
+
+
+def test_a_run_that_has_ended_may_be_stopped_again(kill):
+    done = kill(run="mine", kill_stopped=ENDED)
+
+    assert done.returncode == 0, flat(done)
+
+
+def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):
+    done = kill(run="mine", kill_stopped=NEVER)
+
+    assert done.returncode == 0, flat(done)
+    assert "no worker has this run" in flat(done)
+
+
+def test_a_run_without_a_record_that_a_worker_has_is_stopped_with_a_warning(kill):
+    done = kill(run="elsewhere", kill_stopped=ENDED)
+
+    assert done.returncode == 0, flat(done)
+    assert "playbooks/kill.yml -e run=elsewhere -e fleet_state=OTHER" in flat(done)
+
+
+def test_a_run_is_not_called_unknown_if_a_worker_does_not_answer(kill):
+    done = kill(run="mien")
+
+    assert done.returncode != 0
+    assert "mien was not stopped on" in flat(done), done.stdout
+    assert "no run mien is known" not in flat(done)
+
+
+def test_without_a_worker_to_ask_a_run_without_a_record_is_an_error(kill):
+    done = kill(workers=False, run="mien")
+
+    assert done.returncode != 0
+    said = flat(done)
+    assert "run mien: nothing was stopped: it has no record" in said
+    assert "Runs with a record: mine, other." in said
+
+
+def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
+    done = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
+
+    assert done.returncode == 0, flat(done)
+    assert "no run is active" in flat(done)
+
+
+def test_a_stop_by_the_watch_does_not_need_a_record(kill):
+    done = kill(run="mien", record=False, kill_stopped=NEVER)
+
+    assert done.returncode == 0, flat(done)
