@@ -1,4 +1,4 @@
-"""Reference page of the keys of a trainer's config, from its dataclasses and their docstrings.
+"""Reference page of the keys of the trainer's config, from its dataclasses and docstrings.
 
 A Sphinx extension that writes ``docs/reference/config.md`` before a build.
 """

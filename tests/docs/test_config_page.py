@@ -25,7 +25,8 @@ _SPEC.loader.exec_module(config_page)
         "| `data.dataset.split` | text | A split, or a slice of one: `train[:1%]`. "
         "(default `train`) |",
         "| `optimizer.frozen` | a list of strings | Parameters that are not trained, by name or "
-        'pattern: `["tokens_vd", "*norm*"]`. (default `[]`) |',
+        'pattern: `["tokens_vd", "*norm*"]`. An unknown name is an error that lists all names. '
+        "(default `[]`) |",
         '| `sample.prompt` | text | Beginning of the text; not empty. (default `"\\n"`) |',
     ],
 )
@@ -34,6 +35,6 @@ def test_a_key_has_its_values_its_meaning_and_its_default(row):
 
 
 def test_an_inherited_key_has_the_description_of_its_base_class():
-    [row] = [line for line in config_page.page().splitlines() if "`data.text`" in line]
+    [row] = [line for line in config_page.page().splitlines() if line.startswith("| `data.text` ")]
 
     assert "A path or a glob pattern of files" in row

@@ -22,7 +22,7 @@ type Fraction = Annotated[float, Bound(least=0, most=1)]
 
 @dataclass(frozen=True)
 class RotaryConfig:
-    """Rotary positions. A ``factor`` above 1 stretches them for a longer context, as in Llama 3.1.
+    """Rotary positions. A ``factor`` above 1 adapts them to a longer context, as in Llama 3.1.
 
     Wavelengths (tokens per turn of a pair of numbers) above ``original_context /
     low_frequency_factor`` are multiplied by ``factor``; those below ``original_context /
@@ -37,7 +37,7 @@ class RotaryConfig:
     high_frequency_factor: Positive = 4.0
     """Must be above ``low_frequency_factor``."""
     original_context: Count = 8192
-    """Context length, in tokens, of the training before ``factor`` was set."""
+    """Context length, in tokens, with which the model was trained without ``factor``."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,17 @@ class ComputeConfig:
     """Devices that share one copy of parameters and optimizer state; null means all devices, or all
     devices of a slice in a TPU multislice."""
     attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
-    """Implementation; ``auto`` selects the fastest one for the device (see attention.py)."""
+    """Implementation of attention. ``auto`` selects ``splash`` on TPUs, ``cudnn`` on GPUs (for
+    bfloat16 and heads that cuDNN supports), ``blocks`` on CPUs, otherwise ``plain``."""
     remat: Literal["none", "dots", "all"] = "none"
-    """What the backward pass recomputes: nothing, all but matmul outputs (``dots``), or all."""
+    """What the backward pass recomputes: nothing (``none``), everything except matmul outputs
+    (``dots``), or the whole layer (``all``)."""
     scan_layers: bool = False
-    """Scan over the layers: compiles one layer instead of all, and runs a little slower."""
+    """Whether to scan over the layers, which compiles one layer instead of all, but runs a little
+    slower."""
     loss_chunks: Count = 1
-    """Compute logits and loss in this many chunks of the sequence, one after the other: with a
-    large vocabulary the logits need more memory than everything else."""
+    """Number of sequence chunks for which logits and loss are computed one after the other. More
+    chunks save memory: with a large vocabulary, logits need more than everything else."""
     accumulate: Count = 1
     """Microbatches per step (gradient accumulation), to save memory."""
     microbatch: Count | None = None
@@ -131,8 +134,8 @@ class ComputeConfig:
     number of microbatches follows from this limit and the number of devices."""
     sync: Literal["step", "microbatch"] = "step"
     """How often parameters are gathered and gradients of all devices are added up, if a step has
-    several microbatches: once per ``step``, which needs 8 bytes per parameter on each device (12
-    with float32), or for each ``microbatch``."""
+    several microbatches. Once per ``step`` is faster, but needs 8 bytes per parameter on each
+    device (12 with ``dtype: float32``); once per ``microbatch`` saves this memory."""
     steps_per_call: Count = 1
     """Steps that are dispatched to the devices in one call: more than 1 is faster for models so
     small that a dispatch takes longer than a step."""
@@ -155,23 +158,25 @@ class OptimizerConfig:
     beta2: Fraction = 0.98
     """Decay of AdamW's second moment."""
     weight_decay: NotNegative = 0.1
-    """Applies to matrices only."""
+    """Weight decay of matrices; biases and norms have none."""
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
     """Maximum global gradient norm; null disables clipping."""
     frozen: tuple[str, ...] = ()
-    """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``."""
+    """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``. An unknown
+    name is an error that lists all names."""
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters (lora.py). With a ``rank`` above 0, only the adapters are trained."""
+    """Low-rank adapters (LoRA). With a ``rank`` above 0, only the adapters are trained."""
 
     rank: Annotated[int, Bound(least=0)] = 0
     """Rank of the adapters; 0 disables them."""
     alpha: Positive = 16.0
     """The product of an adapter's matrices is scaled by ``alpha / rank``."""
     targets: tuple[str, ...] = ("l_q_dhe", "l_k_dge", "l_v_dge")
-    """The layers' matrices that get an adapter, by name or pattern."""
+    """The layers' matrices that get an adapter, by name or pattern; by default those of queries,
+    keys and values. An unknown name is an error that lists all names."""
 
 
 @dataclass(frozen=True)
@@ -179,18 +184,19 @@ class CheckpointConfig:
     """When checkpoints are saved and how many are kept; the newest is always kept."""
 
     every: Count = 100
-    """Steps between permanent checkpoints."""
+    """Steps between checkpoints that are kept (see ``keep``)."""
     keep: Count | None = 3
-    """Number of permanent checkpoints to keep; null keeps all."""
+    """Number of these checkpoints to keep, the newest ones; null keeps all."""
     minutes: NotNegative = 15
-    """Minutes since the last save after which a temporary checkpoint is saved, which the next save
-    removes; 0 disables temporary checkpoints."""
+    """A temporary checkpoint is saved when the last save is this many minutes old; the next save
+    removes it. 0 disables temporary checkpoints."""
     wait: bool = False
     """Whether training waits until a checkpoint is complete. A kill then loses only the steps since
     the last save, but each save blocks training for seconds."""
     directory: str | None = None
-    """A directory that all processes share, or gs://bucket/prefix; TPUFLEET_CHECKPOINTS overrides
-    it."""
+    """A directory that all processes share, or gs://bucket/prefix; null means ``checkpoints`` in
+    the run directory. The environment variable TPUFLEET_CHECKPOINTS, which train.yml sets,
+    overrides it."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +216,8 @@ class SampleConfig:
     prompt: str = "\n"
     """Beginning of the text; not empty."""
     length: Annotated[int, Bound(least=0)] = 400
-    """Tokens to generate; 0 generates none. A run ends a sample after 10 seconds, because all
-    devices, and after SIGTERM the save, wait for it."""
+    """Tokens to generate; 0 generates none. A sample of a run ends after 10 seconds, because it
+    delays training, and the save after SIGTERM."""
     every: Annotated[int, Bound(least=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
@@ -223,9 +229,10 @@ class ReportConfig:
     """Outputs of metrics in addition to metrics.jsonl. Their failures never stop a run."""
 
     tensorboard: str | None = None
-    """Directory for event files; a relative path is relative to the run directory."""
+    """Directory for event files. A relative path is relative to the run directory; an absolute path
+    or gs:// gets a subdirectory per run."""
     wandb: str | None = None
-    """A Weights & Biases project; without an API key the run is recorded offline."""
+    """A Weights & Biases project; without an API key, the run is recorded offline."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,12 @@ class ProfileConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Options of a run."""
+    """Options of a run.
+
+    To set one, write it into the run's config file, where ``model.layers`` is the key ``layers`` of
+    the mapping ``model``. To override it for one launch, add ``-e set=model.layers=4`` to
+    ``ansible-playbook train.yml``, or ``model.layers=4`` to a command of ``python -m train``.
+    """
 
     steps: Steps = 1000
     """Steps of the whole run, over all attempts."""
@@ -252,13 +264,15 @@ class Config:
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
-    """Seconds without a finished step after which the process exits; 0 disables this."""
+    """The process exits if no step finishes for this many seconds, counted from the first finished
+    step on; 0 disables this."""
     heartbeat_timeout: Count = 10
-    """Seconds without JAX's heartbeat from another process after which all processes exit."""
+    """All processes exit if one of them sends JAX no heartbeat for this many seconds."""
     init_from: str | None = None
-    """Initial parameters: a safetensors file, a directory with such files and a config.json, both
-    also on gs://, or ``owner/name`` or ``owner/name@revision`` on the Hugging Face hub; of a GPT-2,
-    Llama or Qwen 3, or with the trainer's own names."""
+    """Initial parameters: a safetensors file, a directory with such files and a config.json (both
+    on disk or gs://), or a repository on the Hugging Face hub (``owner/name`` or
+    ``owner/name@revision``). The model must be a GPT-2, Llama or Qwen 3, or exported by the trainer
+    with its own parameter names. null means random parameters."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -17,7 +17,8 @@ class DatasetConfig:
     split: str = "train"
     """A split, or a slice of one: ``train[:1%]``."""
     text_key: str = "text"
-    """The column, or the key of JSON lines, that holds the text."""
+    """The column of the dataset that contains the text; for files named ``*.jsonl`` in
+    ``data.text``, the key of each line."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,15 @@ class SourceConfig:
     """Source of text: a packaged corpus, files, or a dataset."""
 
     corpus: str = "shakespeare"
-    """A packaged corpus: ``shakespeare``."""
+    """A corpus that the trainer includes; the only one is ``shakespeare``."""
     text: str | None = None
     """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
-    document; in a file named ``*.jsonl``, each line is a document."""
+    document; in a file named ``*.jsonl``, each line is a document (see ``dataset.text_key``)."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     documents: Literal["joined", "packed", "chat"] = "joined"
     """``joined``: sequences start anywhere in the joined text. ``packed``: sequences contain whole
-    documents, which do not see each other. ``chat``: the same with conversations, of which only the
-    assistant's messages are learned."""
+    documents, each of which attends only to itself. ``chat``: like ``packed``, with conversations
+    of which only the assistant's messages are learned."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +47,26 @@ class MixedConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class DataConfig(SourceConfig):
-    """Source of the text, or several, and its preparation."""
+    """The text to train on: its source, or several, and its preparation."""
 
     mixture: tuple[MixedConfig, ...] = ()
-    """Several sources, each with ``corpus``, ``text``, ``dataset`` or ``documents``, which it
-    replaces here, and with ``weight``: its share of the sequences, relative to the other weights
-    (by default 1)."""
+    """Several sources instead of one. Each is a mapping with the keys ``corpus``, ``text``,
+    ``dataset`` and ``documents``, which must not be set outside it, and ``weight``: its share of
+    the sequences, relative to the other weights (default 1)."""
     tokenizer: str = "ascii"
-    """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
-    text), the path of a tokenizer.json, on disk or gs://, or ``owner/name``, also with
-    ``@revision``, on the hub."""
+    """``ascii`` (128 tokens, accents dropped), ``bytes`` (256 tokens, UTF-8), ``bpe`` (trained on
+    the text), the path of a tokenizer.json (on disk or gs://), or a repository on the Hugging Face
+    hub (``owner/name`` or ``owner/name@revision``)."""
     chat_template: str | None = None
     """A file with a Jinja template for ``documents: chat``; null means the tokenizer's own."""
     vocabulary: Annotated[int, Bound(least=257)] = 8192
-    """Vocabulary size of ``bpe``."""
+    """Vocabulary size of ``tokenizer: bpe``; other tokenizers ignore it."""
     heldout: Annotated[float, Bound(least=0, most=0.9)] = 0.1
-    """Fraction of the tokens, at the end, that is never trained on."""
+    """Fraction of the tokens, from the end of the text, that is held out for evaluation and never
+    trained on."""
     directory: str | None = None
-    """Where prepared corpora are stored; by default a directory that this user can write to."""
+    """Directory of prepared corpora; null means /var/lib/tpufleet/data if this user can write to it
+    (as on workers), otherwise ``~/.cache/tpufleet/data``."""
 
     @property
     def sources(self) -> tuple[SourceConfig, ...]:
