@@ -1,6 +1,6 @@
-"""kill.yml with run names that are known, unknown, or not known for certain, without machines.
+"""kill.yml with names of known runs, unknown runs, and runs that may exist, without machines.
 
-A worker's answer is given as a variable, which comes before what the playbook registers.
+Tests set a worker's answer as a variable, which takes precedence over registered results.
 """
 
 import json
@@ -83,7 +83,7 @@ def test_without_a_worker_to_ask_a_run_without_a_record_is_an_error(kill):
 
     assert done.returncode != 0
     said = flat(done)
-    assert "run mien: nothing was stopped: it has no record" in said
+    assert "run mien was not stopped, because it has no record" in said
     assert "Runs with a record: mine, other." in said
 
 

@@ -107,7 +107,7 @@ class ActionModule(ActionBase):
             secrets = parse_env(hostvars[host].get("secrets") or {}, "secrets")
             check_secrets(secrets)
             if problem := outside_secrets(hostvars[host], secrets):
-                warnings.append(f"{problem}. Move it below the line 'secrets:', indented: {EDIT}")
+                warnings.append(f"{problem}. Move each below the line 'secrets:', indented: {EDIT}")
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
         config = None
         if options["relaunch"]:

@@ -221,11 +221,11 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
 
     ``names`` are those of the runs with a record. ``has_worker`` says whether a worker was asked.
     """
-    start, asked = f"no run {run} is known", "no selected worker has it"
+    start, asked = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:
-        start, asked = f"run {run}: nothing was stopped", "no worker is READY that could have it"
+        start, asked = f"run {run} was not stopped, because it", "no worker is READY"
     return (
-        f"{start}: it has no record in {fleet_state}, and {asked}. Runs with a record: "
+        f"{start} has no record in {fleet_state}, and {asked}. Runs with a record: "
         f"{closest_names(run, names)}. List the runs: ansible-playbook playbooks/status.yml"
     )
 
