@@ -41,7 +41,7 @@ def test_other_lines_are_not_heartbeats(line):
     assert demo.parse_heartbeat(line) is None
 
 
-def test_the_summary_says_what_its_duration_is_of(capsys, monkeypatch):
+def test_the_summary_shows_the_duration_of_the_whole_demo(capsys, monkeypatch):
     line = '{"step": 7, "loss": 2.5, "tokens_per_second": 100.0}'
     monkeypatch.setattr(demo, "remote", lambda _ssh, command: line if "metrics" in command else "")
     demo.summary(Place.of("demo"), [], {"demo-w0": "10.0.0.2"}, 812.3)

@@ -51,7 +51,7 @@ def test_stopping_a_run_without_a_record_names_the_runs_that_have_one(tmp_path):
     assert (told["changed"], told["exists"], told["others"]) == (False, False, ["mine"])
 
 
-def test_the_names_of_other_runs_are_no_reason_to_fail(tmp_path, monkeypatch):
+def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(tmp_path, monkeypatch):
     def fail(_):
         raise RecordError("no such bucket")
 
@@ -81,7 +81,7 @@ def test_without_a_worker_to_ask_a_run_is_not_called_unknown():
     assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
 
 
-def test_a_run_that_only_workers_have_may_have_a_record_elsewhere():
+def test_the_warning_for_a_run_that_only_workers_have_names_other_fleet_states():
     assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")
 
 

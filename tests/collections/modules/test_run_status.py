@@ -79,7 +79,7 @@ def test_an_mfu_that_is_no_share_counts_as_missing(written, read):
     assert read_heartbeat({"mfu": written}).mfu == read
 
 
-def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_has_done_one():
+def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_finishes_one():
     beat = {"step": None, "start_step": 173, "steps": 700, "state": "starting"}
     before, restored = report(heartbeat=beat | {"start_step": None}), report(heartbeat=beat)
     trained = report(heartbeat=beat | {"step": 174})
@@ -97,7 +97,7 @@ def test_a_resumed_run_is_not_hung_while_it_compiles_its_first_step():
 
 
 @pytest.mark.parametrize(("written", "read"), [(0, 0), (9, 9), (-1, None), ("9", None)])
-def test_a_start_step_that_is_no_count_counts_as_missing(written, read):
+def test_an_invalid_start_step_is_read_as_unknown(written, read):
     assert read_heartbeat({"start_step": written}).start_step == read
 
 

@@ -33,10 +33,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line of the last traceback's exception, else the best other line.
+    """Return the line of the last traceback's exception.
 
-    This is the last fatal error of native code, else the last line that is neither empty nor part
-    of a stack trace, else the last line that is not empty.
+    Without one, return the last fatal error of native code, else the last line that is neither
+    empty nor part of a stack trace, else the last line that is not empty.
 
     ``lines`` are the last lines of the last attempt's log. Tracebacks are recognized by their
     frames, because the first line of a traceback may be missing.

@@ -13,11 +13,11 @@ from ...module_utils.worker.run import RunError
 FILE = "group_vars/all/secrets.yml"
 """The file of secrets that the documentation names, relative to the inventory's directory."""
 EDIT = f"ansible-vault edit INVENTORY/{FILE}"
-"""The command that changes the encrypted file, in the directory of the inventory in use."""
+"""The command that edits the encrypted file; INVENTORY is the directory of the inventory."""
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _ENCRYPTED = b"$ANSIBLE_VAULT;"
 _ELSEWHERE = (b"!vault", b"{{")
-"""What a file contains whose values are encrypted one by one, or looked up by a template."""
+"""Signs that the values in a file are encrypted one by one, or looked up by a template."""
 
 
 def readable_secrets(sources: Iterable[str]) -> Iterator[tuple[Path, int]]:
@@ -62,7 +62,7 @@ def outside_secrets(variables: Iterable[str], secrets: Collection[str]) -> str:
     """Return an error that names variables that were probably meant for ``secrets``; empty if none.
 
     ``variables`` are the names of all inventory variables. Only names in upper case count, such as
-    HF_TOKEN, because environment variables have them.
+    HF_TOKEN, because those of environment variables usually are.
     """
     found = {name for name in variables if name.isupper() and looks_secret(name)} - {*secrets}
     names = ", ".join(sorted(found))
