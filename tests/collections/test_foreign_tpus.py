@@ -142,7 +142,8 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
         "state_READY": ["ready-w0"],
         "state_PREEMPTED": ["lost-us-east1-d"],
     }
-    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": {"tpu_name": "lost"}}
+    lost = {"tpu_name": "lost", "tpu_zone": "us-east1-d"}
+    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost}
     entry = {
         "name": "planned",
         "zone": "us-central2-b",
@@ -152,6 +153,28 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
 
     assert unknown_tpu_text(tpu, groups, facts, [entry]) == ""
     assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, facts, [entry])
+
+
+@pytest.mark.parametrize("tpu", ["multislice_big", "big-0_us-east1-d"])
+def test_a_lost_tpu_is_known_by_its_multislice_and_by_its_name_with_its_zone(tpu):
+    slices = {
+        f"big-{number}": {
+            "tpu_name": f"big-{number}",
+            "tpu_zone": "us-east1-d",
+            "tpu_multislice": "big",
+        }
+        for number in (0, 1)
+    }
+
+    assert unknown_tpu_text(tpu, {"state_PREEMPTED": [*slices]}, slices, []) == ""
+    unknown = unknown_tpu_text("multislice_bgi", {"state_PREEMPTED": [*slices]}, slices, [])
+    assert "Known TPUs: multislice_big, " in unknown
+
+
+def test_a_host_that_is_no_tpu_is_not_a_known_tpu():
+    groups, facts = {"tpu": ["plain"]}, {"plain": {}}
+
+    assert "Known TPUs: none." in unknown_tpu_text("pod", groups, facts, [])
 
 
 def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):

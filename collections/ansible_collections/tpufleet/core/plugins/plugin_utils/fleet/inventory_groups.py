@@ -9,6 +9,7 @@ from typing import Any
 from ...module_utils.cloud.closest_names import closest_names
 from ..view.folded_names import folded, natural_order
 from .ownership import FOREIGN_GROUP
+from .slices import run_places
 from .spec import parse_fleet
 
 
@@ -88,17 +89,18 @@ def unknown_tpu_text(
     """
     if not tpu or group_of(tpu) in groups:
         return ""
-    states = [hosts for group, hosts in groups.items() if group.startswith("state_")]
-    hosts = {*groups.get("tpu", []), *(host for members in states for host in members)}
-    known = {str(facts[host].get("tpu_name")) for host in hosts}
-    known |= {entry.name for entry in parse_fleet(fleet or [])}
-    # The host of a TPU that is not READY has the TPU's name, with its zone if it is not unique.
-    if tpu in known or tpu in hosts.difference(groups.get("tpu", [])):
+    known, in_zones = {entry.name for entry in parse_fleet(fleet or [])}, set()
+    for each in facts.values():
+        places = run_places(each)
+        known.update(places)
+        # -e tpu=NAME_ZONE selects one of several TPUs that have this name.
+        in_zones.update(f"{place}_{each.get('tpu_zone')}" for place in places)
+    if group_of(tpu) in map(group_of, known | in_zones):
         return ""
     return (
-        f"tpu={tpu}: no TPU of this name exists, and none is in fleet.yml. Known TPUs: "
-        f"{closest_names(tpu, known)}. Name one of them with -e tpu=NAME. Only if {tpu} is a new "
-        "TPU: add it to fleet.yml, then run: "
+        f"tpu={tpu}: no TPU of this name exists in the inventory's zones, and none is in "
+        f"fleet.yml. Known TPUs: {closest_names(tpu, known)}. Name one of them with "
+        f"-e tpu=NAME. Only if {tpu} is a new TPU: add it to fleet.yml, then run: "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
 
