@@ -58,6 +58,32 @@ def test_others_may_read_what_is_encrypted_or_looked_up(file, text):
     assert not [*readable_secrets(sources(file))]
 
 
+@pytest.mark.parametrize("text", ["", "# HF_TOKEN: none-is-set\n", "secrets:\n", "secrets: {}\n"])
+def test_others_may_read_a_file_without_a_value(file, text):
+    file.write_text(text)
+
+    check_secret_files(sources(file))
+
+
+def test_an_inventory_whose_path_has_a_comma_is_no_list_of_hosts(file):
+    inventory = file.parents[2].rename(file.parents[3] / "one,two")
+
+    assert len([*readable_secrets([str(inventory)])]) == 1
+
+
+def test_two_inventories_in_one_directory_have_one_file(file):
+    assert len([*readable_secrets([*sources(file), f"{file.parents[2]}/hosts.yml"])]) == 1
+
+
+def test_a_path_that_cannot_be_read_has_no_file(file, monkeypatch):
+    def refuse(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+
+    assert not [*readable_secrets(sources(file))]
+
+
 def test_plain_text_that_only_its_owner_can_read_is_accepted(file):
     file.chmod(0o600)
 

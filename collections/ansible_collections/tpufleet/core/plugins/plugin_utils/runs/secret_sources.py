@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+import yaml
 
 from ...module_utils.worker.process import looks_secret
 from ...module_utils.worker.run import RunError
@@ -20,23 +22,37 @@ _ELSEWHERE = (b"!vault", b"{{")
 """Signs that the values in a file are encrypted one by one, or looked up by a template."""
 
 
-def readable_secrets(sources: Iterable[str]) -> Iterator[tuple[Path, int]]:
-    """Yield files of secrets in plain text that other users can read, each with its mode.
+def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
+    """Return the files of secrets in plain text that other users can read, each with its mode.
 
     ``sources`` are the inventories in use, as in ``ansible_inventory_sources``. A file with an
-    encrypted value or a template does not count, whatever else it contains. Raises OSError.
+    encrypted value or a template does not count, whatever else it contains.
     """
+    found: dict[Path, int] = {}
     for source in sources:
-        if "," in source:  # a list of hosts, not a path
-            continue
         path = Path(source)
-        file = (path if path.is_dir() else path.parent) / FILE
-        if not file.is_file():
+        try:
+            if "," in source and not path.exists():  # a list of hosts, not a path
+                continue
+            file = (path if path.is_dir() else path.parent) / FILE
+            mode = file.stat().st_mode
+            is_exposed = stat.S_ISREG(mode) and mode & OTHERS_READ
+            if is_exposed and _has_plain_value(file.read_bytes()):
+                found[file] = stat.S_IMODE(mode)
+        except OSError:  # missing, or not readable for this user's Ansible either
             continue
-        mode, content = stat.S_IMODE(file.stat().st_mode), file.read_bytes()
-        is_protected = content.startswith(_ENCRYPTED) or any(map(content.__contains__, _ELSEWHERE))
-        if mode & OTHERS_READ and not is_protected:
-            yield file, mode
+    return list(found.items())
+
+
+def _has_plain_value(content: bytes) -> bool:
+    """Return whether a file of variables has a value and nothing encrypted or looked up."""
+    if content.startswith(_ENCRYPTED) or any(sign in content for sign in _ELSEWHERE):
+        return False
+    try:
+        variables = yaml.safe_load(content)
+    except yaml.YAMLError:
+        return True
+    return any(variables.values()) if isinstance(variables, dict) else bool(variables)
 
 
 def exposure(mode: int) -> str:
@@ -50,7 +66,7 @@ def encrypt(file: Path) -> str:
 
 
 def check_secret_files(sources: Iterable[str]) -> None:
-    """Raise RunError if other users can read secrets of the inventory. Raises OSError."""
+    """Raise RunError if other users can read secrets of the inventory."""
     for file, mode in readable_secrets(sources):
         raise RunError(
             f"{file}: {exposure(mode)}. Encrypt it: {encrypt(file)} "
