@@ -158,6 +158,7 @@ def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(word, 
         *("'{\"config\": 1}'", "{'checkpoint':1}", "${checkpoint}", "{CHECKPOINT}", "{a,b}"),
         *("'{print}'", "{epoch}-{step}.pt", "'{val_loss:.2f}'", "{run_id}", "{run_name}"),
         *("{asctime}", "{process}", "{message}", "{name}", "{rank}", "{seed}", "{}", "{x}"),
+        *("{checkpoint_id}", "{checkpoint_step}.json", "{num_process_id}", "{{checkpoint}}"),
     ],
 )
 def test_braces_that_are_no_mistyped_placeholder_stay_in_a_command(word):

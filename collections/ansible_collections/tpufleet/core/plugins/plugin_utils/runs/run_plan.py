@@ -24,12 +24,13 @@ PLACEHOLDERS = (
     "checkpoints",
 )
 """The other placeholders: values of the run contract, which each worker fills in."""
-_IN_BRACES = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+_IN_BRACES = re.compile(r"(?<![${])\{([a-z_]+)\}")
 _MISTYPED = 0.83
 """How similar to a placeholder a word must be to count as a mistyped one (difflib's ratio).
 
 One wrong, missing, additional or swapped letter of a longer placeholder is at least this similar.
-Words of log formats and file names, such as ``{process}`` or ``{step}``, are not.
+Words of log formats and file names, such as ``{process}`` or ``{step}``, are not. Words with more
+parts than the placeholder, such as ``{checkpoint_id}``, are other words.
 """
 OF_A_LAUNCH = (
     "jax_requirements",
@@ -303,7 +304,8 @@ def refuse_mistyped(command: Sequence[str]) -> None:
     """
     for found in _IN_BRACES.findall(" ".join(command)):
         near = difflib.get_close_matches(found, PLACEHOLDERS, 1, _MISTYPED)
-        if near and found not in PLACEHOLDERS:
+        has_more_parts = near and found.count("_") > near[0].count("_")
+        if near and not has_more_parts and found not in PLACEHOLDERS:
             known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
             raise RunError(
                 f"the command contains {{{found}}}, which is no placeholder. Did you mean "
