@@ -114,6 +114,10 @@ HANDLER = [
     "E0531 07:47:31.525030   10044 process_state.cc:771] RAW: Raising signal 6",
 ]
 THREAD = ["Thread 0x00007f79 (most recent call first):", '  File "x.py", line 3 in wait']
+C_STACK = [
+    "Current thread's C stack trace (most recent call first):",
+    '  Binary file "python", at _Py_DumpStack+0x42 [0x5b27f7d7147e]',
+]
 TORCH = "frame #0: c10::Error::Error() + 0x57 (0x7f0e6c38a617 in libc10.so)"
 
 
@@ -132,6 +136,8 @@ TORCH = "frame #0: c10::Error::Error() + 0x57 (0x7f0e6c38a617 in libc10.so)"
             "[rank0]: no such layer",
         ),
         (["no step for 9 s", *THREAD, "", *THREAD], "no step for 9 s"),
+        (["Fatal Python error: Aborted", "", *THREAD, "", *C_STACK], "Fatal Python error: Aborted"),
+        (["no more devices", "Thread 0x12 waits for data"], "Thread 0x12 waits for data"),
         (STACK, STACK[1].strip()),
         (["mail me @ 0x7f651c696a7c"], "mail me @ 0x7f651c696a7c"),
     ],
@@ -142,6 +148,8 @@ TORCH = "frame #0: c10::Error::Error() + 0x57 (0x7f0e6c38a617 in libc10.so)"
         "torch",
         "prefix",
         "threads",
+        "C stack of Python 3.14",
+        "text about a thread",
         "nothing else",
         "other text",
     ],

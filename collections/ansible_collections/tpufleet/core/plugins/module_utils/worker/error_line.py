@@ -16,9 +16,9 @@ _FRAME = re.compile(r'\s+File ".*", line \d+')
 _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
 """What torchrun ("[rank0]: ") and exception groups ("  | ") print before lines of a traceback."""
 _IGNORED = re.compile(
-    r"Exception ignored in|Traceback \(most recent call last\)|Stack \(most"
-    r"|(Current t|T)hread 0x|Extension modules: "  # faulthandler
+    r"Exception ignored in|.*\(most recent call (last|first)\)|Extension modules: "
 )
+"""Lines before and after the frames of a traceback or of faulthandler."""
 _FATAL = re.compile(r"Fatal Python error: ")
 _NATIVE_FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 """How a line of Abseil's or glog's severity FATAL begins."""
