@@ -220,6 +220,7 @@ def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
     tmp_path, cfg, written, caplog, monkeypatch
 ):
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1)
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
