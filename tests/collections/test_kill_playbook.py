@@ -87,6 +87,25 @@ def test_without_a_worker_to_ask_a_run_without_a_record_is_an_error(kill):
     assert "Runs with a record: mine, other." in said
 
 
+def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
+    before = (local_api.state / "fleet/runs/mine.json").read_text()
+
+    done = kill(run="mine", tpu="pdo")
+
+    assert done.returncode != 0
+    said = flat(done)
+    assert "tpu=pdo: no TPU of this name exists" in said
+    assert "Known TPUs: pod, " in said
+    assert "or leave it out to stop the run wherever it is" in said
+    assert (local_api.state / "fleet/runs/mine.json").read_text() == before
+
+
+def test_the_watch_may_stop_a_run_of_a_tpu_that_is_gone(kill):
+    done = kill(run="mine", tpu="gone", record=False)
+
+    assert done.returncode == 0, flat(done)
+
+
 def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
     done = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
 

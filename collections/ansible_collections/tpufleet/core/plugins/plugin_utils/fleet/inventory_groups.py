@@ -99,9 +99,7 @@ def unknown_tpu_text(
         return ""
     return (
         f"tpu={tpu}: no TPU of this name exists in the inventory's zones, and none is in "
-        f"fleet.yml. Known TPUs: {closest_names(tpu, known)}. Name one of them with "
-        f"-e tpu=NAME. Only if {tpu} is a new TPU: add it to fleet.yml, then run: "
-        f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
+        f"fleet.yml. Known TPUs: {closest_names(tpu, known)}. Name one of them with -e tpu=NAME"
     )
 
 
