@@ -1,7 +1,8 @@
 """Models of published sizes compute the same here and in transformers, before and after an export.
 
 Random weights in bfloat16, logits in float32. Needs 12 GB of memory and 10 GB of disk, so it runs
-only in make test-large (TPUFLEET_LARGE=1); test_transformers.py does the same with small models.
+alone: in make test-large (TPUFLEET_LARGE=1), which CI runs after make test. test_transformers.py
+does the same with small models.
 """
 
 import json
