@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def _parts(section: Any, prefix: str) -> Iterator[str]:
-    """Yield the description and the table of a section, then the parts of the sections in it."""
+    """Yield the Markdown of a section: its description, its keys, and then its sections."""
     yield _markdown(inspect.getdoc(type(section)) or "")
     hints = typing.get_type_hints(type(section), include_extras=True)
     meanings = docstrings(type(section))

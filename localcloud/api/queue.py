@@ -196,7 +196,8 @@ class Queue:
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
-        with self._database.transaction():  # no reset may begin between the look and its end
+        # One transaction: a reset that begins after the nodes were read must not end here.
+        with self._database.transaction():
             nodes = self._nodes.of_queued_resource(request.uid)
             states = {node.state for node in nodes}
             if "RESTARTING" not in states:

@@ -46,7 +46,7 @@ class ModelConfig:
 
     layers: Count = 2
     heads: Count = 4
-    """Query heads; must divide ``width`` unless ``head_dim`` is set."""
+    """Number of query heads; must divide ``width`` unless ``head_dim`` is set."""
     kv_heads: Count | None = None
     """Key and value heads, each shared by a group of query heads; null means one per query head."""
     head_dim: Count | None = None
@@ -154,9 +154,9 @@ class OptimizerConfig:
     final: Fraction = 0.1
     """Learning rate at the last step, as a fraction of ``learning_rate``; 1 disables the decay."""
     beta1: Fraction = 0.9
-    """Decay of AdamW's first moment."""
+    """How much of AdamW's running mean of gradients each step keeps."""
     beta2: Fraction = 0.98
-    """Decay of AdamW's second moment."""
+    """How much of AdamW's running mean of squared gradients each step keeps."""
     weight_decay: NotNegative = 0.1
     """Weight decay of matrices; biases and norms have none."""
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0

@@ -26,7 +26,7 @@ class SourceConfig:
     """Source of text: a packaged corpus, files, or a dataset."""
 
     corpus: str = "shakespeare"
-    """A corpus that the trainer includes; the only one is ``shakespeare``."""
+    """A corpus that comes with the trainer; there is only ``shakespeare``."""
     text: str | None = None
     """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
     document; in a file named ``*.jsonl``, each line is a document (see ``dataset.text_key``)."""

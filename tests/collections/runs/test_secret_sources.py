@@ -1,4 +1,4 @@
-"""Which files of secrets other users can read, and which variables no trainer gets."""
+"""Secrets that other users can read, and secrets that no trainer gets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Lists of existing names for errors about a name that does not exist."""
+"""The existing names, for an error about a name that does not exist."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
 _IGNORED = re.compile(
     r"Exception ignored in|.*\(most recent call (last|first)\)|Extension modules: "
 )
-"""Lines before and after the frames of a traceback or of faulthandler."""
+"""Lines that Python prints around the frames of tracebacks and of its stack dumps."""
 _FATAL = re.compile(r"Fatal Python error: ")
 _NATIVE_FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 """How a line of Abseil's or glog's severity FATAL begins."""

@@ -19,7 +19,7 @@ EDIT = f"ansible-vault edit INVENTORY/{FILE}"
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _ENCRYPTED = b"$ANSIBLE_VAULT;"
 _ELSEWHERE = (b"!vault", b"{{")
-"""Signs that the values in a file are encrypted one by one, or looked up by a template."""
+"""Text of a file whose values are encrypted one by one or come from templates."""
 
 
 def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
