@@ -1,6 +1,8 @@
 """Every preset compiles for every kind of slice and each ``fsdp``, or is refused in one line.
 
-This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all).
+This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all). The compiler works at
+its first level of optimization: a quarter of the time, a slower program, the same decision. With
+modern.yml on v5e-16 it needs 8.01 GiB of a chip, and 8.17 at the level that training uses.
 """
 
 import os
@@ -35,6 +37,7 @@ def test_a_preset_compiles_or_is_refused_in_one_line(config, topology, count, fs
     done = subprocess.run(
         [PYTHON, "-m", "train", "compile", config, f"compute.fsdp={fsdp}", *where],
         cwd=PROJECT,
+        env={**os.environ, "JAX_OPTIMIZATION_LEVEL": "O1"},
         check=False,
         capture_output=True,
         text=True,
