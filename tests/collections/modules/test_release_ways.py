@@ -2,13 +2,19 @@
 go."""
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
-from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way, explain
+from ansible_collections.tpufleet.core.plugins.action.release import (
+    ActionModule,
+    Way,
+    explain,
+    ssh_command,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST, prune
 
 
@@ -98,8 +104,7 @@ def over_ssh(home: Path, ssh: str) -> ActionModule:
     action = ActionModule.__new__(ActionModule)
     action._connection = SimpleNamespace(
         transport="ssh",
-        _build_command=lambda *_: [str(program).encode(), b"-C", b"-o", b"ControlMaster=auto"],
-        get_option={"ssh_executable": "ssh", "host": "10.0.0.2"}.get,
+        get_option={"ssh_executable": str(program), "ssh_args": "-C", "host": "10.0.0.2"}.get,
     )
     return action
 
@@ -121,10 +126,39 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     after = {path.name: path.stat().st_ino for path in came.iterdir()}
     assert (came / "changed.py").read_text() == "print('second, longer')\n"
     assert [name for name in before if before[name] == after[name]] == ["same.py"]
-    # The host stands where the options end; -C would pack once more what rsync has packed.
+    # -C would compress once more what rsync has compressed.
     asked = (home / "asked").read_text()
-    assert asked.startswith("-o ControlMaster=auto 10.0.0.2 ")
+    assert asked.startswith('-o BatchMode="yes" 10.0.0.2 ')
     assert "--server" in asked
+
+
+def test_rsync_connects_as_ansible_does():
+    options = {
+        "ssh_executable": "ssh",
+        "ssh_args": "-o ControlMaster=auto",
+        "timeout": 30,
+        "port": 2222,
+        "remote_user": "ada",
+        "private_key_file": "~/.ssh/a key",
+        "control_path": "%(directory)s/%%h",
+        "control_path_dir": "/run/cp",
+        "ssh_common_args": "-o HostKeyAlias=tpu-w0",
+        "host": "10.0.0.2",
+    }
+
+    command = [*ssh_command(options.get)[:-1], "-G", "worker"]
+
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert {
+        "batchmode yes",
+        "connecttimeout 30",
+        "port 2222",
+        "user ada",
+        "identityfile ~/.ssh/a key",
+        "controlmaster auto",
+        "controlpath /run/cp/worker",
+        "hostkeyalias tpu-w0",
+    } <= set(shown)
 
 
 def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,32 @@ SSH_FAILED = 255
 RSYNC_STREAM = 12
 AFTERMATH = re.compile(r"rsync error:|rsync:.*(connection unexpectedly|safe_write|Broken pipe)")
 LEADER_SECONDS = 900
+
+
+def ssh_command(option: Callable[[str], Any]) -> list[str]:
+    """Return ssh and its arguments, host included, from the options of an ssh connection.
+
+    ``option`` returns an option of ``ansible.builtin.ssh``. With ``control_path``, which
+    ansible.cfg sets, the program uses the connection that Ansible has open.
+    """
+    # rsync --compress compresses better than ssh -C, in a quarter of the time.
+    words = [word for word in shlex.split(option("ssh_args") or "") if word != "-C"]
+    values = {
+        "BatchMode": "yes",
+        "ConnectTimeout": option("timeout"),
+        "Port": option("port"),
+        "User": option("remote_user"),
+        "IdentityFile": option("private_key_file"),
+        "StrictHostKeyChecking": "no" if option("host_key_checking") is False else None,
+    }
+    if option("control_path"):
+        directory = Path(option("control_path_dir")).expanduser()
+        values["ControlPath"] = option("control_path") % {"directory": directory}
+    for keyword, value in values.items():
+        words += ["-o", f'{keyword}="{value}"'] if value else []
+    for name in ("ssh_common_args", "ssh_extra_args"):
+        words += shlex.split(option(name) or "")
+    return [option("ssh_executable"), *words, option("host")]
 
 
 class ActionModule(ActionBase):
@@ -148,14 +174,10 @@ class ActionModule(ActionBase):
     def _remote_shell(self, folder: Path) -> Path:
         """Write a program that runs ssh with this host's connection options; return its path.
 
-        The program also uses the control socket of the connection. rsync passes a host name as
-        the first argument; the program uses the address of the connection instead.
+        rsync passes a host name as the first argument; the program uses the address of the
+        connection instead.
         """
-        connection = self._connection
-        ssh = connection._build_command(connection.get_option("ssh_executable"), "ssh")
-        # rsync --compress compresses better than ssh -C, in a quarter of the time.
-        words = [word for word in map(os.fsdecode, ssh) if word != "-C"]
-        words.append(connection.get_option("host"))
+        words = ssh_command(self._connection.get_option)
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
