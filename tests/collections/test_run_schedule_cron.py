@@ -40,6 +40,7 @@ def script(path: Path, text: str, **values: Path) -> str:
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path / "table"
@@ -47,7 +48,7 @@ def table(tmp_path, monkeypatch):
 
 def timer(verb: str, tmp_path: Path, tool: str = "/venv/bin/ansible-playbook") -> Timer:
     target = "" if verb == "watch" else "mine"
-    return Timer(verb, target, "", 60, str(tmp_path), tool, (verb,), str(tmp_path / "lock"))
+    return Timer(verb, target, "", 60, str(tmp_path), tool, (verb,))
 
 
 def test_a_timer_comes_into_the_crontab_once_is_listed_and_goes_again(table, tmp_path):
@@ -61,19 +62,6 @@ def test_a_timer_comes_into_the_crontab_once_is_listed_and_goes_again(table, tmp
     assert table.read_text() == "5 4 * * * backup\n"
 
 
-def test_the_first_timer_makes_a_crontab(table, tmp_path):
-    Cron().put(timer("watch", tmp_path), dry=False)
-
-    assert table.read_text().startswith("*/1 * * * * cd ")
-
-
-def test_a_dry_run_leaves_the_crontab_as_it_is(table, tmp_path):
-    before, after = Cron().put(timer("watch", tmp_path), dry=True)
-
-    assert before != after
-    assert not table.exists()
-
-
 def test_a_crontab_that_can_not_be_read_is_not_written_over(table, tmp_path):
     table.write_text("5 4 * * * backup\n")
     table.with_name("table.broken").touch()
@@ -83,15 +71,6 @@ def test_a_crontab_that_can_not_be_read_is_not_written_over(table, tmp_path):
     assert table.read_text() == "5 4 * * * backup\n"
 
 
-def test_the_line_of_a_crontab_runs_its_command(table, tmp_path):
-    tool = script(tmp_path / "tool", WORKS, log=tmp_path / "log")
-    Cron().put(timer("watch", tmp_path, tool), dry=False)
-
-    subprocess.run(["/bin/sh", "-c", table.read_text().split(" * * * * ", 1)[1]], check=True)
-
-    assert (tmp_path / "log").read_text() == "begin watch\nend watch\n"
-
-
 def test_a_timer_of_a_crontab_leaves_out_what_is_due_while_it_runs_and_delays_no_other(
     table, tmp_path
 ):
@@ -99,7 +78,7 @@ def test_a_timer_of_a_crontab_leaves_out_what_is_due_while_it_runs_and_delays_no
     tool = script(tmp_path / "tool", WORKS, log=log)
     lines = {}
     for verb in ("watch", "restart"):
-        Cron().put(replace(timer(verb, tmp_path, tool), lock=str(tmp_path / verb)), dry=False)
+        Cron().put(timer(verb, tmp_path, tool), dry=False)
         lines[verb] = table.read_text().splitlines()[-1].split(" * * * * ", 1)[1]
     first = subprocess.Popen(["/bin/sh", "-c", lines["watch"]])
     while not log.exists():

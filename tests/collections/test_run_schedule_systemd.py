@@ -19,8 +19,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers impo
     run,
 )
 
-WATCH = Timer("watch", "", "", 60, "/project", "/tool", ("playbooks/watch.yml",), "/lock")
-KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",), "/lock")
+WATCH = Timer("watch", "", "", 60, "/project", "/tool", ("playbooks/watch.yml",))
+KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",))
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> "{log}"
 [ "$1" = list-timers ] || exit 0
@@ -74,6 +74,8 @@ def test_a_new_timer_is_written_and_enabled(controller):
         "tpufleet-do-watch.timer": timer_unit(WATCH),
     }
     assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]
+    assert controller.systemd().put(WATCH, dry=False) == (after, after)
+    assert controller.asked() == []
 
 
 def test_a_changed_timer_is_stopped_before_its_units_are_written(controller):
@@ -91,35 +93,14 @@ def test_a_changed_timer_is_stopped_before_its_units_are_written(controller):
     ]
 
 
-def test_the_stamp_that_an_older_version_kept_goes_with_its_timer(controller):
-    controller.systemd().put(KILL, dry=False)
-    unit = controller.units / "tpufleet-do-kill-mine.timer"
-    unit.write_text(unit.read_text().replace("AccuracySec", "Persistent=true\nAccuracySec"))
-    controller.asked()
-
-    controller.systemd().put(KILL, dry=False)
-
-    assert controller.asked()[:2] == [
-        "stop tpufleet-do-kill-mine.timer",
-        "clean --what=state tpufleet-do-kill-mine.timer",
-    ]
-
-
-def test_a_timer_that_is_the_same_is_left_alone(controller):
-    controller.systemd().put(KILL, dry=False)
-    controller.asked()
-
-    before, after = controller.systemd().put(KILL, dry=False)
-
-    assert before == after
-    assert controller.asked() == []
-
-
 def test_a_dry_run_writes_and_asks_nothing(controller):
     before, after = controller.systemd().put(WATCH, dry=True)
 
     assert (before, after) == ("", service(WATCH) + timer_unit(WATCH))
     assert not controller.units.exists()
+    assert controller.systemd().lines() == []
+    assert controller.systemd().drop("tpufleet-do-watch", dry=False) == ("", "")
+    assert controller.asked() == []
     controller.systemd().put(WATCH, dry=False)
     controller.asked()
     assert controller.systemd().drop("tpufleet-do-watch", dry=True) == (after, "")
@@ -159,11 +140,6 @@ def test_a_removed_timer_leaves_no_unit(controller):
     ]
 
 
-def test_a_timer_that_is_not_there_is_removed_without_asking(controller):
-    assert controller.systemd().drop("tpufleet-do-watch", dry=False) == ("", "")
-    assert controller.asked() == []
-
-
 def test_only_the_fleets_own_timers_are_listed_sorted(controller):
     for timer in (WATCH, KILL):
         controller.systemd().put(timer, dry=False)
@@ -184,13 +160,6 @@ def test_the_interval_of_a_timer_is_read_from_its_unit(controller):
         for name in ("watch", "kill-mine", "missing")
     ]
     assert intervals == [60, 0, 0]
-
-
-def test_without_timers_systemd_is_not_called(controller):
-    controller.units.mkdir(parents=True)
-
-    assert controller.systemd().lines() == []
-    assert controller.asked() == []
 
 
 def test_root_has_the_systems_timers_and_a_user_their_own(monkeypatch, tmp_path):

@@ -201,7 +201,7 @@ def schedule_that_makes_no_sense(bad: Bad) -> str:
 
 @case("every=5400s")
 def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
-    return refused(cron_line, Timer("watch", "", "", 5400, "/", "tool", (), "lock"))
+    return refused(cron_line, Timer("watch", "", "", 5400, "/", "tool", ()))
 
 
 @case("watch")

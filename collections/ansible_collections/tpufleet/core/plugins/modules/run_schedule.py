@@ -107,7 +107,6 @@ lines:
   elements: str
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -126,7 +125,7 @@ def requested_timer(params: dict) -> Timer:
     """Return the timer that the options describe. Raises ScheduleError."""
     verb, target = params["verb"], params["target"]
     at, every = check(verb, target, params["at"], params["every"])
-    timer = Timer(
+    return Timer(
         verb=verb,
         target=target,
         at=at,
@@ -141,12 +140,10 @@ def requested_timer(params: dict) -> Timer:
             params["node_id"],
             params["publish"],
         ),
-        lock="",
         environment=check_environment(
             [(str(name), str(value)) for name, value in params["environment"].items()]
         ),
     )
-    return replace(timer, lock=str(Path.home() / f".cache/tpufleet/{timer.name}.lock"))
 
 
 def main() -> None:

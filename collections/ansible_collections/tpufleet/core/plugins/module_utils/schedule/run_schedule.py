@@ -1,8 +1,7 @@
 """The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
-A timer starts a verb (docs/verbs), the playbook of that name. Pure functions without I/O. A timer
-for a fixed time that passes while the controller is off or asleep is skipped: it does not fire
-later.
+A timer starts a verb (docs/verbs), the playbook of that name. A timer for a fixed time that passes
+while the controller is off or asleep is skipped: it does not fire later.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..worker.node_identity import NODE_ID, ZONE
 
@@ -47,8 +47,7 @@ class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
     ``tool`` is the ansible-playbook program, which runs in the directory ``project`` with the
-    arguments ``words``. ``lock`` is a lock file that keeps executions of a crontab entry from
-    overlapping; systemd needs none.
+    arguments ``words``.
     """
 
     verb: str
@@ -58,13 +57,17 @@ class Timer:
     project: str
     tool: str
     words: tuple[str, ...]
-    lock: str
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
-        """Return the timer's name. A verb has at most one timer for each target."""
+        """The timer's name. A verb has at most one timer for each target."""
         return f"{PREFIX}{self.verb}" + (f"-{self.target}" if self.target else "")
+
+    @property
+    def lock(self) -> Path:
+        """The file that keeps executions of a crontab line from overlapping; systemd needs none."""
+        return Path.home() / f".cache/tpufleet/{self.name}.lock"
 
 
 def seconds(span: str) -> int:
@@ -95,8 +98,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
         )
     if at and not _AT.fullmatch(at):
         raise ScheduleError(
-            f"at={at!r:.120} is not a time as in systemd.time(7), such as '2026-12-31 18:00'. "
-            f"For example: {LIKE}"
+            f"at={at!r:.120} is not a time as in systemd.time(7). For example: {LIKE}"
         )
     if at and ":" not in at:
         raise ScheduleError(
@@ -155,9 +157,6 @@ def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str
 
 def service(timer: Timer) -> str:
     """Return the text of the service unit that the timer starts."""
-    environment = "".join(
-        f"Environment={_quoted(f'{name}={value}')}\n" for name, value in timer.environment
-    )
     lines = [
         "[Unit]",
         f"Description={_description(timer)}",
@@ -167,7 +166,7 @@ def service(timer: Timer) -> str:
         "Type=oneshot",
         f"TimeoutStartSec={LIMIT_SECONDS}",
         f"WorkingDirectory={_escaped_percent(timer.project)}",
-        *environment.splitlines(),
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in timer.environment),
         *([f"ExecCondition={_command(_is_due(timer.at))}"] if timer.at else []),
         f"ExecStart={_command([timer.tool, *timer.words])}",
     ]
@@ -206,12 +205,7 @@ def cron_line(timer: Timer) -> str:
         )
     times = cron_times(timer.every)
     if not times:
-        is_periodic = timer.verb in PERIODIC
-        what = (
-            f"{timer.verb}={PERIODIC[timer.verb]}"
-            if is_periodic
-            else f"{timer.verb}={timer.target} -e every=6h"
-        )
+        what = f"{timer.verb}={PERIODIC.get(timer.verb) or f'{timer.target} -e every=6h'}"
         raise ScheduleError(
             f"{timer.verb}: cron has no such interval (every={timer.every}s). Use minutes that "
             "divide an hour (such as 5m), hours that divide a day (such as 6h), or 1d: "
@@ -219,7 +213,7 @@ def cron_line(timer: Timer) -> str:
         )
     settings = [f"{name}={value}" for name, value in timer.environment]
     words = [
-        *("flock", "--nonblock", "--conflict-exit-code=0", timer.lock),
+        *("flock", "--nonblock", "--conflict-exit-code=0", str(timer.lock)),
         *("timeout", "--kill-after=60", str(LIMIT_SECONDS)),
         *("env", *settings, timer.tool, *timer.words),
     ]

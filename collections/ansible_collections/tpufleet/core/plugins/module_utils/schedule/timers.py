@@ -98,16 +98,8 @@ class Systemd:
         return before, ""
 
     def _stop(self, name: str) -> None:
-        """Stop a timer, and remove the stored time of its last start.
-
-        Only units of older versions (Persistent=true) have a stored time.
-        """
-        text = self._text(f"{name}.timer")
-        if not text:
-            return
-        run([*self.tool, "stop", f"{name}.timer"])
-        if "Persistent=true" in text:
-            run([*self.tool, "clean", "--what=state", f"{name}.timer"])
+        if self._text(f"{name}.timer"):
+            run([*self.tool, "stop", f"{name}.timer"])
 
     def _text(self, name: str) -> str:
         path = self.folder / name
@@ -134,7 +126,7 @@ class Cron:
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer, unless ``dry``; return the crontab before and after."""
         if not dry:
-            Path(timer.lock).parent.mkdir(parents=True, exist_ok=True)
+            timer.lock.parent.mkdir(parents=True, exist_ok=True)
         return self._change(timer.name, cron_line(timer), dry)
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
