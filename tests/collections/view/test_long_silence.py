@@ -2,16 +2,14 @@
 
 from types import SimpleNamespace
 
-import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view import screen as screen_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import LINE, Screen
 
 TASK = "jax : Have the Python environment that the lock file names, with JAX proven in it  bench"
 
 
-@pytest.fixture
-def printed(monkeypatch) -> str:
-    """What a step says in 270 s, a word every 9 s, with another line printed behind it."""
+def test_a_long_task_is_named_once_and_its_moments_fill_the_lines_below(monkeypatch):
+    """A step of 270 s says a word every 9 s, and another line is printed behind it."""
     monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
     texts: list[str] = []
 
@@ -19,25 +17,24 @@ def printed(monkeypatch) -> str:
         texts.append(text + ("\n" if newline else ""))
 
     moments = iter(range(9, 279, 9))
+
+    def brief(_now: float) -> tuple[str, str]:
+        return TASK, f"1/32 {next(moments)} s"
+
     core = SimpleNamespace(display=display, prompt_until=None)
-    shown = Screen(core, None, lambda _: ["busy"], lambda _: (TASK, f"1/32 {next(moments)} s"))
+
+    shown = Screen(core, None, lambda _: ["busy"], brief, lambda _: False)
     shown._stopped.set()  # the test is the clock
     shown._ticker.join()
     for _ in range(30):
         shown._break_silence()
     shown.display("changed")
     shown.close()
-    return "".join(texts)
-
-
-def test_a_long_task_is_named_once(printed):
-    assert printed.count(TASK) == 1
-    assert printed.startswith(f"  {TASK}  1/32 9 s")
-
-
-def test_its_moments_fill_the_lines_below(printed):
+    printed = "".join(texts)
     *lines, last = printed.splitlines()
 
+    assert printed.count(TASK) == 1
+    assert printed.startswith(f"  {TASK}  1/32 9 s")
     assert last == "changed"
     assert len(lines) <= 5
     assert all(len(line) <= LINE + 8 for line in lines)

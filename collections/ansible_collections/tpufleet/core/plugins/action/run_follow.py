@@ -125,7 +125,7 @@ def write(file: Path, news: Mapping[str, Any]) -> None:
 
 def show(folder: Path, hosts: list[str]) -> None:
     """Show the lines that the forks write to their files, until all forks have ended."""
-    stream, read = FoldedStream(hosts, hosts), dict.fromkeys(hosts, 0)
+    stream, read = FoldedStream(hosts), dict.fromkeys(hosts, 0)
     going = set(hosts)
     while True:
         for number, host in enumerate(hosts):

@@ -96,8 +96,9 @@ class CallbackModule(Default):
         if self._display.verbosity > 0:
             super().v2_playbook_on_start(playbook)
         else:
-            self._screen = Screen(self._display, _terminal(), self._live, self._brief)
-            self._screen.take_progress = self._take_progress
+            self._screen = Screen(
+                self._display, _terminal(), self._live, self._brief, self._take_progress
+            )
             if self._check:
                 self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
 
@@ -173,8 +174,7 @@ class CallbackModule(Default):
         if self._as_default:
             return super().v2_runner_item_on_ok(result)
         if self._tally and _changed(result):
-            labels = self._tally.items.setdefault(result.host.get_name(), [])
-            labels.append(str(self._get_item_label(result.result)))
+            self._tally.items.append(str(self._get_item_label(result.result)))
         if result.task.action in _DEBUG:
             self._message(result)
         return None
@@ -266,8 +266,8 @@ class CallbackModule(Default):
     def _end_task(self) -> None:
         ended, self._tally = self._tally, None
         if ended and not self._as_default:
-            for outcome, line in ended.lines(self._check):
-                self._say_change(outcome, *line)
+            for outcome, (word, what, hosts) in ended.lines(self._check):
+                self._say_change(outcome, word, what, hosts)
             for text, hosts in self._warnings.items():
                 whose = f"{folded(hosts)}: " if hosts else ""
                 self._display.warning(f"{whose}{text}")
@@ -284,7 +284,7 @@ class CallbackModule(Default):
     def _answered(self, result: Any, outcome: str) -> None:
         host = self.host_label(result)
         if self._tally:
-            self._tally.add(result.host.get_name(), outcome)
+            self._tally.outcomes[result.host.get_name()] = outcome
             self._tally.progress.pop(result.host.get_name(), None)
         if self._log:
             self._log.result(host, outcome, result.result)
@@ -344,11 +344,8 @@ class CallbackModule(Default):
 
     def _write_result(self) -> None:
         if path := os.environ.get(play_result.VARIABLE):
-            failures = [
-                play_result.PlayFailure(each.host, each.task, each.text) for each in self._failures
-            ]
             try:
-                play_result.write_result(Path(path), failures)
+                play_result.write_result(Path(path), self._failures)
             except OSError as error:
                 self._display.warning(f"{path}: can't write the result ({error.strerror})")
 

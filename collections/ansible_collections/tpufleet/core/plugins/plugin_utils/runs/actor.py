@@ -232,7 +232,7 @@ def play_error(code: int, result: Path, output: Path) -> str:
         output: the file with what the playbook printed, for the error.
     """
     try:
-        error = play_result.read_result(result).error()
+        error = play_result.read_error(result)
     except play_result.ResultError as invalid:
         return f"exit code {code}, {invalid}. See its output: tail {output}"
     return "" if code == 0 else error or f"exit code {code}. See its output: tail {output}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .folded_names import folded
@@ -21,14 +21,13 @@ class _Line:
 class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    A line is due when all workers have sent it, or after HOLD_SECONDS. ``hosts`` are the workers.
-    ``order`` is the order of their names before a line, by default alphabetical. All times are
-    seconds of the same clock.
+    A line is due when all workers have sent it, or after HOLD_SECONDS. ``hosts`` are the workers,
+    in the order of their names before a line. All times are seconds of the same clock.
     """
 
-    def __init__(self, hosts: Collection[str], order: Sequence[str] | None = None) -> None:
-        self._hosts = set(hosts)
-        self._order = {name: place for place, name in enumerate(order or sorted(hosts))}
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._waited_for = set(hosts)
+        self._order = {name: place for place, name in enumerate(hosts)}
         self._held: list[_Line] = []
 
     def add(self, host: str, text: str, now: float) -> None:
@@ -44,7 +43,7 @@ class FoldedStream:
 
     def leave(self, host: str) -> None:
         """Stop waiting for a worker that has sent all its lines."""
-        self._hosts.discard(host)
+        self._waited_for.discard(host)
 
     def due(self, now: float, all_of_it: bool = False) -> list[str]:
         """Remove and return the lines that are due, each after the names of its workers.
@@ -54,9 +53,10 @@ class FoldedStream:
         out = []
         while self._held:
             line = self._held[0]
-            if not all_of_it and now - line.first < HOLD_SECONDS and self._hosts - {*line.hosts}:
+            is_missing = self._waited_for - {*line.hosts}
+            if not all_of_it and now - line.first < HOLD_SECONDS and is_missing:
                 break
-            names = sorted(line.hosts, key=lambda name: self._order.get(name, len(self._order)))
-            out.append(f"{folded(names)}: {line.text}")
+            names = folded(sorted(line.hosts, key=self._order.__getitem__))
+            out.append(f"{names}: {line.text}")
             self._held.pop(0)
         return out

@@ -36,7 +36,12 @@ class FullLog:
 
         Ansible has already censored the results of ``no_log`` tasks.
         """
-        self.line(f"{outcome} {host} {result_text(result)}")
+        kept = {
+            key: value
+            for key, value in result.items()
+            if key not in _OMITTED and not key.startswith("_ansible")
+        }
+        self.line(f"{outcome} {host} {json.dumps(kept, default=str, ensure_ascii=False)}")
 
     def flush(self) -> None:
         """Flush the file, so that nothing is lost if the playbook is killed."""
@@ -45,16 +50,6 @@ class FullLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def result_text(result: Mapping[str, Any]) -> str:
-    """Format a result as one line of JSON, without Ansible's internal keys."""
-    kept = {
-        key: value
-        for key, value in result.items()
-        if key not in _OMITTED and not key.startswith("_ansible")
-    }
-    return json.dumps(kept, default=str, ensure_ascii=False)
 
 
 def _prune(directory: Path) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from .folded_names import folded
+from .task_tally import Failure
 
 VARIABLE = "TPUFLEET_RESULT_FILE"
 MOST_BYTES = 1 << 24
@@ -22,41 +21,21 @@ class ResultError(Exception):
     """A playbook did not write a valid result file."""
 
 
-@dataclass(frozen=True)
-class PlayFailure:
-    """A task that failed on a host, or a host that was unreachable."""
-
-    host: str
-    task: str
-    error: str
-
-
-@dataclass(frozen=True)
-class PlayResult:
-    """All failures of a playbook, in order."""
-
-    failures: tuple[PlayFailure, ...] = ()
-
-    def error(self) -> str:
-        """Format the first error as one line, after all hosts with it; empty without failures."""
-        if not self.failures:
-            return ""
-        first = self.failures[0].error
-        hosts = [each.host for each in self.failures if each.error == first]
-        return f"{folded(hosts)}: {' '.join(first.split())}"
-
-
-def write_result(path: Path, failures: Sequence[PlayFailure]) -> None:
+def write_result(path: Path, failures: Iterable[Failure]) -> None:
     """Write a playbook's result file, with its failures, atomically to ``path``. Raises OSError."""
     new = path.with_name(f".{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    shown = [{"host": each.host, "task": each.task, "error": each.text} for each in failures]
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump({"failures": [asdict(each) for each in failures]}, stream)
+        json.dump({"failures": shown}, stream)
     new.replace(path)
 
 
-def read_result(path: Path) -> PlayResult:
-    """Read and validate the result file of a playbook. Raises ResultError."""
+def read_error(path: Path) -> str:
+    """Return the first error in a result file as one line, after all hosts with it.
+
+    Returns an empty string if nothing failed. Raises ResultError if the file is not valid.
+    """
     try:
         with path.open(encoding="utf-8") as stream:
             value = json.loads(stream.read(MOST_BYTES))
@@ -67,12 +46,15 @@ def read_result(path: Path) -> PlayResult:
     found = value.get("failures") if isinstance(value, dict) else None
     if not isinstance(found, list):
         raise ResultError("its result has no list of failures")
-    return PlayResult(tuple(map(_failure, found)))
+    pairs = [(_text(each, "host"), _text(each, "error")) for each in found]
+    if not pairs:
+        return ""
+    first = pairs[0][1]
+    return f"{folded(host for host, error in pairs if error == first)}: {' '.join(first.split())}"
 
 
-def _failure(value: Any) -> PlayFailure:
-    known = value if isinstance(value, Mapping) else {}
-    texts = [known.get(name) for name in ("host", "task", "error")]
-    if not all(isinstance(text, str) for text in texts):
+def _text(failure: object, name: str) -> str:
+    text = failure.get(name) if isinstance(failure, dict) else None
+    if not isinstance(text, str):
         raise ResultError("its result has an invalid failure")
-    return PlayFailure(*texts)
+    return text

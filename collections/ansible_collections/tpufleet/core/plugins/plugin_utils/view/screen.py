@@ -31,7 +31,8 @@ class Screen:
         display: Any,
         terminal: TextIO | None,
         live: Callable[[float], list[str]],
-        brief: Callable[[float], tuple[str, str] | None] = lambda _now: None,
+        brief: Callable[[float], tuple[str, str] | None],
+        take_progress: Callable[[str], bool],
     ) -> None:
         """Replace the methods ``display`` and ``prompt_until`` of Ansible's display.
 
@@ -42,9 +43,10 @@ class Screen:
             brief: returns the task and its progress at a monotonic time. If there is no terminal,
                 later progress of the task is appended to the same line. None to print the lines of
                 ``live`` instead, because the task has progress messages.
+            take_progress: stores a progress message for ``live``; returns False if no task runs.
         """
         self._print, self._prompt = display.display, display.prompt_until
-        self._live, self._brief = live, brief
+        self._live, self._brief, self._take_progress = live, brief, take_progress
         self._open, self._width = "", 0
         self._held: tuple[str, str, str | None] | None = None
         self._block = LiveBlock(terminal) if terminal else None
@@ -53,11 +55,10 @@ class Screen:
         self._pid = os.getpid()
         self._last = time.monotonic()
         self._asking = False
-        self.take_progress: Callable[[str], bool] = lambda _text: False
         self.fill = False
         """Whether the live block may use more than half of the terminal's rows."""
         display.display, display.prompt_until = self.display, self.prompt_until
-        self._restore = (display, self._print, self._prompt)
+        self._display = display
         self._ticker = threading.Thread(target=self._tick, name="live view", daemon=True)
         self._ticker.start()
 
@@ -70,12 +71,10 @@ class Screen:
         if os.getpid() != self._pid:
             return self._print(msg, *positional, **named)
         with self._lock:
-            if named.get("screen_only") and self.take_progress(str(msg)) and self._block:
+            if named.get("screen_only") and self._take_progress(str(msg)) and self._block:
                 self._draw()
                 return None
-            if self._block:
-                self._block.hide()
-            self._end_line()
+            self._make_room()
             self._last = time.monotonic()
             return self._print(msg, *positional, **named)
 
@@ -105,9 +104,7 @@ class Screen:
         if os.getpid() != self._pid:
             return self._prompt(*positional, **named)
         with self._lock:
-            if self._block:
-                self._block.hide()
-            self._end_line()
+            self._make_room()
             self._asking = True
         try:
             return self._prompt(*positional, **named)
@@ -120,10 +117,8 @@ class Screen:
         self._stopped.set()
         self._ticker.join(timeout=2)
         with self._lock:
-            if self._block:
-                self._block.hide()
-            self._end_line()
-        display, display.display, display.prompt_until = self._restore[0], *self._restore[1:]
+            self._make_room()
+        self._display.display, self._display.prompt_until = self._print, self._prompt
 
     def _tick(self) -> None:
         while not self._stopped.wait(REDRAW_EVERY_S if self._block else 1.0):
@@ -161,6 +156,11 @@ class Screen:
             text = f", {how_far}"
         self._width += len(text)
         self._print(text, newline=False)
+
+    def _make_room(self) -> None:
+        if self._block:
+            self._block.hide()
+        self._end_line()
 
     def _end_line(self) -> None:
         if self._open:

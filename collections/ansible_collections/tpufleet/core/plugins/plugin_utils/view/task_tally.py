@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .folded_names import folded, stem_of
+from .folded_names import folded, natural_order, stem_of
 
-OK, CHANGED, SKIPPED, FAILED, UNREACHABLE, IGNORED = (
-    "ok",
-    "changed",
-    "skipped",
-    "failed",
-    "unreachable",
-    "ignored",
-)
+OK, CHANGED, SKIPPED = "ok", "changed", "skipped"
+FAILED, UNREACHABLE, IGNORED = "failed", "unreachable", "ignored"
 _ITEMS_SHOWN = 3
 #: Ansible's messages without the cause of a failure, which is in stderr or stdout of the task.
 _WITHOUT_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
@@ -37,41 +31,36 @@ class Failure:
 class TaskTally:
     """One running task: which hosts have started, and the outcome of those that have ended.
 
-    ``began`` is a monotonic time. ``items`` has the labels of changed loop items by host.
-    ``progress`` maps the host or TPU at the start of a progress message to its latest message.
+    ``began`` is a monotonic time. ``items`` has the labels of changed loop items. ``progress`` maps
+    the host or TPU at the start of a progress message to its latest message.
     """
 
     name: str
     began: float
     started: list[str] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
-    items: dict[str, list[str]] = field(default_factory=dict)
+    items: list[str] = field(default_factory=list)
     progress: dict[str, str] = field(default_factory=dict)
-
-    def add(self, host: str, outcome: str) -> None:
-        """Record a host's outcome."""
-        self.outcomes[host] = outcome
-
-    def hosts(self, outcome: str) -> list[str]:
-        """Return the hosts with this outcome, in the order in which they ended."""
-        return [host for host, found in self.outcomes.items() if found == outcome]
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
         """Return the lines to print at the end of the task, as (outcome, (text, task, hosts)).
 
         ``text`` is the outcome in words. ``check`` is whether Ansible is in check mode.
         """
-        words = {CHANGED: "would change" if check else CHANGED, IGNORED: IGNORED}
+        found = (
+            (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_words()}"),
+            (IGNORED, IGNORED, self.name),
+        )
         return [
-            (outcome, (word, f"{self.name}{self._item_words(outcome)}", folded(hosts)))
-            for outcome, word in words.items()
-            if (hosts := self.hosts(outcome))
+            (outcome, (word, task, folded(hosts)))
+            for outcome, word, task in found
+            if (hosts := [host for host, ended in self.outcomes.items() if ended == outcome])
         ]
 
-    def _item_words(self, outcome: str) -> str:
-        if outcome != CHANGED or not self.items:
+    def _item_words(self) -> str:
+        if not self.items:
             return ""
-        labels = list(dict.fromkeys(label for found in self.items.values() for label in found))
+        labels = list(dict.fromkeys(self.items))
         more = f", {len(labels) - _ITEMS_SHOWN} more" if len(labels) > _ITEMS_SHOWN else ""
         return f" ({', '.join(labels[:_ITEMS_SHOWN])}{more})"
 
@@ -163,34 +152,22 @@ def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
 
     ``changed=N`` has Ansible's format, because scripts and molecule parse it.
     """
-    alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
-    for host in sorted(stats, key=_by_number):
-        counts = tuple(
-            (word, stats[host].get(key, 0))
-            for word, key in _RECAP
-            if _is_shown(word, stats[host], key)
-        )
-        alike.setdefault(counts, []).append(host)
-    return [
-        f"{folded(hosts)} : {' '.join(f'{word}={n}' for word, n in counts)}"
-        for counts, hosts in alike.items()
-    ]
+    alike: dict[str, list[str]] = {}
+    for host in sorted(stats, key=natural_order):
+        counts = {word: stats[host].get(key, 0) for word, key in _RECAP.items()}
+        shown = [
+            f"{word}={count}" for word, count in counts.items() if count or word in ("ok", CHANGED)
+        ]
+        alike.setdefault(" ".join(shown), []).append(host)
+    return [f"{folded(hosts)} : {counts}" for counts, hosts in alike.items()]
 
 
-_RECAP = (
-    ("ok", "ok"),
-    ("changed", "changed"),
-    ("unreachable", "unreachable"),
-    ("failed", "failures"),
-    ("rescued", "rescued"),
-    ("ignored", "ignored"),
-)
-
-
-def _is_shown(word: str, stats: Mapping[str, int], key: str) -> bool:
-    return word in ("ok", "changed") or stats.get(key, 0) > 0
-
-
-def _by_number(host: str) -> tuple[str, int, str]:
-    digits = host[len(host.rstrip("0123456789")) :]
-    return host.rstrip("0123456789"), int(digits or 0), host
+#: The words of the recap, with Ansible's keys of the counts.
+_RECAP = {
+    "ok": "ok",
+    "changed": "changed",
+    "unreachable": "unreachable",
+    "failed": "failures",
+    "rescued": "rescued",
+    "ignored": "ignored",
+}
