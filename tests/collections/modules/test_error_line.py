@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import error_line
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import wait_outcome
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
@@ -89,7 +88,7 @@ def test_the_line_of_the_exception_is_found_before_jaxs_note_on_its_frames():
     assert error_line(lines).startswith("TypeError: add got incompatible shapes")
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("cut", [1, 3])
 def test_a_traceback_whose_beginning_is_missing_is_read_too(cut):
     assert error_line(written(PLAIN)[cut:]) == "ValueError: no such layer: 7"
 
@@ -170,20 +169,13 @@ def test_any_log_gives_one_short_line_without_control_characters(lines):
     assert found.isprintable() or not any(ord(sign) < 32 for sign in found)
 
 
-@pytest.fixture
-def crashed(tmp_path):
-    """A worker whose JAX trainer has crashed."""
-    paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):
     folder = paths.run_dir("mine")
-    folder.mkdir(parents=True)
     text = "\n".join(["--- 2026-11-23T06:00:00Z attempt 3", *written(JAX)]) + "\n"
     (folder / "log").write_text(text)
     (folder / "exit.json").write_text('{"attempt": 3, "code": "exited", "status": "1", "time": 1}')
-    return paths
 
-
-def test_train_and_watch_show_the_exception_of_a_jax_trainer(crashed):
-    seen = observe("mine", crashed, lines=20, unit={"ActiveState": "failed"})
+    seen = observe("mine", paths, lines=20, unit={"ActiveState": "failed"})
 
     [told] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
     assert told.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")

@@ -15,7 +15,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     RunError,
-    WorkerPaths,
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
@@ -33,16 +32,15 @@ PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
 
 
 @pytest.fixture
-def paths(tmp_path, monkeypatch):
+def paths(paths, monkeypatch):
     """A worker that is set up and can write its checkpoints; no unit is active."""
-    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    (found.root / "programs/worker").mkdir(parents=True)
-    shutil.copy(contract.__file__, found.root / "programs/worker")
-    (found.root / "ready.json").write_text('{"content": "x"}')
+    (paths.root / "programs/worker").mkdir(parents=True)
+    shutil.copy(contract.__file__, paths.root / "programs/worker")
+    (paths.root / "ready.json").write_text('{"content": "x"}')
     monkeypatch.setattr(run_start, "active_runs", list)
     monkeypatch.setattr(run_start, "is_complete", lambda _: True)
     monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
-    return found
+    return paths
 
 
 def test_a_worker_that_is_set_up_has_no_blocker(paths):

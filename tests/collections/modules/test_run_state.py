@@ -1,11 +1,18 @@
 """The state of a run on a worker: from systemd, the trainer's files and the rendezvous."""
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import units
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
+    RunError,
+    WorkerPaths,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
     read_heartbeat,
@@ -16,11 +23,18 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     RunState,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
+    end_by_systemd,
     observe,
     process_state,
 )
 
+from harness.playbooks import ROOT
+
 BEAT = {"state": "running", "step": 4}
+TWO_UNITS = (
+    "Id=tpufleet-run@a.service\nActiveState=active\nResult=success\n\n"
+    "Id=tpufleet-run@b.service\nActiveState=failed\nResult=\n"
+)
 
 
 def exited(status: str, code: str = "exited", result: str = "exit-code") -> Exit:
@@ -93,13 +107,6 @@ def test_a_trainer_that_may_write_no_heartbeat_is_running_after_the_rendezvous(
     assert found.state is state
 
 
-@pytest.fixture
-def paths(tmp_path) -> WorkerPaths:
-    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    found.run_dir("mine").mkdir(parents=True)
-    return found
-
-
 def write(paths: WorkerPaths, name: str, **values) -> Path:
     path = paths.run_dir("mine") / name
     path.write_text(json.dumps(values))
@@ -153,3 +160,134 @@ def test_an_end_that_the_log_cannot_explain_has_no_error(paths, code, status):
     write(paths, "exit.json", attempt=3, code=code, status=status, time=7.0)
 
     assert observe("mine", paths, unit={"ActiveState": "failed"})["error"] == ""
+
+
+KILLED = {
+    "ActiveState": "failed",
+    "Result": "signal",
+    "ExecMainCode": "2",
+    "ExecMainStatus": "9",
+    "ExecMainExitTimestampMonotonic": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("unit", "reason_code"),
+    [
+        (KILLED, "killed"),
+        (KILLED | {"ExecMainStatus": "15"}, "not_saved"),
+        (KILLED | {"ExecMainCode": "3", "ExecMainStatus": "11"}, "signal"),
+        (KILLED | {"ExecMainCode": "1", "ExecMainStatus": "75"}, "saved"),
+        (KILLED | {"Result": "oom-kill"}, "out_of_memory"),
+    ],
+)
+def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, reason_code):
+    assert end_state(end_by_systemd(unit, 3)).reason_code == reason_code
+
+
+def test_an_end_by_a_real_time_signal_has_its_number():
+    assert end_by_systemd(KILLED | {"ExecMainStatus": "40"}, 3).status == "40"
+
+
+def test_systemd_s_end_time_belongs_to_the_launched_attempt():
+    a_minute_ago = int((time.clock_gettime(time.CLOCK_MONOTONIC) - 60) * 1e6)
+
+    ended = end_by_systemd(KILLED | {"ExecMainExitTimestampMonotonic": str(a_minute_ago)}, 3)
+
+    assert ended.attempt == 3
+    assert ended.time == pytest.approx(time.time() - 60, abs=30)
+
+
+@pytest.mark.parametrize(
+    "unit", [{}, KILLED | {"ExecMainCode": "0"}, KILLED | {"ActiveState": "deactivating"}]
+)
+def test_a_running_unit_or_one_from_before_a_reboot_has_no_end(unit):
+    assert end_by_systemd(unit, 3) is None
+
+
+def ended_by_unit(paths: WorkerPaths, **systemd: str) -> dict:
+    """End the attempt as its unit does; return the state that is observed then."""
+    run_dir = str(paths.run_dir("mine"))
+    environ = {"PATH": "/nowhere", "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
+    words = [ROOT / "roles/run/files/attempt_end", "mine"]
+    subprocess.run(words, env=environ | systemd, check=True, timeout=60)
+    return observe("mine", paths, unit={"ActiveState": "inactive"})
+
+
+def test_the_end_has_systemd_s_result_and_time(paths):
+    seen = ended_by_unit(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
+
+    assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
+    assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
+
+
+def test_an_attempt_without_a_systemd_result_failed_to_start(paths):
+    assert ended_by_unit(paths)["reason_code"] == "start_failed"
+
+
+def test_nothing_is_left_beside_it(paths):
+    ended_by_unit(paths)
+
+    assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize(
+    "name", [".exit.json.new", "exit.json", "output/3.exit.json", "output/.3.exit.json.new"]
+)
+def test_a_trainer_s_pipe_does_not_block_it(paths, name):
+    folder = paths.run_dir("mine")
+    (folder / "output").mkdir()
+    (folder / "output/3.json").write_text("{}")
+    os.mkfifo(folder / name)
+
+    assert ended_by_unit(paths, EXIT_CODE="exited", EXIT_STATUS="75")["exit_code"] == 75
+    assert json.loads((folder / "output/3.exit.json").read_text())["attempt"] == 3
+    assert sorted(path.name for path in (folder / "output").iterdir()) == ["3.exit.json", "3.json"]
+
+
+def systemd_says(monkeypatch, text: str) -> list[tuple[str, ...]]:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(units, "systemctl", lambda *words: asked.append(words) or text)
+    return asked
+
+
+def test_each_run_has_its_own_paragraph(monkeypatch):
+    asked = systemd_says(monkeypatch, TWO_UNITS)
+
+    found = units.unit_states(["a", "b"])
+
+    assert (found["a"]["ActiveState"], found["a"]["Result"]) == ("active", "success")
+    assert (found["b"]["ActiveState"], found["b"]["Result"]) == ("failed", "")
+    assert len(asked) == 1
+    assert not any(word.startswith("--state") for word in asked[0])
+    assert asked[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
+
+
+def test_no_run_asks_nothing(monkeypatch):
+    asked = systemd_says(monkeypatch, TWO_UNITS)
+
+    assert units.unit_states([]) == {}
+    assert asked == []
+
+
+def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
+    systemd_says(monkeypatch, TWO_UNITS)
+
+    with pytest.raises(RunError, match="no answer for c"):
+        units.unit_states(["a", "b", "c"])
+
+
+def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypatch):
+    asked = systemd_says(monkeypatch, TWO_UNITS)
+
+    found = units.unit_states(["b"], others=True)
+
+    assert "--state=active,activating,reloading,deactivating" in asked[0]
+    assert asked[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
+    assert units.active(found) == ["a"]
+
+
+def test_without_units_no_run_is_active(monkeypatch):
+    systemd_says(monkeypatch, "")
+
+    assert units.active_runs() == []
