@@ -10,10 +10,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
     SEGMENT_BYTES,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.interface import OutputStore
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputBucket,
     OutputDirectory,
+    OutputStore,
 )
 
 from harness.emulated_storage import BUCKET, put_object

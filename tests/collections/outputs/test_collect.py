@@ -18,8 +18,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     write_attempt,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.interface import OutputError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import OutputDirectory
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
+    OutputDirectory,
+    OutputError,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.uncollected import uncollected

@@ -14,10 +14,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     SEGMENT_BYTES,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.interface import OutputError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputBucket,
     OutputDirectory,
+    OutputError,
     open_store,
     readable,
     trim,
@@ -77,7 +77,7 @@ def test_objects_of_a_run_whose_name_begins_like_anothers_are_not_mixed(emulator
     ],
 )
 def test_an_object_with_another_name_is_neither_listed_nor_written(tmp_path, name):
-    assert readable("mine", [StoredObject(name, 1, 1)]) == []
+    assert readable("", "mine", [StoredObject(name, 1, 1)]) == []
     if not name.startswith("other"):
         with pytest.raises(OutputError, match="name or size is invalid"):
             OutputDirectory(tmp_path).write(name, b"x")
@@ -85,7 +85,7 @@ def test_an_object_with_another_name_is_neither_listed_nor_written(tmp_path, nam
 
 
 def test_an_object_that_is_too_large_or_compressed_is_left_out(emulator, tmp_path):
-    assert readable("mine", [StoredObject("mine/1/0/log/000000000000", 1 << 30, 1)]) == []
+    assert readable("", "mine", [StoredObject("mine/1/0/log/000000000000", 1 << 30, 1)]) == []
     store = in_bucket(emulator, "large", tmp_path, OBJECTS)
     put_object(emulator, "large/mine/1/0/log/000000131072", b"x" * (SEGMENT_BYTES + 1))
     requests.post(

@@ -14,8 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.outputs.interface import InvalidObjectError, OutputError
-from ..plugin_utils.outputs.objects import OutputDirectory
+from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError
 from ..plugin_utils.replaced_file import replace_file
 
 MOST_CALLS = 16

@@ -15,8 +15,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.errors import CloudError, NotConfigured
 from ..module_utils.cloud.storage import Bucket
-from ..plugin_utils.outputs.interface import OutputError
-from ..plugin_utils.outputs.objects import trim
+from ..plugin_utils.outputs.objects import OutputError, trim
 from ..plugin_utils.outputs.run_outputs import RunOutputs
 from ..plugin_utils.outputs.summary import RunOutput
 from ..plugin_utils.outputs.summary_cache import cached_summary
@@ -25,7 +24,7 @@ from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 AT_ONCE = 2

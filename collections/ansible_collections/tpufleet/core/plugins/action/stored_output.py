@@ -13,8 +13,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.output_stream import FILES
 from ..module_utils.worker.run import RunError, check_name
-from ..plugin_utils.outputs.interface import OutputError, OutputStore
-from ..plugin_utils.outputs.objects import trim
+from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
 from ..plugin_utils.outputs.reader import (
     AT_ONCE,
     StoredProcess,
@@ -28,7 +27,7 @@ from ..plugin_utils.outputs.stored_answers import stored_answers
 from ..plugin_utils.outputs.summary_cache import cached_summary
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 

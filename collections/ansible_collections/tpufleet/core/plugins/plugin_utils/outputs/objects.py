@@ -11,10 +11,10 @@ import hashlib
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ...module_utils.cloud.errors import CloudError, Forbidden, NoAnswer, NotFound, Unauthorized
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
@@ -22,7 +22,6 @@ from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
 from ..replaced_file import replace_file
-from .interface import InvalidObjectError, OutputError, OutputStore
 
 MOST_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
@@ -33,6 +32,34 @@ CACHE_BYTES = 1 << 30
 _READ_TRIES = 5
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
 _NAME = re.compile(rf"{_NUMBER}/{_NUMBER}/(?:{OBJECT_NAME.pattern})")
+
+
+class OutputError(Exception):
+    """The stored output cannot be read or written; the text is one line for the user."""
+
+
+class InvalidObjectError(OutputError):
+    """The name or the size of an object is invalid."""
+
+
+class OutputStore(Protocol):
+    """Stored output at a location: a directory or a bucket. Thread-safe."""
+
+    location: str
+
+    def list(self, run: str) -> list[StoredObject]:
+        """List the valid objects of a run, sorted by name. Raises OutputError.
+
+        Their names begin with ``RUN/``.
+        """
+
+    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
+        """Return the content of an object that list() returned, at most SEGMENT_BYTES.
+
+        If the object was replaced after list(), returns the new content; if it was removed, returns
+        no content. ``is_final`` says that the object never changes, so its content may be cached.
+        Raises OutputError.
+        """
 
 
 def open_store(location: str, api: Mapping[str, Any], cache: Path) -> OutputStore:
@@ -68,7 +95,7 @@ class OutputDirectory:
                             found.append(StoredObject(name, info.st_size, info.st_mtime_ns))
         except OSError as error:
             raise OutputError(f"{error.filename}: {error.strerror}") from None
-        return readable(run, complete(f"{self.location}/{run}", found))
+        return readable(self.location, run, found)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -120,7 +147,7 @@ class OutputBucket:
         """List the objects of a run. Raises OutputError."""
         with self._errors():
             found = self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS + 1)
-            return readable(run, complete(f"{self.location}/{run}", found))
+            return readable(self.location, run, found)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -142,7 +169,8 @@ class OutputBucket:
                     return self._bucket.content(stored.name, generation=stored.generation)
                 except NotFound:
                     run = stored.name.partition("/")[0]
-                    listed = readable(run, self._bucket.list(start=stored.name, most=1))
+                    found = self._bucket.list(start=stored.name, most=1)
+                    listed = readable(self.location, run, found)
                     if not listed:
                         return b""
                     stored = listed[0]
@@ -167,23 +195,17 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-def complete(where: str, found: list[StoredObject]) -> list[StoredObject]:
-    """Return ``found`` unchanged. Raises OutputError if it has more than MOST_OBJECTS objects.
+def readable(location: str, run: str, found: Sequence[StoredObject]) -> list[StoredObject]:
+    """Return the valid objects of the run at a location, sorted by name.
 
-    ``where`` is the location of the run's output, for the error.
+    An object is invalid if its name or its size is, or if it is compressed. Raises OutputError if
+    there are more than MOST_OBJECTS.
     """
     if len(found) > MOST_OBJECTS:
         raise OutputError(
-            f"{where}: more than {MOST_OBJECTS:,} objects. Delete those that you do not need"
+            f"{location}/{run}: more than {MOST_OBJECTS:,} objects. Delete those that you do not "
+            "need"
         )
-    return found
-
-
-def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
-    """Return the valid objects of the run, sorted by name.
-
-    An object is invalid if its name or its size is, or if it is compressed.
-    """
     start = f"{run}/"
     return sorted(
         (

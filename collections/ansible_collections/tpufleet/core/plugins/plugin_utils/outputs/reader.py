@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.output_stream import FILES, SEGMENT_BYTES, Start, parse_start
 from ...module_utils.worker.run_files import Exit, read_exit
-from .interface import OutputStore
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.storage import StoredObject
+    from .objects import OutputStore
 
 MOST_SECONDS = 2.5e11
 """The latest time that is accepted, in unix seconds: dates have four digits for the year."""

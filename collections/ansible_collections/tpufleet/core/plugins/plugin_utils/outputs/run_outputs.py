@@ -9,8 +9,7 @@ from typing import Any
 
 from ...module_utils.cloud.storage import StoredObject
 from ...module_utils.worker.launch_spec import LaunchSpec
-from .interface import OutputStore
-from .objects import open_store
+from .objects import OutputStore, open_store
 
 
 class RunOutputs:

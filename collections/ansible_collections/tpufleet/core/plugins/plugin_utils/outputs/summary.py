@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, islice
+from typing import TYPE_CHECKING
 
 from ...module_utils.worker.end_state import KILLED_REASONS, ProcessState, end_state
 from ...module_utils.worker.error_line import error_line, last_attempt
@@ -17,7 +18,6 @@ from ...module_utils.worker.run_files import Exit
 from ...module_utils.worker.run_state import RunState
 from ..runs.observation import ProcessStatus, deciding_process
 from .curves import Points, Rows, curve, gaps
-from .interface import OutputStore
 from .reader import (
     AT_ONCE,
     MOST_SECONDS,
@@ -27,6 +27,9 @@ from .reader import (
     read_end,
     read_start,
 )
+
+if TYPE_CHECKING:
+    from .objects import OutputStore
 
 CURVES = {
     "loss": "loss",

@@ -10,12 +10,15 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...module_utils.cloud.storage import StoredObject
 from ..replaced_file import replace_file
-from .interface import OutputStore
 from .reader import stored_processes
 from .summary import CURVES, RunOutput, summary_of
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.storage import StoredObject
+    from .objects import OutputStore
 
 FORMAT = 2
 """Version of the cached summaries. Increase it if the code summarizes old output differently."""
