@@ -22,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_so
     Layout,
     newest_finished,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.checkpoint_choice import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import (
     checkpoint_choice,
 )
 

@@ -13,8 +13,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
     Bucket,
     BucketUrl,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
+    RecordFolder,
+    record_store,
+)
 
 from harness.emulated_storage import emulated_storage
 from harness.scripted_api import Say, error

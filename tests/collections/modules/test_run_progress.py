@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import goodput
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import after_change
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import wanted_seconds
 from hypothesis import given
 from hypothesis import strategies as st

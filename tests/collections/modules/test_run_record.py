@@ -7,8 +7,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change i
     no_record,
     unknown_run_text,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import RecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.valid_record import launch_fields, record_fields

@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.action import run_record
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.playbooks import ROOT

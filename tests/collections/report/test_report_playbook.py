@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 
 from harness.emulated_storage import emulated_storage
 from harness.playbooks import environment_of, flat, play

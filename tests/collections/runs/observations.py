@@ -78,4 +78,6 @@ def values(decision: Decision) -> dict[str, Any]:
 def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
     """What of the memory a decision has changed."""
     before = asdict(Memory.of(watch or {}))
-    return {name: value for name, value in decision.remembered().items() if value != before[name]}
+    return {
+        name: value for name, value in decision.memory.fields().items() if value != before[name]
+    }

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Play
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Claim, Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import Snapshot
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import cause_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
@@ -24,6 +24,7 @@ from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, record_fields
 
 POD = ObservedTpu("pod", ZONE, "7", "READY", is_ours=True)
+LOST = replace(POD, state="PREEMPTED")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Controller:
         watch, snapshot = self.watch(**more), snapshot or self.snapshot()
         records = watch.store.read_all().usable
         return watch.act(records, watch.confirm(records.values(), snapshot))
+
+
+def answers(controller: Controller, *runs: dict[str, Any]) -> Snapshot:
+    """What the only worker says of these runs."""
+    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
 def why(outcome: Outcome) -> str:

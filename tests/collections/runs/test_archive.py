@@ -6,15 +6,16 @@ import time
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordBucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
+    RecordBucket,
+    RecordFolder,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     ARCHIVE_AFTER_S,
     RunStore,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 
 from tests.collections.runs.passes import Controller, running
 from tests.collections.runs.records import keep_release, record_fields

@@ -2,26 +2,27 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import (
-    AttemptTimes,
-    by_cause,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import (
+    AttemptOutput as Attempt,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import (
+    MOST_HISTORY,
+    Action,
+    EventKind,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
-    MOST_HISTORY,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import after_change
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, Spent
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,21 +38,6 @@ STOPPED, STOP = Event(EventKind.STOPPED), {"wanted": "stopped"}
 
 def setup_started(created: float = 0.0) -> Event:
     return Event(EventKind.SETUP_STARTED, created=created)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What is known of an attempt, as AttemptTimes describes it."""
-
-    number: int = 1
-    began: float | None = None
-    ended: float | None = None
-    first: float | None = None
-    last: float | None = None
-    kept: float = 0.0
-    redone: float = 0.0
-    saves: float = 0.0
-    start_seconds: float | None = None
 
 
 @pytest.fixture
@@ -70,7 +56,7 @@ def story(monkeypatch):
     return tell
 
 
-def spent(record: dict[str, Any], attempts: Sequence[AttemptTimes], now: float) -> dict[str, float]:
+def spent(record: dict[str, Any], attempts: Sequence[Attempt], now: float) -> dict[str, float]:
     """Return what the time was spent on, without zeros."""
     found = by_cause(record, attempts, now)
     assert found

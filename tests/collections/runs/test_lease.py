@@ -12,8 +12,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LeaseHeldError,
     Leases,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordBucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
+    RecordBucket,
+    RecordFolder,
+)
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

@@ -11,11 +11,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LeaseHeldError,
     Leases,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
     RecordError,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
     RecordFolder,
     after_change,
 )

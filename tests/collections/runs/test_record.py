@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     InvalidRecordError,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st

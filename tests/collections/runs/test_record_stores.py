@@ -13,15 +13,15 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
     RecordError,
-    RecordStore,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
     RecordFolder,
+    RecordStore,
     after_change,
+    record_store,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 

@@ -15,6 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
     relaunch_variables,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     Observation,
     ProcessStatus,
@@ -31,7 +32,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     kept_release,
     missing_here,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report

@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     cache_release,
+    local_state_dir,
     verify_release,
 )
 
@@ -154,3 +155,17 @@ def test_everything_is_on_the_disk_before_a_release_gets_its_name(code, monkeypa
     parts = [path, *(each for each in path.rglob("*") if not each.is_symlink())]
     assert {each.stat().st_ino for each in parts} <= set(before)
     assert path.parent.stat().st_ino in synced
+
+
+@pytest.mark.parametrize(
+    ("fleet_state", "directory"),
+    [
+        ("/home/me/tpufleet/.tpufleet", Path("/home/me/tpufleet/.tpufleet")),
+        ("gs://mine/fleet", Path.home() / ".cache/tpufleet"),
+        ("~/fleet", Path.home() / "fleet"),
+    ],
+)
+def test_local_state_is_beside_local_records_and_else_in_the_cache_of_the_home(
+    fleet_state, directory
+):
+    assert local_state_dir(fleet_state) == str(directory)

@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
     RecordError,
 )

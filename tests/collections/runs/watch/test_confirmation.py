@@ -5,19 +5,8 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 
-from tests.collections.runs.passes import POD, Controller, running, why
-from tests.collections.runs.records import ZONE, keep_release, run_record
-
-LOST = replace(POD, state="PREEMPTED")
-
-
-@pytest.fixture
-def controller(tmp_path) -> Controller:
-    return Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
-
-
-def answers(controller, *runs):
-    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
+from tests.collections.runs.passes import LOST, POD, answers, running, why
+from tests.collections.runs.records import ZONE, run_record
 
 
 class Api:
@@ -33,9 +22,6 @@ class Api:
     def confirm(self, controller, snapshot, *records):
         watch = controller.watch(list_tpus=self, sleep=self.slept.append)
         return watch.confirm(records, snapshot)
-
-
-CREATING = replace(POD, state="CREATING")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     DEAD,
     FOREIGN,
@@ -18,7 +19,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def changed(record: RunRecord, **fields) -> RunRecord:
 
 
 def remember(record: RunRecord, decision) -> RunRecord:
-    return changed(record, watch=decision.remembered())
+    return changed(record, watch=decision.memory.fields())
 
 
 def test_a_preemption_is_counted_once_however_many_passes_observe_it():

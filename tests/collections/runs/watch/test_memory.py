@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 

@@ -7,6 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import p
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL, is_ours
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     FOREIGN,
     GONE,
@@ -20,7 +21,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     tpus_of_inventory,
     tpus_of_nodes,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 
 from harness.scripted_api import node

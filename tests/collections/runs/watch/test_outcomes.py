@@ -6,13 +6,13 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
     RecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
@@ -22,22 +22,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     waits_for,
 )
 
-from tests.collections.runs.passes import POD, Controller, ended, running, why
-from tests.collections.runs.records import keep_release, run_record
-
-LOST = replace(POD, state="PREEMPTED")
-
-
-@pytest.fixture
-def controller(tmp_path) -> Controller:
-    return Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
-
-
-def answers(controller, *runs):
-    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
-
-
-CREATING = replace(POD, state="CREATING")
+from tests.collections.runs.passes import LOST, POD, answers, ended, running, why
+from tests.collections.runs.records import run_record
 
 
 def log(controller) -> str:

@@ -6,30 +6,28 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import unusable_outcomes
 
-from tests.collections.runs.passes import POD, Controller, Rehearsal, ended, running, why
+from tests.collections.runs.passes import (
+    LOST,
+    POD,
+    Controller,
+    Rehearsal,
+    answers,
+    ended,
+    running,
+    why,
+)
 from tests.collections.runs.records import ZONE, keep_release
-
-LOST = replace(POD, state="PREEMPTED")
-
-
-@pytest.fixture
-def controller(tmp_path) -> Controller:
-    return Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
 
 
 def stored(controller, run="mine"):
     return (controller.fleet_state / "runs" / f"{run}.json").read_text()
-
-
-def answers(controller, *runs):
-    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
 def kill(controller, run="mine"):

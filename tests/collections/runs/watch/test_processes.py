@@ -7,7 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 
 from tests.collections.runs.observations import (
     AWAY,
@@ -27,7 +27,7 @@ from tests.collections.runs.observations import (
 
 def test_a_running_run_is_not_a_change():
     first = decided(pod(TRAINING))
-    again = decided(pod(TRAINING), first.remembered())
+    again = decided(pod(TRAINING), first.memory.fields())
 
     assert (first.action, first.state, first.causes) == (Action.NOTHING, RunState.RUNNING, ())
     assert not first.is_new
@@ -206,8 +206,8 @@ def test_a_bad_config_is_given_up_with_its_error():
 
 def test_a_nan_loss_counts_once_per_attempt():
     first = decided(pod(ended("3")))
-    again = decided(pod(ended("3")), first.remembered())
-    other = decided(pod(ended("3")), first.remembered() | {"counted_attempt": 2})
+    again = decided(pod(ended("3")), first.memory.fields())
+    other = decided(pod(ended("3")), first.memory.fields() | {"counted_attempt": 2})
 
     assert (first.action, first.state) == (Action.LAUNCH, RunState.FAILED)
     assert remembered(first) == {
@@ -220,7 +220,7 @@ def test_a_nan_loss_counts_once_per_attempt():
         "bad_times": 1,
         "not_before": NOW,
     }
-    assert (again.action, remembered(again, first.remembered())) == (Action.LAUNCH, {})
+    assert (again.action, remembered(again, first.memory.fields())) == (Action.LAUNCH, {})
     assert (other.action, causes(other)) == (Action.GIVE_UP, ["process", "too_many_nans"])
     assert values(other)["count"] == 2
 
@@ -269,7 +269,7 @@ def test_a_second_crash_waits_before_its_launch():
         "counted_attempt": 3,
         "not_before": NOW + 20,
     }
-    due = decision.remembered() | {"not_before": NOW}
+    due = decision.memory.fields() | {"not_before": NOW}
     assert decided(pod(ended("1")), due).action is Action.LAUNCH
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     FOREIGN,
     GONE,
     Observation,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 
 from tests.collections.runs.observations import (
@@ -102,7 +102,7 @@ def test_a_situation_that_only_time_or_a_person_can_change_is_named_once(
     assert values(decision).items() >= expected.items()
     assert decision.memory == Memory(state=state, since=NOW, best_step=decision.memory.best_step)
     assert decision.is_new == (state != "running")
-    assert not decided(observed, decision.remembered()).is_new
+    assert not decided(observed, decision.memory.fields()).is_new
 
 
 @pytest.mark.parametrize("state", ["CREATING", "REPAIRING", "RESTARTING", "STARTING", "HIDING"])

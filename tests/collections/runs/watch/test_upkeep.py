@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import upkeep as upkeep_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_interface import RecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     Records,
     UnusableRecord,

@@ -16,18 +16,17 @@ from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.actor import ACTION_S, Actor
 from ..plugin_utils.runs.causes import Cause, CauseCode
-from ..plugin_utils.runs.event_kind import EventKind
+from ..plugin_utils.runs.event_kind import Action, EventKind
 from ..plugin_utils.runs.history import Event
 from ..plugin_utils.runs.lease import Claim, Lease, Leases, lease_name
 from ..plugin_utils.runs.observation import FOREIGN, READY
 from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory
 from ..plugin_utils.runs.record import DesiredState, RunRecord
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.release_cache import missing_here
 from ..plugin_utils.runs.status import cause_text, state_text
 from ..plugin_utils.runs.store import RunStore
-from ..plugin_utils.runs.watch_action import Action
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_pass import changed_since
 

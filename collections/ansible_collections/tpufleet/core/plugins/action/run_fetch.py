@@ -15,7 +15,7 @@ from ..module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, none_finished
 from ..module_utils.worker.run import TRAINER, RunError, check_name
 from ..plugin_utils.plain_values import plain
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 Result = dict[str, Any]

@@ -22,7 +22,7 @@ from ..plugin_utils.runs.launch_outcome import (
 )
 from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import changed
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 Json = Mapping[str, Any]

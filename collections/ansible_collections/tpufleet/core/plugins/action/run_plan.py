@@ -22,7 +22,7 @@ from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.record_change import Want, want
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import (
     Placement,

@@ -14,7 +14,7 @@ from ..module_utils.worker.run import RunError
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import changed
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.watch_heartbeat import HeartbeatError, heartbeat_line, read_heartbeats
 

@@ -18,7 +18,7 @@ from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.inventory_groups import workers_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.launch import where
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import is_whole, kept_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import overrides, worker_of
 from ..plugin_utils.runs.store import RunStore

@@ -20,6 +20,7 @@ from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.done_marker import read_done_marker
+from ..plugin_utils.runs.event_kind import Action
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.observation import ObservedTpu
 from ..plugin_utils.runs.observe import (
@@ -29,11 +30,10 @@ from ..plugin_utils.runs.observe import (
     tpus_of_inventory,
     tpus_of_nodes,
 )
-from ..plugin_utils.runs.record_interface import RecordError
+from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
-from ..plugin_utils.runs.watch_action import Action
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
 from ..plugin_utils.runs.watch_pass import Outcome, WatchPass, unusable_outcomes

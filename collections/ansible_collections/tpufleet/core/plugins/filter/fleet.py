@@ -19,15 +19,14 @@ from ..plugin_utils.fleet.inventory_groups import (
 from ..plugin_utils.fleet.ssh_config import ssh_config
 from ..plugin_utils.outputs.uncollected import uncollected
 from ..plugin_utils.runs.answers import active_runs, by_host, has_run, stopped_lines, stray_lines
-from ..plugin_utils.runs.checkpoint_choice import checkpoint_choice
 from ..plugin_utils.runs.judge import finished_runs, tpu_states
 from ..plugin_utils.runs.launch import launch_for
 from ..plugin_utils.runs.launch_outcome import attempt_text, failures
-from ..plugin_utils.runs.local_state import local_state_dir
 from ..plugin_utils.runs.merged_logs import folded_logs, log_lines
 from ..plugin_utils.runs.record_change import no_record, unknown_run_text
+from ..plugin_utils.runs.release_cache import local_state_dir
 from ..plugin_utils.runs.status_table import run_status
-from ..plugin_utils.runs.typed_values import parse_env
+from ..plugin_utils.runs.typed_values import checkpoint_choice, parse_env
 from ..plugin_utils.setup.mounts import disk_mounts, mount_exports, mount_units
 from ..plugin_utils.setup.own_lock import own_lock, stale_lock
 from ..plugin_utils.setup.user_path import find_links, user_path

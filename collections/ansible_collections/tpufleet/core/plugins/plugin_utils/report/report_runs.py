@@ -10,7 +10,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..outputs.stored_answers import progress_of, stored_answers
 from ..outputs.summary import AttemptOutput, RunOutput
 from ..runs import history
-from ..runs.event_kind import EventKind
+from ..runs.event_kind import Action, EventKind
 from ..runs.goodput import by_cause
 from ..runs.judge import (
     RunStatus,
@@ -24,7 +24,6 @@ from ..runs.observation import GONE, ProcessStatus, deciding_process
 from ..runs.record import DesiredState
 from ..runs.status import event_text, process_text, run_text, state_text
 from ..runs.wanted_time import wanted_time
-from ..runs.watch_action import Action
 from .report_view import (
     CRASH,
     DONE,

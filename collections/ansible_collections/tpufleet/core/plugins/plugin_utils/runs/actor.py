@@ -16,12 +16,11 @@ from ansible import context
 
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
-from .event_kind import EventKind
+from .event_kind import Action, EventKind
 from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
 from .release_cache import kept_lock, kept_release
-from .watch_action import Action
 from .watch_log import WatchLog
 
 if TYPE_CHECKING:

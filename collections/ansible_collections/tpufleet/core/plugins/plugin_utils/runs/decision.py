@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...module_utils.worker.run_state import RunState
-from .watch_action import Action
+from .event_kind import Action
 
 if TYPE_CHECKING:
     from .causes import Cause
@@ -41,10 +41,6 @@ class Decision:
     causes: tuple[Cause, ...]
     memory: Memory
     is_new: bool
-
-    def remembered(self) -> dict[str, Any]:
-        """Return the memory as the run record stores it."""
-        return self.memory.fields()
 
 
 @dataclass(frozen=True)

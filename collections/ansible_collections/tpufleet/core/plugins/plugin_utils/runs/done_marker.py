@@ -13,8 +13,6 @@ from ...module_utils.cloud.storage import SCHEME, Bucket
 from ...module_utils.worker.contract import DONE_MARKER
 from ...module_utils.worker.done_marker import MAX_BYTES, DoneMarker, parse_text
 
-__all__ = ["DoneMarker", "read_done_marker"]
-
 
 def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> DoneMarker | None:
     """Return the done marker that a run's last attempt wrote; None if there is no marker.

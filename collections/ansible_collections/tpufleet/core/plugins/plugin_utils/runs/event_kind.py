@@ -1,8 +1,11 @@
-"""The kinds of events in the history of a run record."""
+"""The kinds of events in the history of a run record, and the actions of the watch in it."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+MOST_HISTORY = 50
+"""How many events a record keeps: the last ones."""
 
 
 class EventKind(StrEnum):
@@ -20,3 +23,17 @@ class EventKind(StrEnum):
     """A pass of the watch observed something new, or acted."""
     NOTE = "note"
     """A text without a kind, as older versions wrote, or an event of an unknown kind."""
+
+
+class Action(StrEnum):
+    """An action of a pass of the watch on one run."""
+
+    NOTHING = "nothing"
+    RECREATE = "recreate"
+    REPLACE = "replace"
+    """Delete a TPU that the API reports as READY, and recreate it."""
+    LAUNCH = "launch"
+    RESTART = "restart"
+    STOP = "stop"
+    RECORD_DONE = "record done"
+    GIVE_UP = "give up"

@@ -4,50 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .event_kind import EventKind
 from .wanted_time import Spent, phase_seconds, wanted_seconds
 
-
-class AttemptTimes(Protocol):
-    """Times of one attempt, from its stored output. Times are in unix seconds."""
-
-    @property
-    def number(self) -> int:
-        """The number of the attempt."""
-
-    @property
-    def began(self) -> float | None:
-        """When its systemd unit started on the first worker; None if unknown."""
-
-    @property
-    def ended(self) -> float | None:
-        """When it ended on the last worker; None if it is active or its end is unknown."""
-
-    @property
-    def first(self) -> float | None:
-        """When it wrote its first line of metrics; None if it wrote none."""
-
-    @property
-    def last(self) -> float | None:
-        """When it wrote its last line of metrics; None if it wrote none."""
-
-    @property
-    def kept(self) -> float:
-        """The seconds of its steps that no later attempt repeated."""
-
-    @property
-    def redone(self) -> float:
-        """The seconds of its steps that a later attempt repeated."""
-
-    @property
-    def saves(self) -> float:
-        """The seconds of ``kept`` and ``redone`` in which training waited for a checkpoint."""
-
-    @property
-    def start_seconds(self) -> float | None:
-        """The seconds from the trainer's start to its first step; None if not in its metrics."""
+if TYPE_CHECKING:
+    from ..outputs.summary import AttemptOutput
 
 
 @dataclass(frozen=True)
@@ -67,7 +30,7 @@ class Goodput:
 
 
 def by_cause(
-    record: Mapping[str, Any], attempts: Sequence[AttemptTimes], now: float
+    record: Mapping[str, Any], attempts: Sequence[AttemptOutput], now: float
 ) -> Goodput | None:
     """Return what the time in which a run was wanted was spent on; None if unknown.
 
@@ -79,7 +42,7 @@ def by_cause(
 
     Args:
         record: the run record.
-        attempts: the times of the run's attempts, in order of their numbers.
+        attempts: the run's attempts, in order of their numbers.
         now: unix seconds.
     """
     is_wanted = record.get("wanted") == "running"
@@ -106,7 +69,7 @@ def by_cause(
 
 
 def _parts(
-    attempt: AttemptTimes, launched: float | None, until: float | None
+    attempt: AttemptOutput, launched: float | None, until: float | None
 ) -> dict[Spent, float]:
     """Return the seconds of an attempt, by cause.
 

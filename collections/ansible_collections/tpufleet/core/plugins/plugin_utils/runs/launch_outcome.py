@@ -239,9 +239,6 @@ def hosts_by_run(processes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[s
     return found
 
 
-Answer = Mapping[str, Any]
-
-
 def launch_verdict(
     answers: Mapping[str, Answer], processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:

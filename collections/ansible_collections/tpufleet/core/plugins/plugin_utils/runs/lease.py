@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .record_interface import RecordConflictError, RecordError, RecordStore
+from .record_error import RecordConflictError, RecordError
 
 if TYPE_CHECKING:
     from .record import RunRecord
+    from .record_store import RecordStore
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0

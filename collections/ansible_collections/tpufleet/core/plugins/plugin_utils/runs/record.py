@@ -13,12 +13,13 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.contract import RUN_NAME
-from ...module_utils.worker.launch_spec import CONTROL, VARIABLE, InvalidLaunchError, LaunchSpec
+from ...module_utils.worker.launch_spec import VARIABLE, InvalidLaunchError, LaunchSpec
+from .causes import one_line
+from .event_kind import MOST_HISTORY
 from .history import MOST_TIME, Event, parse_event
-from .record_interface import RecordError
+from .record_error import RecordError
 from .wanted_time import PHASES, Spent
 
-MOST_HISTORY = 50
 MOST_NUMBER = (1 << 63) - 1
 """The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
 
@@ -222,13 +223,9 @@ class _Reader:
         for name, value in self._get("watch", Mapping, {}).items():
             known: Callable[[Any], bool] = VARIABLE.fullmatch
             if known(name) and isinstance(value, str):
-                found[name] = _one_line(value)
+                found[name] = one_line(value)
             elif known(name) and isinstance(value, int | float) and not isinstance(value, bool):
                 if not -MOST_NUMBER <= value <= MOST_NUMBER:
                     raise self.wrong("watch", "holds a number that is out of range")
                 found[name] = value
         return found
-
-
-def _one_line(text: str, most: int = 2000) -> str:
-    return " ".join(CONTROL.sub(" ", text).split())[:most]

@@ -12,7 +12,7 @@ from ...module_utils.worker.run import RunError, check_name
 from .event_kind import EventKind
 from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord
-from .record_interface import RecordConflictError, RecordError
+from .record_error import RecordConflictError, RecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
@@ -63,7 +63,7 @@ def want(
         check: whether to return the result without writing it.
     """
     run = launch.run
-    for attempt in range(TRIES):
+    for _ in range(TRIES):
         before = store.read(run)
         if same_place and before and (why := elsewhere(before, launch)):
             raise RunError(why)
@@ -85,8 +85,6 @@ def want(
         except InvalidRecordError as error:
             raise RunError(f"run {run} cannot be recorded: {error.field} {error.problem}") from None
         except RecordConflictError:
-            if attempt == TRIES - 1:
-                raise
             continue
         return Want(found, is_recorded=True, was_wanted=was_wanted, changes=changes)
     raise RecordError(

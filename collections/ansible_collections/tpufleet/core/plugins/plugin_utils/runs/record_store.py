@@ -1,18 +1,176 @@
-"""Stores of run records and of other documents in ``fleet_state``: a directory or a bucket."""
+"""Stores of run records and of other documents in ``fleet_state``: a directory or a bucket.
+
+A record changes only by compare-and-swap of its generation, so two controllers cannot overwrite
+each other's changes. The store in a directory has a lock file for this, the store in a bucket uses
+the generation of the object. Records contain no secrets.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from ...module_utils.cloud.errors import CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
-from .record_interface import RecordConflictError, RecordError, RecordStore
-from .run_record import RecordFolder, after_change, check_generation
+from ..replaced_file import replace_file
+from .event_kind import MOST_HISTORY
+from .record_error import RecordConflictError, RecordError
+from .wanted_time import wanted_time
 
 
-class RecordBucket:
+def after_change(
+    record: Mapping[str, Any],
+    run: str,
+    generation: int,
+    fields: Mapping[str, Any],
+    event: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the record with changed fields, its next generation, and the event in its history.
+
+    ``generation`` is the one that the caller read (0 for no record), ``event`` may be empty.
+
+    Raises RecordConflictError if the record is not at ``generation``.
+    """
+    _check_generation(record, run, generation)
+    now = round(time.time(), 3)
+    history = [*record.get("history", []), *([{"time": now, **event}] if event else [])]
+    return {
+        **record,
+        **fields,
+        **wanted_time(record, fields, event, now),
+        "run": run,
+        "generation": generation + 1,
+        "history": history[-MOST_HISTORY:],
+    }
+
+
+def _check_generation(record: Mapping[str, Any], run: str, generation: int) -> None:
+    there = record.get("generation", 0)
+    if type(there) is not int:
+        raise RecordError(f"run {run}: invalid record: its generation is not a number")
+    if there != generation:
+        raise RecordConflictError(
+            f"the record of run {run} was just changed by another command "
+            f"(generation {there}, not {generation}): run yours again"
+        )
+
+
+class RecordStore(ABC):
+    """A store of records. Each stored record has a ``generation``, from 1, which counts changes.
+
+    All methods raise RecordError; those that change a record raise RecordConflictError if another
+    process has changed it since it was read.
+    """
+
+    @abstractmethod
+    def runs(self) -> list[str]:
+        """Return the names of the runs that have a record."""
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Return a run's record, empty if there is none."""
+        return self._seen(run)[0]
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Set fields of a record if it is still at ``generation``; return the new record.
+
+        Generation 0 means that the record does not exist yet. ``event`` is added to the record's
+        history unless it is empty.
+        """
+        with self._locked(run):
+            before, at = self._seen(run)
+            after = after_change(before, run, generation, fields, event)
+            self._write(run, after, at)
+        return after
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Replace the record if it is still at ``generation`` (0: it does not exist yet)."""
+        with self._locked(run):
+            before, at = self._seen(run)
+            _check_generation(before, run, generation)
+            self._write(run, record, at)
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove the record if it is still at ``generation``."""
+        with self._locked(run):
+            before, at = self._seen(run)
+            _check_generation(before, run, generation)
+            self._remove(run, at)
+
+    @abstractmethod
+    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+        """Return a run's record and the stored object's generation (0 in a directory)."""
+
+    @abstractmethod
+    def _locked(self, run: str) -> AbstractContextManager[None]:
+        """Return a context for a change, in which errors of the storage become RecordErrors."""
+
+    @abstractmethod
+    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
+        """Replace the record that was seen ``at`` an object's generation."""
+
+    @abstractmethod
+    def _remove(self, run: str, at: int) -> None:
+        """Remove the record that was seen ``at`` an object's generation."""
+
+
+class RecordFolder(RecordStore):
+    """A store of records in the directory ``runs`` of ``fleet_state``, a JSON file for each run."""
+
+    def __init__(self, fleet_state: str) -> None:
+        if "://" in fleet_state:
+            raise RecordError(
+                f"fleet_state {fleet_state} is neither a directory nor gs://bucket/prefix"
+            )
+        self._folder = Path(fleet_state).expanduser() / "runs"
+
+    def runs(self) -> list[str]:
+        """Return the names of the runs that have a record."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+        path = self._folder / f"{run}.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("it is not a JSON object")
+        except FileNotFoundError:
+            return {}, 0
+        except (OSError, ValueError, RecursionError) as error:
+            raise RecordError(
+                f"the record {path} can't be read ({error}): repair it or move it away"
+            ) from error
+        return found, 0
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (self._folder / f".{run}.lock").open("a", encoding="ascii") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise RecordError(
+                f"can't write to {error.filename}: {error.strerror}. Fix it, or set fleet_state"
+            ) from error
+
+    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
+        content = json.dumps(record, indent=1, sort_keys=True).encode()
+        replace_file(self._folder / f"{run}.json", content, durable=True)
+
+    def _remove(self, run: str, at: int) -> None:
+        (self._folder / f"{run}.json").unlink()
+
+
+class RecordBucket(RecordStore):
     """The records below ``gs://bucket/prefix``, one object for each run."""
 
     def __init__(self, objects: Bucket) -> None:
@@ -29,12 +187,8 @@ class RecordBucket:
         except CloudError as error:
             raise RecordError(f"fleet_state: {error}") from None
 
-    def read(self, run: str) -> dict[str, Any]:
-        """Return a run's record, empty if there is none. Raises RecordError."""
-        return self._seen(run)[0]
-
     def runs(self) -> list[str]:
-        """Return the names of the runs that have a record. Raises RecordError."""
+        """Return the names of the runs that have a record."""
         try:
             # If fleet_state is a whole bucket, the objects of stored output are also below runs/.
             names = self._objects.names(directly=True)
@@ -45,28 +199,19 @@ class RecordBucket:
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Set fields of a record if it is still at ``generation``; return the new record."""
-        before, at = self._seen(run)
-        after = after_change(before, run, generation, fields, event)
-        after["change"] = secrets.token_hex(8)
-        self._swap(run, lambda: self._objects.write(f"{run}.json", after, at))
-        return after
+        """Set fields of a record, and a token that makes the written object unique."""
+        return super().change(run, generation, {**fields, "change": secrets.token_hex(8)}, event)
 
-    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
-        """Replace the record if it is still at ``generation`` (0: it does not exist yet)."""
-        before, at = self._seen(run)
-        check_generation(before, run, generation)
-        self._swap(run, lambda: self._objects.write(f"{run}.json", record, at))
-
-    def remove(self, run: str, generation: int) -> None:
-        """Remove the record if it is still at ``generation``."""
-        before, at = self._seen(run)
-        check_generation(before, run, generation)
-        self._swap(run, lambda: self._objects.remove(f"{run}.json", at))
-
-    def _swap(self, run: str, swap: Callable[[], object]) -> None:
+    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
         try:
-            swap()
+            return self._objects.read(f"{run}.json")
+        except CloudError as error:
+            raise RecordError(str(error)) from None
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        try:
+            yield
         except Conflict:
             raise RecordConflictError(
                 f"the record of run {run} was just changed by another command: run yours again"
@@ -74,11 +219,11 @@ class RecordBucket:
         except CloudError as error:
             raise RecordError(str(error)) from None
 
-    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
-        try:
-            return self._objects.read(f"{run}.json")
-        except CloudError as error:
-            raise RecordError(str(error)) from None
+    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
+        self._objects.write(f"{run}.json", record, at)
+
+    def _remove(self, run: str, at: int) -> None:
+        self._objects.remove(f"{run}.json", at)
 
 
 def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:

@@ -96,6 +96,16 @@ def _sync(path: Path) -> None:
 RELEASES, LOCKS = "releases", "locks"
 
 
+def local_state_dir(fleet_state: str) -> str:
+    """Return the controller's directory for cached releases, logs and reports.
+
+    It is ``fleet_state`` if that is a directory; ``~/.cache/tpufleet`` if that is in a bucket.
+    """
+    if "://" in fleet_state:
+        return str(Path.home() / ".cache/tpufleet")
+    return str(Path(fleet_state).expanduser())
+
+
 def kept_release(kept: Path | str, release: str) -> Path:
     """Return the path of a cached release; ``kept`` is the controller's local state directory."""
     return Path(kept).expanduser() / RELEASES / release

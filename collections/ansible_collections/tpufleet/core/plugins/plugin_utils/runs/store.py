@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
-from .record_interface import RecordConflictError, RecordError, RecordStore
-from .record_store import record_store
-from .run_record import after_change
+from .record_error import RecordConflictError, RecordError
+from .record_store import RecordStore, after_change, record_store
 
 if TYPE_CHECKING:
     from .history import Event

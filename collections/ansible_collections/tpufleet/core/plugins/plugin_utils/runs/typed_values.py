@@ -70,3 +70,21 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
             "ansible-playbook train.yml -e env='\"NAME=value OTHER=value\"'"
         )
     return AnsibleFilterError(f"{name}: {problem}. {fix}")
+
+
+def checkpoint_choice(asked: Any) -> str:
+    """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
+
+    A path or URI means ``none``, because the inventory's variable ``checkpoints``, which says where
+    launches save checkpoints, has the same name. Raises AnsibleFilterError.
+    """
+    word = str(asked).strip().lower()
+    if "/" in word:
+        return "none"
+    known = {"true": "all", "yes": "all", "1": "all", "false": "none", "no": "none", "0": "none"}
+    found = known.get(word, word)
+    if found not in ("none", "newest", "all"):
+        raise AnsibleFilterError(
+            f"checkpoints: expected newest or all ({word}). Fix: -e checkpoints=newest"
+        )
+    return found

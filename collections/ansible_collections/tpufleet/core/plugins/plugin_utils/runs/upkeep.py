@@ -15,11 +15,12 @@ from ..fleet.spec import FleetEntry, parse_fleet
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
-from .record_interface import RecordConflictError, RecordError, RecordStore
+from .record_error import RecordConflictError, RecordError
 from .release_cache import RELEASES
 
 if TYPE_CHECKING:
     from .record import RunRecord
+    from .record_store import RecordStore
     from .store import Records
     from .watch_pass import WatchPass
 

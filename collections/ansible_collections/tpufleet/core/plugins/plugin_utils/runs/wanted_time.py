@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
-from .event_kind import EventKind
-from .watch_action import Action
+from .event_kind import Action, EventKind
 
 
 class Spent(StrEnum):

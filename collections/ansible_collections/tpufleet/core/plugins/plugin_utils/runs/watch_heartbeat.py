@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from .record_interface import RecordError, RecordStore
-from .record_store import record_store
+from .causes import one_line
+from .record_error import RecordError
+from .record_store import RecordStore, record_store
 from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -71,13 +72,12 @@ def parse_heartbeat(value: object) -> Heartbeat:
         outcome = Outcome(str(value.get("outcome")))
     except ValueError:
         raise HeartbeatError("heartbeat of the watch: invalid outcome") from None
-    printable = "".join(sign if sign.isprintable() else " " for sign in error)
     return Heartbeat(
         controller,
         _seconds(value, "ended_at"),
         _seconds(value, "duration_s"),
         outcome,
-        " ".join(printable.split())[:_MOST_TEXT],
+        one_line(error)[:_MOST_TEXT],
     )
 
 

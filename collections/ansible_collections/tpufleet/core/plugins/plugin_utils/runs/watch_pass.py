@@ -11,23 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import CloudError
+from ...module_utils.worker.done_marker import DoneMarker
 from ...module_utils.worker.run import overlap
 from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
 from .decision import DESTRUCTIVE, LAUNCHES, Decision
-from .done_marker import DoneMarker
-from .event_kind import EventKind
+from .event_kind import Action, EventKind
 from .history import Event
 from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import DesiredState, RunRecord
-from .record_interface import RecordConflictError, RecordError
+from .record_error import RecordConflictError, RecordError
 from .release_cache import missing_here
 from .status import pass_text
 from .wanted_time import Spent
-from .watch_action import Action
 from .watch_decision import decide, is_unreachable
 from .watch_log import WatchLog
 from .watch_memory import Limits
@@ -307,7 +306,7 @@ class WatchPass:
         Returns False if the record was changed since it was read. If the decision is new, it is
         added to the history, else ``event`` is.
         """
-        memory = decision.remembered()
+        memory = decision.memory.fields()
         if self.check or (record.watch == memory and not fields and not event):
             return True
         if decision.is_new:

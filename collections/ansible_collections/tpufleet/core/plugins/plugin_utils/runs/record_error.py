@@ -1,0 +1,9 @@
+"""Errors of reading and changing run records."""
+
+
+class RecordError(Exception):
+    """A record cannot be read or written; the text is one line for the user."""
+
+
+class RecordConflictError(RecordError):
+    """The record has been changed by another process since it was read."""
