@@ -3,10 +3,7 @@
 What a wrapper that swallows TERM leaves is no error (tests/journey/test_kill.py), and an interval
 can't overlap itself (test_run_schedule.py)."""
 
-import json
-import os
 import subprocess
-import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
@@ -45,8 +42,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import parse_env
 
-from harness.playbooks import ROOT
 from harness.scripted_api import error
+from harness.unit_program import unit_program
 from harness.valid_record import launch_spec, process
 from tests.collections.error_lines.bad import Bad, case, refused, shown
 
@@ -122,30 +119,11 @@ def ended(run: str, status: str, log: str) -> str:
 
 @case("pod-w1")
 def command_that_does_not_exist(bad: Bad) -> str:
-    place = bad.folder / "runs/mine"
-    place.mkdir(parents=True)
-    spec = launch_spec(command=["no-such-program"], release="0" * 16)
-    launch = {"spec": spec.to_json(), "process_id": 0, "python_env": "e"}
-    (place / "launch.json").write_text(json.dumps(launch))
-    (bad.folder / "bin").mkdir()
-    for file in (ROOT / "roles/run/files").iterdir():
-        (bad.folder / "bin" / file.name).symlink_to(file)
-    (bad.folder / "releases" / spec.release).mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, "-I", bad.folder / "bin/attempt", "begin", "mine"],
-        env={
-            "PATH": os.environ["PATH"],
-            "TPUFLEET_ETC": str(bad.folder),
-            "TPUFLEET_RUN_DIR": str(bad.folder),
-            "TPUFLEET_ATTEMPT": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    log = (bad.folder / "log").read_text()
-    assert done.returncode != 0
-    return ended("mine", str(done.returncode), log.splitlines()[-1])
+    command, environ = unit_program(bad.folder, launch_spec(command=["no-such-program"]))
+    code = subprocess.run(command, env=environ, check=False).returncode
+    log = (bad.folder / "run/log").read_text()
+    assert code == 127
+    return ended("mine", str(code), log.splitlines()[-1])
 
 
 @case("pod-w1")

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     rendezvous_port,
 )
 
-from harness.playbooks import ROOT
+from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
 
-PYTHON = (sys.executable, "-I")
-"""How the program's first line runs it."""
-FILES = ROOT / "roles/run/files"
 NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
 STAY = TOUCH.format("time.sleep(60)")
@@ -35,7 +32,6 @@ SAVE = (
     "pathlib.Path('began').touch()\n"
     "time.sleep(60)"
 )
-EXIT_WITH_0 = SAVE.replace("75", "0")
 CRASH_ON_GO = (
     "import pathlib, sys, time\n"
     "pathlib.Path('began').touch()\n"
@@ -52,6 +48,13 @@ def attempt() -> int:
     """An attempt whose rendezvous has a free port."""
     numbers = random.sample(range(ATTEMPT_PORTS), ATTEMPT_PORTS)
     return next(number for number in numbers if is_free(rendezvous_port(number)))
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def is_free(port: int) -> bool:
@@ -90,23 +93,10 @@ class Workers:
             }
             | differs
         )
-        for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
-            (place / folder).mkdir(parents=True)
-        for file in FILES.iterdir():
-            (place / "bin" / file.name).symlink_to(file)
-        whole = {"spec": spec.to_json(), "process_id": number, "python_env": python_env}
-        (place / "etc/runs/mine/launch.json").write_text(launch or json.dumps(whole))
-        variables = {
-            "PATH": os.environ["PATH"],
-            "TPUFLEET_ETC": str(place / "etc"),
-            "TPUFLEET_RUN": "mine",
-            "TPUFLEET_ATTEMPT": str(self.attempt),
-            "TPUFLEET_RUN_DIR": str(place / "run"),
-            "TPUFLEET_RENDEZVOUS_TOKEN": "secret",
-        }
+        command, variables = unit_program(place, spec, number, python_env, launch)
         self.started[number] = subprocess.Popen(
-            [*inside, *PYTHON, place / "bin/attempt", "begin", "mine"],
-            env=variables | dict(environ or {}),
+            [*inside, *command],
+            env=variables | {"TPUFLEET_RENDEZVOUS_TOKEN": "secret"} | dict(environ or {}),
             stdin=subprocess.DEVNULL,
         )
 
@@ -121,10 +111,7 @@ class Workers:
         return self.folder / str(number) / "releases" / RELEASE / name
 
     def all_began(self) -> None:
-        deadline = time.monotonic() + 30
-        while not all(self.began(number) for number in self.started):
-            assert time.monotonic() < deadline, [self.news(number) for number in self.started]
-            time.sleep(0.05)
+        wait_for(lambda: all(self.began(number) for number in self.started))
 
     def news(self, number: int) -> dict:
         path = self.folder / str(number) / "run/rendezvous.json"
@@ -159,10 +146,7 @@ def stop(workers: Workers) -> None:
 def test_no_worker_starts_before_all_have_arrived(workers):
     workers.start(2, TOUCH.format(""))
     workers.start(0, TOUCH.format(""))
-    deadline = time.monotonic() + 30
-    while workers.news(0).get("waiting_for") != ["pod-w1"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: workers.news(0).get("waiting_for") == ["pod-w1"])
     assert not workers.began(0)
     assert not workers.began(2)
 
@@ -283,10 +267,7 @@ def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, sh
             **unshared(shared),
             environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "60"},
         )
-    deadline = time.monotonic() + 30
-    while not list(shared.parent.parent.iterdir()):  # the token of worker 0
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: list(shared.parent.parent.iterdir()))  # the file of worker 0
 
     workers.started[2].kill()
 
@@ -390,9 +371,10 @@ def test_a_worker_that_is_killed_outright_ends_the_others(workers):
     assert (news["peer"], news["peer_exit_code"]) == ("pod-w1", None)
 
 
-def test_a_trainer_that_saves_when_a_peer_ends_keeps_its_exit_code(workers):
+@pytest.mark.parametrize("code", ["75", "0"])
+def test_a_trainer_that_saves_or_exits_with_0_when_a_peer_ends_is_interrupted(workers, code):
     for number in range(3):
-        workers.start(number, CRASH_ON_GO if number == 1 else SAVE)
+        workers.start(number, CRASH_ON_GO if number == 1 else SAVE.replace("75", code))
     workers.all_began()
     workers.home(1, "go").touch()
 
@@ -421,21 +403,12 @@ def test_stopped_workers_report_their_own_trainer_s_exit(workers):
 
 
 def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(workers):
-    workers.start(0, EXIT_WITH_0, environ=ALONE)
+    workers.start(0, SAVE.replace("75", "0"), environ=ALONE)
     workers.all_began()
 
     stop(workers)
 
     assert workers.code(0) == 75
-
-
-def test_a_trainer_that_exits_with_0_because_another_has_crashed_is_not_done(workers):
-    for number in range(3):
-        workers.start(number, CRASH_ON_GO if number == 1 else EXIT_WITH_0)
-    workers.all_began()
-    workers.home(1, "go").touch()
-
-    assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
 
 
 def test_a_stopped_trainer_gets_one_sigterm_however_long_its_save_takes(workers):
@@ -475,19 +448,9 @@ def test_a_trainer_that_dies_of_a_signal_dies_of_it_for_systemd_too(workers):
 
 def test_term_before_the_beginning_ends_the_waiting(workers):
     workers.start(0, STAY)
-    deadline = time.monotonic() + 30
-    while not workers.news(0):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: workers.news(0))
 
     workers.started[0].terminate()
 
     assert workers.code(0) == 75
     assert not workers.began(0)
-
-
-def test_a_missing_command_is_reported(workers, tmp_path):
-    workers.start(0, "", environ=ALONE, command=["nowhere/python"])
-
-    assert workers.code(0) == 127
-    assert "nowhere/python: No such file" in (tmp_path / "0/run/log").read_text()

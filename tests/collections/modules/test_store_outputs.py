@@ -26,11 +26,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
 
 from harness.emulated_storage import BUCKET, emulated_storage
 from harness.playbooks import ROOT
+from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
 
 FILES = ROOT / "roles/run/files"
-PYTHON = (sys.executable, "-I")
-"""How the programs' first lines run them."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [*PYTHON, self.program]
+        command = [sys.executable, "-I", self.program]  # as the program's first line
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -267,21 +266,10 @@ def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worke
     worker.write("of an earlier attempt\n")
     spec = launch_spec(outputs=worker.location, attempt=1, workers=1, placement=["pod-w0"],
                        command=[sys.executable, "-c", "print('from the trainer')"])  # fmt: skip
-    for folder in ("etc/runs/mine", "bin", f"releases/{spec.release}"):
-        (tmp_path / folder).mkdir(parents=True)
-    for file in FILES.iterdir():
-        (tmp_path / "bin" / file.name).symlink_to(file)
-    whole = {"spec": spec.to_json(), "process_id": 0, "python_env": "e"}
-    (tmp_path / "etc/runs/mine/launch.json").write_text(json.dumps(whole))
-    environ = {
-        "PATH": os.environ["PATH"],
-        "TPUFLEET_ETC": str(tmp_path / "etc"),
-        "TPUFLEET_RUN_DIR": str(worker.folder),
-        "TPUFLEET_ATTEMPT": "1",
-        "STORAGE_EMULATOR_HOST": worker.emulator,
-    }
+    command, environ = unit_program(tmp_path, spec)
+    environ["TPUFLEET_RUN_DIR"] = str(worker.folder)
 
-    subprocess.run([*PYTHON, tmp_path / "bin/attempt", "begin", "mine"], env=environ, check=True)
+    subprocess.run(command, env=environ | {"STORAGE_EMULATOR_HOST": worker.emulator}, check=True)
     worker.end(1)
     worker.start()
 
