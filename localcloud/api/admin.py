@@ -2,27 +2,26 @@
 
 Google's API has no such methods, so their paths begin with ``/_localcloud``. Like Google's methods,
 they require an access token.
+
+A fault of a worker (hang, lost network, full disk, power off) leaves its node READY, as on Google
+Cloud when a worker is unreachable. The machines themselves hold the state of these faults, so they
+survive a restart of the server.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from localcloud.api.clock import timestamp
-from localcloud.api.database import Database
 from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
-from localcloud.api.faults import Faults
-from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.message import Choice, Message, Repeated, read
+from localcloud.api.methods import Methods, chosen_workers
 from localcloud.api.node_message import HEALTHS, SYMPTOMS, write
-from localcloud.api.node_table import Node, NodeTable
-from localcloud.api.nodes import chosen_workers
-from localcloud.api.operation_table import OperationTable
+from localcloud.api.node_table import RUN, Node, Worker
 from localcloud.api.operations import write as write_operation
-from localcloud.api.project import Project
-from localcloud.api.queued_resource_table import QueuedResourceTable
 from localcloud.api.routing import Call, Route
-from localcloud.machines.interface import MachineError, Machines
+from localcloud.machines.interface import MACHINE_FAULTS, MachineError, MachineFault
 
 LONGEST_WARNING_S = 86400
 _SYMPTOM = Message({"symptomType": Choice(SYMPTOMS), "workerId": str, "details": str})
@@ -31,49 +30,39 @@ CONDITION = Message(
 )
 
 
-class Admin:
+class Admin(Methods):
     """Handlers of the methods that control the local cloud."""
-
-    def __init__(
-        self,
-        database: Database,
-        project: Project,
-        lifecycle: Lifecycle,
-        machines: Machines,
-        faults: Faults,
-        clear_worker_faults: Callable[[], None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._database = database
-        self._requests = QueuedResourceTable(database)
-        self._clear_worker_faults = clear_worker_faults
-        self._changed = changed
-        self._nodes = NodeTable(database)
-        self._operations = OperationTable(database)
-        self._project = project
-        self._lifecycle = lifecycle
-        self._machines = machines
-        self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
         here = "/_localcloud"
-        one = "nodes/{node}"
-        in_zone = f"locations/{{zone}}/{one}"
-        preempt, health = self.preempt, self.set_health
+        of_node = {
+            "preempt": self._preempt,
+            "setHealth": self._set_health,
+            "inject": self._inject,
+            "clear": self._clear,
+            "powerOff": self._power_off,
+            "powerOn": self._power_on,
+        }
+        nodes = {
+            "": f"{here}/nodes/{{node}}",
+            "InZone": f"{here}/locations/{{zone}}/nodes/{{node}}",
+        }
         return (
-            Route("localcloud.status", "GET", f"{here}/status", self.status),
-            Route("localcloud.faults.get", "GET", f"{here}/faults", self.show_faults),
-            Route("localcloud.faults.set", "POST", f"{here}/faults", self.set_faults),
-            Route("localcloud.faults.add", "POST", f"{here}/faults:add", self.add_faults),
-            Route("localcloud.faults.clear", "POST", f"{here}/faults:clear", self.clear_faults),
-            Route("localcloud.preempt", "POST", f"{here}/{one}:preempt", preempt),
-            Route("localcloud.preemptInZone", "POST", f"{here}/{in_zone}:preempt", preempt),
-            Route("localcloud.setHealth", "POST", f"{here}/{one}:setHealth", health),
-            Route("localcloud.setHealthInZone", "POST", f"{here}/{in_zone}:setHealth", health),
+            Route("localcloud.status", "GET", f"{here}/status", self._status),
+            Route("localcloud.faults.get", "GET", f"{here}/faults", self._show_faults),
+            Route("localcloud.faults.set", "POST", f"{here}/faults", self._set_faults),
+            Route("localcloud.faults.add", "POST", f"{here}/faults:add", self._add_faults),
+            Route("localcloud.faults.clear", "POST", f"{here}/faults:clear", self._clear_faults),
+            Route("localcloud.workerFaults", "GET", f"{here}/workerFaults", self._worker_faults),
+            *(
+                Route(f"localcloud.{verb}{suffix}", "POST", f"{node}:{verb}", handler)
+                for verb, handler in of_node.items()
+                for suffix, node in nodes.items()
+            ),
         )
 
-    def status(self, call: Call) -> Mapping[str, Any]:
+    def _status(self, call: Call) -> Mapping[str, Any]:
         """Return the state of the cloud.
 
         It consists of the nodes with their machines, the queued resources, the running operations,
@@ -113,36 +102,34 @@ class Admin:
             ],
         }
 
-    def show_faults(self, call: Call) -> Mapping[str, Any]:
-        """Return the active faults."""
+    def _show_faults(self, call: Call) -> Mapping[str, Any]:
         return self._faults.show()
 
-    def set_faults(self, call: Call) -> Mapping[str, Any]:
+    def _set_faults(self, call: Call, *, add: bool = False) -> Mapping[str, Any]:
         """Replace the active faults of the given kinds; return all active faults.
 
         The request body is the argument of ``Faults.change``.
         """
-        self._faults.change(call.json())
-        self._changed()
+        self._faults.change(call.json(), add=add)
+        self._wake()
         return self._faults.show()
 
-    def add_faults(self, call: Call) -> Mapping[str, Any]:
-        """Add faults to the active faults; return all active faults.
+    def _add_faults(self, call: Call) -> Mapping[str, Any]:
+        return self._set_faults(call, add=True)
 
-        The request body is the argument of ``Faults.change``.
-        """
-        self._faults.change(call.json(), add=True)
-        self._changed()
-        return self._faults.show()
-
-    def clear_faults(self, call: Call) -> Mapping[str, Any]:
+    def _clear_faults(self, call: Call) -> Mapping[str, Any]:
         """End all faults of API calls and of workers; return the empty lists of active faults."""
         self._faults.clear()
-        self._clear_worker_faults()
-        self._changed()
+        for node in self._nodes.everything():
+            for worker in node.workers:
+                for fault in self._machines.faults(worker.machine):
+                    # Ignore the error of a machine that is now off: it has no faults any more.
+                    with suppress(MachineError):
+                        self._machines.clear(worker.machine, fault)
+        self._wake()
         return self._faults.show()
 
-    def preempt(self, call: Call) -> Mapping[str, Any]:
+    def _preempt(self, call: Call) -> Mapping[str, Any]:
         """Preempt a node and return it.
 
         If the request body is ``{warningSeconds}``, only announce that the node will be preempted
@@ -159,7 +146,7 @@ class Admin:
                 if node.state != "READY":
                     raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
                 self._nodes.announce_preemption(node.uid, time.time() + warning)
-            self._changed()
+            self._wake()
             return write(node, self._project.parent)
         try:
             self._lifecycle.preempt(node)
@@ -168,7 +155,7 @@ class Admin:
         now = self._nodes.find(node.uid)
         return write(now, self._project.parent) if now else {}
 
-    def set_health(self, call: Call) -> Mapping[str, Any]:
+    def _set_health(self, call: Call) -> Mapping[str, Any]:
         """Set a READY node's health and return the node.
 
         The request body is ``{health, healthDescription, symptoms[]{symptomType, workerId,
@@ -183,24 +170,80 @@ class Admin:
             self._nodes.set_condition(node.uid, condition)
             return write(self._nodes.by_uid(node.uid), self._project.parent)
 
+    def _worker_faults(self, call: Call) -> Mapping[str, Any]:
+        """Return the workers with faults: ``{workers[]{worker, zone, faults[]}}``."""
+        found = []
+        for node in self._nodes.everything():
+            for worker in node.workers:
+                if faults := list(self._machines.faults(worker.machine)):
+                    name = f"{node.node_id}-w{worker.index}"
+                    found.append({"worker": name, "zone": node.zone, "faults": faults})
+        return {"workers": found}
+
+    def _inject(self, call: Call) -> Mapping[str, Any]:
+        """Inject a fault into workers; the request body is ``{workerIds[], fault}``.
+
+        No ids select all workers of the node.
+        """
+        body = call.json()
+        fault = _fault(body.get("fault"))
+        return self._each(call, lambda _, worker: self._machines.inject(worker.machine, fault))
+
+    def _clear(self, call: Call) -> Mapping[str, Any]:
+        """Clear a fault of workers; the request body is ``{workerIds[], fault}``.
+
+        No ids select all workers of the node; without ``fault``, all faults are cleared.
+        """
+        name = call.json().get("fault")
+        faults = MACHINE_FAULTS if name is None else (_fault(name),)
+
+        def clear(_: Node, worker: Worker) -> None:
+            for fault in faults:
+                self._machines.clear(worker.machine, fault)
+
+        return self._each(call, clear)
+
+    def _power_off(self, call: Call) -> Mapping[str, Any]:
+        """Power off workers without a shutdown; the request body is ``{workerIds[]}``."""
+        return self._each(call, self._lifecycle.power_off)
+
+    def _power_on(self, call: Call) -> Mapping[str, Any]:
+        """Start booting powered-off workers; the request body is ``{workerIds[]}``."""
+        return self._each(call, self._lifecycle.boot)
+
+    def _each(self, call: Call, action: Callable[[Node, Worker], None]) -> Mapping[str, Any]:
+        """Call ``action(node, worker)`` for each requested worker; return the workers' names."""
+        node = self._one(call)
+        if node.wanted != RUN or not node.workers:
+            raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")
+        workers = chosen_workers(node, call.json().get("workerIds", []))
+        for worker in workers:
+            try:
+                action(node, worker)
+            except MachineError as error:
+                raise ApiError(400, str(error)) from error
+        return {"workers": [f"{node.node_id}-w{worker.index}" for worker in workers]}
+
     def _one(self, call: Call) -> Node:
-        return one_node(call, self._nodes, self._project)
+        """Return the node named in the call's path, which may omit the zone.
+
+        Raises a 404 if there is no such node, a 400 if the path omits the zone and several zones
+        have a node of this name.
+        """
+        node_id, zone = call.names["node"], call.names.get("zone")
+        found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
+        if not found:
+            raise not_found(self._project.name_of("nodes", zone or "-", node_id))
+        if len(found) > 1:
+            zones = ", ".join(node.zone for node in found)
+            raise failed_precondition(
+                f"{node_id} is in several zones ({zones}). Use --zone, "
+                f"or /_localcloud/locations/ZONE/nodes/{node_id}"
+            )
+        return found[0]
 
 
-def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
-    """Return the node named in the call's path, which may omit the zone.
-
-    Raises a 404 if there is no such node, a 400 if the path omits the zone and several zones have
-    a node of this name.
-    """
-    node_id, zone = call.names["node"], call.names.get("zone")
-    found = [node for node in nodes.named(node_id) if zone in (None, node.zone)]
-    if not found:
-        raise not_found(f"{project.parent}/locations/{zone or '-'}/nodes/{node_id}")
-    if len(found) > 1:
-        zones = ", ".join(node.zone for node in found)
-        raise failed_precondition(
-            f"{node_id} is in several zones ({zones}). Use --zone, "
-            f"or /_localcloud/locations/ZONE/nodes/{node_id}"
-        )
-    return found[0]
+def _fault(name: Any) -> MachineFault:
+    if name not in MACHINE_FAULTS:
+        raise invalid("fault", f"fault is {name!r}, not one of {', '.join(MACHINE_FAULTS)}")
+    return name

@@ -24,40 +24,34 @@ class Places:
         zones, regions = f"{PROJECT}/zones", f"{PROJECT}/regions"
         types = f"{zones}/{{zone}}/diskTypes"
         return (
-            Route("compute.zones.list", "GET", zones, self.zones, SELECTION),
-            Route("compute.zones.get", "GET", f"{zones}/{{zone}}", self.zone),
-            Route("compute.regions.list", "GET", regions, self.regions, SELECTION),
-            Route("compute.regions.get", "GET", f"{regions}/{{region}}", self.region),
-            Route("compute.diskTypes.list", "GET", types, self.disk_types, SELECTION),
-            Route("compute.diskTypes.get", "GET", f"{types}/{{diskType}}", self.disk_type),
+            Route("compute.zones.list", "GET", zones, self._zones, SELECTION),
+            Route("compute.zones.get", "GET", f"{zones}/{{zone}}", self._zone),
+            Route("compute.regions.list", "GET", regions, self._regions, SELECTION),
+            Route("compute.regions.get", "GET", f"{regions}/{{region}}", self._region),
+            Route("compute.diskTypes.list", "GET", types, self._disk_types, SELECTION),
+            Route("compute.diskTypes.get", "GET", f"{types}/{{diskType}}", self._disk_type),
         )
 
-    def zones(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the list of zones."""
+    def _zones(self, call: Call) -> Mapping[str, Any]:
         items = [self._write_zone(zone) for zone in sorted(self._frame.project.zones)]
         return self._frame.page("zoneList", "zones", items, call, ("status", "region"))
 
-    def zone(self, call: Call) -> Mapping[str, Any]:
-        """Return the zone named in the call's path."""
+    def _zone(self, call: Call) -> Mapping[str, Any]:
         return self._write_zone(self._frame.project.one(call.names))
 
-    def regions(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the list of regions."""
+    def _regions(self, call: Call) -> Mapping[str, Any]:
         items = [self._write_region(region) for region in self._frame.regions()]
         return self._frame.page("regionList", "regions", items, call, ("status",))
 
-    def region(self, call: Call) -> Mapping[str, Any]:
-        """Return the region named in the call's path."""
+    def _region(self, call: Call) -> Mapping[str, Any]:
         return self._write_region(self._frame.region(call).rpartition("/")[2])
 
-    def disk_types(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of a zone's disk types."""
+    def _disk_types(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.zone(call)
         items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
         return self._frame.page("diskTypeList", f"{scope}/diskTypes", items, call)
 
-    def disk_type(self, call: Call) -> Mapping[str, Any]:
-        """Return the disk type named in the call's path."""
+    def _disk_type(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.zone(call), call.names["diskType"]
         if name not in DISK_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/diskTypes/{name}")
@@ -127,35 +121,25 @@ class MachineTypes:
         name, every = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
         everywhere = f"{AGGREGATED}/machineTypes"
         return (
-            Route(f"{name}.list", "GET", every, self.list, SELECTION),
-            Route(f"{name}.get", "GET", f"{every}/{{machineType}}", self.get),
-            Route(f"{name}.aggregatedList", "GET", everywhere, self.list_everywhere, EVERYWHERE),
+            Route(f"{name}.list", "GET", every, self._list, SELECTION),
+            Route(f"{name}.get", "GET", f"{every}/{{machineType}}", self._get),
+            Route(f"{name}.aggregatedList", "GET", everywhere, self._list_everywhere, EVERYWHERE),
         )
 
-    def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of a zone's machine types."""
+    def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.zone(call)
         items = [self._write(it, scope) for it in MACHINE_TYPES.values()]
         return self._frame.page(
             "machineTypeList", f"{scope}/machineTypes", items, call, _TYPE_FIELDS
         )
 
-    def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all zones' machine types, grouped by zone, and the unreachable zones."""
-        scope = self._frame.project.many({"zone": "-"})
-        reached = [f"zones/{zone}" for zone in scope.zones]
-        return self._frame.aggregated(
-            "machineTypeAggregatedList",
-            "machineTypes",
-            [self._write(it, zone) for zone in reached for it in MACHINE_TYPES.values()],
-            call,
-            _TYPE_FIELDS,
-            scopes=reached,
-            unreachable=[f"zones/{zone}" for zone in scope.unreachable],
-        )
+    def _list_everywhere(self, call: Call) -> Mapping[str, Any]:
+        reached, unreachable = self._frame.reached()
+        items = [self._write(it, zone) for zone in reached for it in MACHINE_TYPES.values()]
+        kind = "machineType"
+        return self._frame.aggregated(kind, items, call, _TYPE_FIELDS, reached, unreachable)
 
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the machine type named in the call's path."""
+    def _get(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.zone(call), call.names["machineType"]
         if name not in MACHINE_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")

@@ -9,20 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.compute_errors import ComputeError, bad_value, in_use, missing, required
+from localcloud.api.compute_errors import ComputeError, bad_value, in_use, required
 from localcloud.api.compute_firewalls import check_name
 from localcloud.api.compute_frame import (
     AGGREGATED,
     EVERYWHERE,
     PROJECT,
     SELECTION,
+    Collection,
     Frame,
     fingerprint,
 )
-from localcloud.api.compute_table import Resource, ResourceTable
-from localcloud.api.data_disks import COLLECTION, DataDisks
+from localcloud.api.compute_operation_table import ComputeOperation
+from localcloud.api.compute_table import Resource
 from localcloud.api.message import Labels, Message, read
-from localcloud.api.node_table import Node
+from localcloud.api.node_resources import DISKS, NodeResources
 from localcloud.api.routing import Call, Route, camel_case
 from localcloud.machines.interface import Machines
 
@@ -109,20 +110,6 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
     }
 
 
-@dataclass(frozen=True)
-class LabelsRequest:
-    """Request to replace a disk's labels; ``fingerprint`` is that of the labels to replace."""
-
-    labels: Mapping[str, str]
-    fingerprint: str
-
-
-def requested_labels(value: Mapping[str, Any]) -> LabelsRequest:
-    """Parse a request to replace a disk's labels; raise a 400 if it is invalid."""
-    fields = read(value, _LABELS, "resource")
-    return LabelsRequest(fields.get("labels", {}), fields.get("labelFingerprint", ""))
-
-
 def requested_size(value: Mapping[str, Any]) -> int:
     """Return the new size in GB from a resize request; raise a 400 if it is invalid."""
     body = _canonical(value)
@@ -165,175 +152,112 @@ def _check_access_mode(mode: str, kind: str) -> None:
         raise bad_value("accessMode", mode, why)
 
 
-FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
-
-
-class Disks:
+class Disks(Collection):
     """Handlers of the methods for disks."""
 
-    def __init__(self, frame: Frame, endpoint: str, machines: Machines) -> None:
-        self._frame = frame
+    kind = "disk"
+    fields = ("type", "sizeGb", "status", "zone", "description", "labels")
+
+    def __init__(self, frame: Frame, machines: Machines) -> None:
+        super().__init__(frame)
         self._machines = machines
-        self._table = ResourceTable(frame.database)
-        self._attached = DataDisks(frame.database)
-        self._endpoint = endpoint
+        self._nodes = NodeResources(frame.database, frame.project.parent)
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        every, ids = f"{PROJECT}/zones/{{zone}}/disks", ("requestId",)
-        one, everywhere = f"{every}/{{disk}}", f"{AGGREGATED}/disks"
+        name, changing = "compute.disks", self._frame.changing
+        every, everywhere = f"{PROJECT}/zones/{{zone}}/disks", f"{AGGREGATED}/disks"
+        one = f"{every}/{{disk}}"
+        mask = ("paths", "updateMask")
         return (
-            Route("compute.disks.list", "GET", every, self.list, SELECTION),
-            Route(
-                "compute.disks.aggregatedList", "GET", everywhere, self.list_everywhere, EVERYWHERE
-            ),
-            Route("compute.disks.insert", "POST", every, self.insert, (*ids, "sourceImage")),
-            Route("compute.disks.get", "GET", one, self.get),
-            Route("compute.disks.delete", "DELETE", one, self.delete, ids),
-            Route("compute.disks.resize", "POST", f"{one}/resize", self.resize, ids),
-            Route("compute.disks.update", "PATCH", one, self.update, (*ids, "paths", "updateMask")),
-            Route("compute.disks.setLabels", "POST", f"{one}/setLabels", self.set_labels, ids),
+            Route(f"{name}.list", "GET", every, self._list, SELECTION),
+            Route(f"{name}.aggregatedList", "GET", everywhere, self._list_everywhere, EVERYWHERE),
+            Route(f"{name}.get", "GET", one, self._get),
+            changing(f"{name}.insert", "POST", every, self._insert, ("sourceImage",)),
+            changing(f"{name}.delete", "DELETE", one, self._delete),
+            changing(f"{name}.resize", "POST", f"{one}/resize", self._resize),
+            changing(f"{name}.update", "PATCH", one, self._update, mask),
+            changing(f"{name}.setLabels", "POST", f"{one}/setLabels", self._set_labels),
         )
 
-    def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of a zone's disks."""
-        scope = self._frame.zone(call)
-        items = [self._write(it) for it in self._table.all(COLLECTION, scope)]
-        return self._frame.page("diskList", f"{scope}/disks", items, call, FIELDS)
+    def _list_everywhere(self, call: Call) -> Mapping[str, Any]:
+        reached, unreachable = self._frame.reached()
+        items = [self._write(it) for it in self._table.all(DISKS) if it.scope in reached]
+        return self._frame.aggregated("disk", items, call, self.fields, reached, unreachable)
 
-    def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all zones' disks, grouped by zone, and the unreachable zones."""
-        scope = self._frame.project.many({"zone": "-"})
-        reached = [f"zones/{zone}" for zone in scope.zones]
-        found = [it for it in self._table.all(COLLECTION) if it.scope in reached]
-        return self._frame.aggregated(
-            "diskAggregatedList",
-            "disks",
-            [self._write(it) for it in found],
-            call,
-            FIELDS,
-            scopes=reached,
-            unreachable=[f"zones/{zone}" for zone in scope.unreachable],
-        )
-
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the disk named in the call's path."""
-        return self._write(self._find(call))
-
-    def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a disk and return the operation; the disk is CREATING until the operation ends."""
+    def _insert(self, call: Call) -> ComputeOperation:
+        """Create a disk, which is CREATING until the operation ends."""
         scope = self._frame.zone(call)
         body = requested_disk(call.json(), self._frame.project.parent, scope)
-        target = f"{scope}/disks/{body['name']}"
-        with self._frame.database.transaction():
-            if found := self._frame.earlier("disks.insert", call, target):
-                return self._frame.write(found)
-            ready_at = self._frame.operations.next_end()
-            made = self._table.add(COLLECTION, scope, body["name"], body, ready_at)
-            return self._begin("insert", call, made)
+        ready_at = self._frame.operations.next_end()
+        made = self._table.add(DISKS, scope, body["name"], body, ready_at)
+        return self._begin(call, "insert", made)
 
-    def resize(self, call: Call) -> Mapping[str, Any]:
-        """Enlarge a disk and return the operation; raise a 400 if the size is not larger."""
-        size = requested_size(call.json())
-        with self._frame.database.transaction():
-            disk = self._find(call)
-            if found := self._frame.earlier("disks.resize", call, disk.path):
-                return self._frame.write(found)
-            if size <= int(disk.body["sizeGb"]):
-                why = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
-                raise bad_value("sizeGb", size, why)
-            self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
-            return self._begin("resize", call, disk)
+    def _resize(self, call: Call) -> ComputeOperation:
+        """Enlarge a disk; raise a 400 if the size is not larger."""
+        size, disk = requested_size(call.json()), self._find(call)
+        if size <= int(disk.body["sizeGb"]):
+            why = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
+            raise bad_value("sizeGb", size, why)
+        self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
+        return self._begin(call, "resize", disk)
 
-    def update(self, call: Call) -> Mapping[str, Any]:
-        """Change the access mode of a disk and return the operation.
+    def _update(self, call: Call) -> ComputeOperation:
+        """Change the access mode of a disk.
 
         Raises a 400 if the disk is attached to a TPU, or if it is a Hyperdisk ML that is shared
         already, because that can't be undone.
         """
-        mode = requested_access_mode(
-            call.json(), call.query.get("updateMask") or call.query.get("paths", "")
-        )
-        with self._frame.database.transaction():
-            disk = self._find(call)
-            if found := self._frame.earlier("disks.update", call, disk.path):
-                return self._frame.write(found)
-            _check_access_mode(mode, disk.body["type"].rpartition("/")[2])
-            name = f"{self._frame.project.parent}/{disk.path}"
-            if users := self._attached.users(name):
-                raise in_use(name, ", ".join(self._name(node) for node in users))
-            if disk.body.get("accessMode") == SHARED != mode:
-                why = f"A disk that is {SHARED} can't become writable again."
-                raise bad_value("accessMode", mode, why)
-            self._table.change(disk.uid, {**disk.body, "accessMode": mode})
-            return self._begin("update", call, disk)
+        paths = call.query.get("updateMask") or call.query.get("paths", "")
+        mode, disk = requested_access_mode(call.json(), paths), self._find(call)
+        _check_access_mode(mode, disk.body["type"].rpartition("/")[2])
+        self._check_unused(disk)
+        if disk.body.get("accessMode") == SHARED != mode:
+            why = f"A disk that is {SHARED} can't become writable again."
+            raise bad_value("accessMode", mode, why)
+        self._table.change(disk.uid, {**disk.body, "accessMode": mode})
+        return self._begin(call, "update", disk)
 
-    def set_labels(self, call: Call) -> Mapping[str, Any]:
-        """Replace a disk's labels and return the operation.
+    def _set_labels(self, call: Call) -> ComputeOperation:
+        """Replace a disk's labels; raise a 412 if the fingerprint is not that of its labels."""
+        wanted, disk = read(call.json(), _LABELS, "resource"), self._find(call)
+        if wanted.get("labelFingerprint") != fingerprint(disk.body.get("labels", {})):
+            message = "Labels fingerprint either invalid or resource labels have changed"
+            raise ComputeError(412, "conditionNotMet", message)
+        body = {key: value for key, value in disk.body.items() if key != "labels"}
+        if labels := wanted.get("labels"):
+            body["labels"] = labels
+        self._table.change(disk.uid, body)
+        return self._begin(call, "setLabels", disk)
 
-        Raises a 412 if the fingerprint in the request is not that of the current labels.
-        """
-        wanted = requested_labels(call.json())
-        with self._frame.database.transaction():
-            disk = self._find(call)
-            if found := self._frame.earlier("disks.setLabels", call, disk.path):
-                return self._frame.write(found)
-            labels = disk.body.get("labels", {})
-            if wanted.fingerprint != fingerprint(labels):
-                raise ComputeError(
-                    412,
-                    "conditionNotMet",
-                    "Labels fingerprint either invalid or resource labels have changed",
-                )
-            rest = {key: value for key, value in disk.body.items() if key != "labels"}
-            self._table.change(
-                disk.uid, {**rest, **({"labels": wanted.labels} if wanted.labels else {})}
-            )
-            return self._begin("setLabels", call, disk)
+    def _delete(self, call: Call) -> ComputeOperation:
+        """Delete a disk; raise a 400 if the disk is attached to a TPU."""
+        disk = self._find(call)
+        self._check_unused(disk)
+        self._table.remove(disk.uid)
+        operation = self._begin(call, "delete", disk)
+        # Delete the content in the same transaction, so that a new disk of the same name cannot
+        # get it; but after _begin, which raises if a fault makes the operation fail.
+        self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
+        return operation
 
-    def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a disk and return the operation; raise a 400 if the disk is attached to a TPU."""
-        with self._frame.database.transaction():
-            target = f"{self._frame.zone(call)}/disks/{call.names['disk']}"
-            if found := self._frame.earlier("disks.delete", call, target):
-                return self._frame.write(found)
-            disk = self._find(call)
-            name = f"{self._frame.project.parent}/{disk.path}"
-            if users := self._attached.users(name):
-                raise in_use(name, ", ".join(self._name(node) for node in users))
-            self._table.remove(disk.uid)
-            operation = self._begin("delete", call, disk)
-            # Delete the content in the same transaction, so that a new disk of the same name cannot
-            # get it; but after _begin, which raises if a fault makes the operation fail.
-            self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
-            return operation
+    def _check_unused(self, disk: Resource) -> None:
+        if users := self._users(disk):
+            raise in_use(self._full(disk.path), ", ".join(users))
 
-    def _begin(self, verb: str, call: Call, disk: Resource) -> Mapping[str, Any]:
-        method = f"disks.{verb}"
-        return self._frame.begin(method, call, disk.scope, verb, disk.path, disk.uid)
-
-    def _find(self, call: Call) -> Resource:
-        scope, name = self._frame.zone(call), call.names["disk"]
-        disk = self._table.get(COLLECTION, scope, name)
-        if disk is None:
-            raise missing(f"{self._frame.project.parent}/{scope}/disks/{name}")
-        return disk
-
-    def _name(self, node: Node) -> str:
-        return f"{self._frame.project.parent}/locations/{node.zone}/nodes/{node.node_id}"
+    def _users(self, disk: Resource) -> list[str]:
+        """Return the full names of the nodes to which a disk is attached."""
+        name_of = self._frame.project.name_of
+        nodes = self._nodes.with_disk(self._full(disk.path))
+        return [name_of("nodes", node.zone, node.node_id) for node in nodes]
 
     def _write(self, disk: Resource) -> dict[str, Any]:
-        users = self._attached.users(f"{self._frame.project.parent}/{disk.path}")
-        links = [f"{self._endpoint}/v2/{self._name(node)}" for node in users]
+        links = [f"{self._frame.endpoint}/v2/{name}" for name in self._users(disk)]
         return {
-            "kind": "compute#disk",
-            "id": str(disk.uid),
-            "creationTimestamp": disk.create_time,
-            **disk.body,
+            **super()._write(disk),
             "labelFingerprint": fingerprint(disk.body.get("labels", {})),
             "type": self._frame.absolute(disk.body["type"]),
             "zone": self._frame.link(disk.scope),
             "status": "READY" if disk.ready else "CREATING",
             **({"users": links} if links else {}),
-            "selfLink": self._frame.link(disk.path),
         }

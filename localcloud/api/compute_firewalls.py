@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from localcloud.api.compute_errors import ComputeError, bad_value, missing, required
-from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
-from localcloud.api.compute_table import Resource, ResourceTable
+from localcloud.api.compute_errors import ComputeError, bad_value, required
+from localcloud.api.compute_frame import PROJECT, SELECTION, Collection
+from localcloud.api.compute_operation_table import ComputeOperation
+from localcloud.api.compute_table import Resource
 from localcloud.api.message import Choice, Message, Repeated, read
 from localcloud.api.routing import Call, Route, camel_case
 
@@ -136,80 +137,51 @@ def _protocol(entry: Mapping[str, Any], field: str, index: int) -> dict[str, Any
     return {"IPProtocol": protocol, **({"ports": list(ports)} if ports else {})}
 
 
-COLLECTION = "firewalls"
-FIELDS = ("network", "direction", "priority", "disabled", "description", "sourceRanges")
-
-
-class Firewalls:
+class Firewalls(Collection):
     """Handlers of the methods for firewall rules."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-        self._table = ResourceTable(frame.database)
+    kind = "firewall"
+    fields = ("network", "direction", "priority", "disabled", "description", "sourceRanges")
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        every = f"{PROJECT}/global/firewalls"
-        one, ids = f"{every}/{{firewall}}", ("requestId",)
+        every, changing = f"{PROJECT}/global/firewalls", self._frame.changing
+        one = f"{every}/{{firewall}}"
         return (
-            Route("compute.firewalls.list", "GET", every, self.list, SELECTION),
-            Route("compute.firewalls.insert", "POST", every, self.insert, ids),
-            Route("compute.firewalls.get", "GET", one, self.get),
-            Route("compute.firewalls.patch", "PATCH", one, self.patch, ids),
-            Route("compute.firewalls.update", "PUT", one, self.update, ids),
-            Route("compute.firewalls.delete", "DELETE", one, self.delete, ids),
+            Route("compute.firewalls.list", "GET", every, self._list, SELECTION),
+            Route("compute.firewalls.get", "GET", one, self._get),
+            changing("compute.firewalls.insert", "POST", every, self._insert),
+            changing("compute.firewalls.patch", "PATCH", one, self._patch),
+            changing("compute.firewalls.update", "PUT", one, self._update),
+            changing("compute.firewalls.delete", "DELETE", one, self._delete),
         )
 
-    def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the list of firewall rules."""
-        items = [self._write(it) for it in self._table.all(COLLECTION)]
-        return self._frame.page("firewallList", "global/firewalls", items, call, FIELDS)
-
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the firewall rule named in the call's path."""
-        return self._write(self._find(call))
-
-    def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a firewall rule and return the operation."""
+    def _insert(self, call: Call) -> ComputeOperation:
         rule = self._whole(read_rule(call.json()))
-        target = f"global/firewalls/{rule['name']}"
-        with self._frame.database.transaction():
-            if found := self._frame.earlier("firewalls.insert", call, target):
-                return self._frame.write(found)
-            made = self._table.add(COLLECTION, "global", rule["name"], rule)
-            return self._begin("insert", call, made)
+        made = self._table.add("firewalls", "global", rule["name"], rule)
+        return self._begin(call, "insert", made)
 
-    def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the given fields of a rule and return the operation; null removes a field."""
-        return self._change("patch", call, keep=True)
+    def _patch(self, call: Call) -> ComputeOperation:
+        """Change the given fields of a rule; null removes a field."""
+        return self._change(call, "patch", keep=True)
 
-    def update(self, call: Call) -> Mapping[str, Any]:
-        """Replace a firewall rule and return the operation."""
-        return self._change("update", call, keep=False)
+    def _update(self, call: Call) -> ComputeOperation:
+        return self._change(call, "update", keep=False)
 
-    def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a firewall rule and return the operation."""
-        with self._frame.database.transaction():
-            target = f"global/firewalls/{call.names['firewall']}"
-            if found := self._frame.earlier("firewalls.delete", call, target):
-                return self._frame.write(found)
-            rule = self._find(call)
-            self._table.remove(rule.uid)
-            return self._begin("delete", call, rule)
+    def _delete(self, call: Call) -> ComputeOperation:
+        rule = self._find(call)
+        self._table.remove(rule.uid)
+        return self._begin(call, "delete", rule)
 
-    def _change(self, verb: str, call: Call, *, keep: bool) -> Mapping[str, Any]:
-        new = read_rule(call.json())
-        with self._frame.database.transaction():
-            rule = self._find(call)
-            if found := self._frame.earlier(f"firewalls.{verb}", call, rule.path):
-                return self._frame.write(found)
-            fixed = {key: rule.body[key] for key in ("name", "network")}
-            whole = self._whole({**(rule.body if keep else fixed), **new})
-            for key, value in fixed.items():
-                if whole[key] != value:
-                    raise bad_value(key, whole[key], f"It is {value} and cannot be changed")
-            self._table.change(rule.uid, whole)
-            return self._begin(verb, call, rule)
+    def _change(self, call: Call, verb: str, *, keep: bool) -> ComputeOperation:
+        new, rule = read_rule(call.json()), self._find(call)
+        fixed = {key: rule.body[key] for key in ("name", "network")}
+        whole = self._whole({**(rule.body if keep else fixed), **new})
+        for key, value in fixed.items():
+            if whole[key] != value:
+                raise bad_value(key, whole[key], f"It is {value} and cannot be changed")
+        self._table.change(rule.uid, whole)
+        return self._begin(call, verb, rule)
 
     def _whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
         network = self._frame.name_of(body.get("network") or "global/networks/default")
@@ -219,23 +191,5 @@ class Firewalls:
             raise bad_value("network", network, why)
         return rule
 
-    def _begin(self, verb: str, call: Call, rule: Resource) -> Mapping[str, Any]:
-        method = f"firewalls.{verb}"
-        return self._frame.begin(method, call, "global", verb, rule.path, rule.uid)
-
-    def _find(self, call: Call) -> Resource:
-        name = call.names["firewall"]
-        rule = self._table.get(COLLECTION, "global", name)
-        if rule is None:
-            raise missing(f"{self._frame.project.parent}/global/firewalls/{name}")
-        return rule
-
     def _write(self, rule: Resource) -> dict[str, Any]:
-        return {
-            "kind": "compute#firewall",
-            "id": str(rule.uid),
-            "creationTimestamp": rule.create_time,
-            **rule.body,
-            "network": self._frame.absolute(rule.body["network"]),
-            "selfLink": self._frame.link(rule.path),
-        }
+        return {**super()._write(rule), "network": self._frame.absolute(rule.body["network"])}

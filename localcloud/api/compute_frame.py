@@ -1,19 +1,23 @@
-"""Helpers of all Compute API methods: resource names, lists, operations, request ids."""
+"""What all Compute API methods share: resource names, lists, operations, request ids."""
 
 import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from localcloud.api.compute_errors import ComputeError
+from localcloud.api.clock import timestamp
+from localcloud.api.compute_errors import ComputeError, missing
 from localcloud.api.compute_operation_table import ComputeOperation, ComputeOperationTable
+from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.database import Database
+from localcloud.api.faults import Faults
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
-from localcloud.api.routing import Call, Handler
+from localcloud.api.routing import Call, Route
 from localcloud.api.selection import ordered, parse_compute_filter
 
 PATH = "/compute/v1"
@@ -23,6 +27,7 @@ AGGREGATED = f"{PROJECT}/aggregated"
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 _LARGEST_PAGE = 500
+Change = Callable[[Call], ComputeOperation]
 
 
 class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
@@ -39,12 +44,15 @@ class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
 class Frame:
     """Helper of the Compute API methods: builds names, URLs, lists and operations of a project."""
 
-    def __init__(self, database: Database, project: Project, endpoint: str, user: str) -> None:
+    def __init__(
+        self, database: Database, project: Project, endpoint: str, user: str, faults: Faults
+    ) -> None:
         """``endpoint`` is the server's URL; ``user`` is the account shown in operations."""
         self.database = database
+        self._faults = faults
         self.project = project
         self.operations = ComputeOperationTable(database)
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._user = user
 
     def link(self, path: str) -> str:
@@ -53,7 +61,7 @@ class Frame:
 
     def absolute(self, name: str) -> str:
         """Return the URL of the resource with this full name (``projects/P/…``)."""
-        return f"{self._endpoint}{PATH}/{name}"
+        return f"{self.endpoint}{PATH}/{name}"
 
     def name_of(self, reference: str) -> str:
         """Return a resource's full name from its URL, full name or path in the project."""
@@ -63,6 +71,11 @@ class Frame:
     def zone(self, call: Call) -> str:
         """Return ``zones/Z`` for a call; raise a 404 if Z is unknown, a 503 if Z is unreachable."""
         return f"zones/{self.project.one(call.names)}"
+
+    def reached(self) -> tuple[list[str], list[str]]:
+        """Return all zones as ``zones/Z``: the reachable and the unreachable ones."""
+        scope = self.project.many({"zone": "-"})
+        return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
 
     def region(self, call: Call) -> str:
         """Return ``regions/R`` for a call; raise a 404 if R is unknown."""
@@ -93,7 +106,7 @@ class Frame:
         ``path`` is the list's path in the project, such as ``global/firewalls``. The query's
         ``filter`` and ``orderBy`` can use ``name``, ``id`` and the names in ``fields``.
         """
-        shown, token = self.selected(path, items, call, fields)
+        shown, token = self._selected(path, items, call, fields)
         return {
             "kind": f"compute#{kind}",
             "id": f"{self.project.parent}/{path}",
@@ -105,29 +118,27 @@ class Frame:
     def aggregated(
         self,
         kind: str,
-        collection: str,
         items: Sequence[Mapping[str, Any]],
         call: Call,
-        fields: Sequence[str] = (),
-        *,
+        fields: Sequence[str],
         scopes: Sequence[str],
         unreachable: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
 
-        ``kind``, ``items`` and ``fields`` are as for ``page``; ``collection`` is the resource's
-        plural, such as ``disks``. Scopes without items and ``unreachable`` scopes have a warning
-        instead of items.
+        ``kind`` is that of an item (``disk``); ``items`` and ``fields`` are as for ``page``. Scopes
+        without items and ``unreachable`` scopes have a warning instead of items.
         """
+        collection = f"{kind}s"
         path = f"aggregated/{collection}"
-        shown, token = self.selected(path, items, call, fields)
+        shown, token = self._selected(path, items, call, fields)
         by_scope: dict[str, list[Mapping[str, Any]]] = {}
         for item in shown:
             scope = "/".join(item["selfLink"].split("/")[-4:-2])
             by_scope.setdefault(scope, []).append(item)
         empty = set(scopes) - set(by_scope) if not token else set()
         return {
-            "kind": f"compute#{kind}",
+            "kind": f"compute#{kind}AggregatedList",
             "id": f"{self.project.parent}/{path}",
             "selfLink": self.link(path),
             "items": {
@@ -153,17 +164,14 @@ class Frame:
             "selfLink": self.link(whole),
         }
 
-    def selected(
+    def _selected(
         self,
         path: str,
         items: Sequence[Mapping[str, Any]],
         call: Call,
-        fields: Sequence[str] = (),
+        fields: Sequence[str],
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Return the requested page of ``items`` and the token of the next page ("" if none).
-
-        ``path`` and ``fields`` are as for ``page``.
-        """
+        """Return the requested page of ``items`` and the token of the next page ("" if none)."""
         known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
@@ -171,39 +179,55 @@ class Frame:
         found = ordered([item for item in items if test(item)], order, known)
         return page.cut(page.rest(found, _key), _key)
 
-    def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
-        """Return the operation that an earlier request with the same id started, or None.
+    def begin(self, call: Call, verb: str, target: str, uid: int) -> ComputeOperation:
+        """Store and return a new operation.
 
-        Raises a 400 if that request was for another ``method`` or ``target``.
+        ``verb`` is the operation's type (``insert``), ``target`` the path of the resource and
+        ``uid`` its uid. Call this last in a handler that is wrapped by ``changing``.
         """
-        return self.operations.earlier(method, call.query.get("requestId", ""), target)
-
-    def begin(
-        self, method: str, call: Call, scope: str, verb: str, target: str, uid: int
-    ) -> dict[str, Any]:
-        """Store a new operation and return it as JSON.
-
-        ``method`` is the API method (``disks.insert``), ``verb`` the operation's type (``insert``),
-        ``scope`` the operation's scope (``zones/Z``), ``target`` the path of the resource and
-        ``uid`` its uid. Call this last in the transaction
-        that makes the change: if a fault makes the operation fail, FailingOperation is raised and
-        rolls the change back.
-        """
+        scope = "/".join(target.split("/")[:-2]) or "global"
+        method = f"{target.split('/')[-2]}.{verb}" if target else verb.removeprefix("compute.")
         request_id = call.query.get("requestId", "")
         if call.ends_with:
             raise FailingOperation((scope, method, verb, target, uid, request_id, call.ends_with))
-        return self.write(self.operations.add(scope, method, verb, target, uid, request_id))
+        return self.operations.add(scope, method, verb, target, uid, request_id)
 
-    def kept(self, handler: Handler) -> Handler:
-        """Wrap a handler: on FailingOperation, store the failing operation and return its JSON."""
+    def changing(
+        self, name: str, verb: str, template: str, change: Change, query: tuple[str, ...] = ()
+    ) -> Route:
+        """Return the route of a method whose handler ``change`` starts an operation.
+
+        The handler runs in one transaction, and only once for requests with the same id. If an
+        injected fault makes the operation fail, the change is rolled back.
+        """
 
         def answer(call: Call) -> Mapping[str, Any]:
+            failure = self._faults.outcome(name, call.names.get("zone", ""))
             try:
-                return handler(call)
+                with self.database.transaction():
+                    operation = self._earlier(name.removeprefix("compute."), call)
+                    return self.write(operation or change(replace(call, ends_with=failure)))
             except FailingOperation as failing:
                 return self.write(self.operations.add(*failing.operation))
 
-        return answer
+        return Route(name, verb, template, answer, ("requestId", *query))
+
+    def _earlier(self, method: str, call: Call) -> ComputeOperation | None:
+        """Return the operation that an earlier request with the same id started, or None.
+
+        Raises a 400 if the id is not a UUID or was used for another method or resource.
+        """
+        request_id = call.query.get("requestId", "")
+        found = self.operations.earlier(request_id) if request_id else None
+        if found is None:
+            return None
+        own = [it for key, it in call.names.items() if key not in ("project", "zone")]
+        scope = f"zones/{call.names['zone']}" if "zone" in call.names else "global"
+        wanted = (method, scope, own[0] if own else call.json().get("name", ""))
+        if (found.method, found.scope, found.target.rpartition("/")[2]) != wanted:
+            used = f"{found.method} {found.target}"
+            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {used}")
+        return found
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
         """Return a stored operation as JSON of the Compute API."""
@@ -219,20 +243,69 @@ class Frame:
             "status": "DONE" if done else "RUNNING",
             "progress": 100 if done else 0,
             "user": self._user,
-            "insertTime": operation.insert_time,
-            "startTime": operation.insert_time,
+            "insertTime": timestamp(operation.begins),
+            "startTime": timestamp(operation.begins),
             "selfLink": self.link(f"{operation.scope}/operations/{operation.name}"),
         }
         if place:
             message[kind.removesuffix("s")] = self.link(operation.scope)
         if done:
-            message["endTime"] = operation.end_time
+            message["endTime"] = timestamp(operation.ends)
         if done and operation.error:
             error = json.loads(operation.error)
             message["error"] = {"errors": [error]}
             message["httpErrorStatusCode"] = 403 if "QUOTA" in error["code"] else 503
             message["httpErrorMessage"] = error["message"]
         return message
+
+
+class Collection:
+    """Base class of the handlers of stored resources of one kind."""
+
+    #: The resources' kind in JSON and in paths (``disk``), and the fields that lists can select by.
+    kind: str
+    fields: tuple[str, ...]
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._table = ResourceTable(frame.database)
+
+    def _scope(self, call: Call) -> str:
+        return self._frame.zone(call) if "zone" in call.names else "global"
+
+    def _find(self, call: Call) -> Resource:
+        """Return the resource in the call's path; raise a 404 if it does not exist."""
+        scope, name, collection = self._scope(call), call.names[self.kind], f"{self.kind}s"
+        found = self._table.get(collection, scope, name)
+        if found is None:
+            raise missing(self._full(f"{scope}/{collection}/{name}"))
+        return found
+
+    def _full(self, path: str) -> str:
+        """Return the full name of the resource with this path in the project."""
+        return f"{self._frame.project.parent}/{path}"
+
+    def _begin(self, call: Call, verb: str, resource: Resource) -> ComputeOperation:
+        return self._frame.begin(call, verb, resource.path, resource.uid)
+
+    def _get(self, call: Call) -> Mapping[str, Any]:
+        return self._write(self._find(call))
+
+    def _list(self, call: Call) -> Mapping[str, Any]:
+        scope, collection = self._scope(call), f"{self.kind}s"
+        items = [self._write(it) for it in self._table.all(collection, scope)]
+        path = f"{scope}/{collection}"
+        return self._frame.page(f"{self.kind}List", path, items, call, self.fields)
+
+    def _write(self, resource: Resource) -> dict[str, Any]:
+        """Return a resource as JSON of the Compute API."""
+        return {
+            "kind": f"compute#{self.kind}",
+            "id": str(resource.uid),
+            "creationTimestamp": resource.create_time,
+            **resource.body,
+            "selfLink": self._frame.link(resource.path),
+        }
 
 
 def fingerprint(value: Any) -> str:

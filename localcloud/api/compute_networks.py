@@ -9,10 +9,18 @@ from typing import Any
 
 from localcloud.api.compute_errors import bad_value, in_use, missing
 from localcloud.api.compute_firewalls import check_name, complete_rule
-from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
-from localcloud.api.compute_table import Resource, ResourceTable
+from localcloud.api.compute_frame import (
+    AGGREGATED,
+    EVERYWHERE,
+    PROJECT,
+    SELECTION,
+    Collection,
+    Frame,
+)
+from localcloud.api.compute_operation_table import ComputeOperation
+from localcloud.api.compute_table import Resource
 from localcloud.api.message import Message, read
-from localcloud.api.node_networks import COLLECTION, NodeNetworks
+from localcloud.api.node_resources import NETWORKS, NodeResources
 from localcloud.api.routing import Call, Route, camel_case
 
 _NETWORK = Message(
@@ -29,7 +37,7 @@ _SUBNETWORK_FIELDS = ("network", "ipCidrRange", "region")
 _SMALLEST_MTU, _LARGEST_MTU = 1300, 8896
 
 
-class Networks:
+class Networks(Collection):
     """Handlers of the methods for networks and subnetworks.
 
     An auto-mode network has one subnetwork per region. A new cloud has the network ``default`` with
@@ -37,56 +45,34 @@ class Networks:
     (https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc).
     """
 
+    kind = "network"
+    fields = ("description", "autoCreateSubnetworks")
+
     def __init__(self, frame: Frame, addresses: Callable[[], Sequence[IPv4Address]]) -> None:
-        self._frame = frame
-        self._table = ResourceTable(frame.database)
-        self._users = NodeNetworks(frame.database)
+        super().__init__(frame)
+        self._users = NodeResources(frame.database, frame.project.parent)
         self._addresses = addresses
         with frame.database.transaction():
-            if not self._table.all(COLLECTION):
+            if not self._table.all(NETWORKS):
                 self._make_default()
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        every, ids = f"{PROJECT}/global/networks", ("requestId",)
-        subnets = f"{PROJECT}/regions/{{region}}/subnetworks"
-        one = f"{every}/{{network}}"
+        every, subnets = f"{PROJECT}/global/networks", f"{PROJECT}/regions/{{region}}/subnetworks"
+        one, subnet = f"{every}/{{network}}", f"{subnets}/{{subnetwork}}"
+        views, changing, name = ("views",), self._frame.changing, "compute.subnetworks"
+        everywhere, all_of_them = f"{AGGREGATED}/subnetworks", self._subnetworks_everywhere
         return (
-            Route("compute.networks.list", "GET", every, self.list, SELECTION),
-            Route("compute.networks.insert", "POST", every, self.insert, ids),
-            Route("compute.networks.get", "GET", one, self.get),
-            Route("compute.networks.delete", "DELETE", one, self.delete, ids),
-            Route(
-                "compute.subnetworks.list", "GET", subnets, self.subnetworks, (*SELECTION, "views")
-            ),
-            Route(
-                "compute.subnetworks.aggregatedList",
-                "GET",
-                f"{AGGREGATED}/subnetworks",
-                self.subnetworks_everywhere,
-                (*EVERYWHERE, "views"),
-            ),
-            Route(
-                "compute.subnetworks.get",
-                "GET",
-                f"{subnets}/{{subnetwork}}",
-                self.subnetwork,
-                ("views",),
-            ),
+            Route("compute.networks.list", "GET", every, self._list, SELECTION),
+            Route("compute.networks.get", "GET", one, self._get),
+            changing("compute.networks.insert", "POST", every, self._insert),
+            changing("compute.networks.delete", "DELETE", one, self._delete),
+            Route(f"{name}.list", "GET", subnets, self._subnetworks, SELECTION + views),
+            Route(f"{name}.aggregatedList", "GET", everywhere, all_of_them, EVERYWHERE + views),
+            Route(f"{name}.get", "GET", subnet, self._subnetwork, views),
         )
 
-    def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the list of networks."""
-        items = [self._write(it) for it in self._table.all(COLLECTION)]
-        fields = ("description", "autoCreateSubnetworks")
-        return self._frame.page("networkList", "global/networks", items, call, fields)
-
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the network named in the call's path."""
-        return self._write(self._find(call))
-
-    def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a network and return the operation."""
+    def _insert(self, call: Call) -> ComputeOperation:
         fields = {camel_case(key): it for key, it in call.json().items()}
         read(fields, _NETWORK, "resource")
         body = {key: it for key, it in fields.items() if _NETWORK.fields[key] and it is not None}
@@ -94,70 +80,42 @@ class Networks:
         if not _SMALLEST_MTU <= body.get("mtu", 1460) <= _LARGEST_MTU:
             why = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
             raise bad_value("mtu", body["mtu"], why)
-        target = f"global/networks/{body['name']}"
-        with self._frame.database.transaction():
-            if found := self._frame.earlier("networks.insert", call, target):
-                return self._frame.write(found)
-            made = self._table.add(COLLECTION, "global", body["name"], _with_defaults(body))
-            return self._begin("insert", call, made)
+        made = self._table.add(NETWORKS, "global", body["name"], _with_defaults(body))
+        return self._begin(call, "insert", made)
 
-    def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a network and return the operation.
+    def _delete(self, call: Call) -> ComputeOperation:
+        """Delete a network; raise a 400 if a firewall rule or a TPU uses it."""
+        network = self._find(call)
+        name = self._full(network.path)
+        for rule in self._table.all("firewalls"):
+            if rule.body["network"] == name:
+                raise in_use(name, self._full(rule.path))
+        if nodes := self._users.with_network(name):
+            raise in_use(name, ", ".join(node.node_id for node in nodes))
+        self._table.remove(network.uid)
+        return self._begin(call, "delete", network)
 
-        Raises a 400 if a firewall rule or a TPU uses the network.
-        """
-        with self._frame.database.transaction():
-            target = f"global/networks/{call.names['network']}"
-            if found := self._frame.earlier("networks.delete", call, target):
-                return self._frame.write(found)
-            network = self._find(call)
-            name = f"{self._frame.project.parent}/{network.path}"
-            for rule in self._table.all("firewalls"):
-                if rule.body["network"] == name:
-                    raise in_use(name, f"{self._frame.project.parent}/{rule.path}")
-            if nodes := self._users.users(name):
-                raise in_use(name, ", ".join(node.node_id for node in nodes))
-            self._table.remove(network.uid)
-            return self._begin("delete", call, network)
-
-    def subnetworks(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of a region's subnetworks."""
+    def _subnetworks(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.region(call)
         items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
         path = f"{scope}/subnetworks"
         return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
 
-    def subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all regions' subnetworks, grouped by region."""
+    def _subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
         scopes = [f"regions/{region}" for region in self._frame.regions()]
         found = self._with_subnetworks()
         items = [self._write_subnetwork(it, scope) for scope in scopes for it in found]
-        kind = "subnetworkAggregatedList"
-        return self._frame.aggregated(
-            kind, "subnetworks", items, call, _SUBNETWORK_FIELDS, scopes=scopes
-        )
+        return self._frame.aggregated("subnetwork", items, call, _SUBNETWORK_FIELDS, scopes)
 
-    def subnetwork(self, call: Call) -> Mapping[str, Any]:
-        """Return the subnetwork named in the call's path."""
+    def _subnetwork(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.region(call), call.names["subnetwork"]
         for network in self._with_subnetworks():
             if network.name == name:
                 return self._write_subnetwork(network, scope)
-        raise missing(f"{self._frame.project.parent}/{scope}/subnetworks/{name}")
+        raise missing(self._full(f"{scope}/subnetworks/{name}"))
 
     def _with_subnetworks(self) -> Sequence[Resource]:
-        return [it for it in self._table.all(COLLECTION) if it.body["autoCreateSubnetworks"]]
-
-    def _begin(self, verb: str, call: Call, network: Resource) -> Mapping[str, Any]:
-        method = f"networks.{verb}"
-        return self._frame.begin(method, call, "global", verb, network.path, network.uid)
-
-    def _find(self, call: Call) -> Resource:
-        name = call.names["network"]
-        network = self._table.get(COLLECTION, "global", name)
-        if network is None:
-            raise missing(f"{self._frame.project.parent}/global/networks/{name}")
-        return network
+        return [it for it in self._table.all(NETWORKS) if it.body["autoCreateSubnetworks"]]
 
     def _write(self, network: Resource) -> dict[str, Any]:
         made = network.body["autoCreateSubnetworks"]
@@ -165,14 +123,7 @@ class Networks:
             self._frame.link(f"regions/{region}/subnetworks/{network.name}")
             for region in (self._frame.regions() if made else ())
         ]
-        return {
-            "kind": "compute#network",
-            "id": str(network.uid),
-            "creationTimestamp": network.create_time,
-            **network.body,
-            **({"subnetworks": subnets} if subnets else {}),
-            "selfLink": self._frame.link(network.path),
-        }
+        return {**super()._write(network), **({"subnetworks": subnets} if subnets else {})}
 
     def _write_subnetwork(self, network: Resource, scope: str) -> dict[str, Any]:
         subnet = _spanned(self._addresses())
@@ -195,7 +146,7 @@ class Networks:
     def _make_default(self) -> None:
         """Create the network ``default`` with the firewall rules of a new Google project."""
         default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
-        network = self._table.add(COLLECTION, "global", "default", default)
+        network = self._table.add(NETWORKS, "global", "default", default)
         inside = str(_spanned(self._addresses()))
         every_port = ["0-65535"]
         rules = {
@@ -214,7 +165,7 @@ class Networks:
         for name, (source, allowed) in rules.items():
             rule = {
                 "name": f"default-allow-{name}",
-                "network": f"{self._frame.project.parent}/{network.path}",
+                "network": self._full(network.path),
                 "priority": 65534,
                 "sourceRanges": [source],
                 "allowed": allowed,

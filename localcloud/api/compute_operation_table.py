@@ -11,11 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from localcloud.api.clock import timestamp
-from localcloud.api.compute_errors import ComputeError
 from localcloud.api.database import Database
 from localcloud.api.node_table import new_uid
-from localcloud.api.request_ids import check_request_id
+from localcloud.api.operation_table import check_request_id
 
 LASTS_S = 0.2
 _COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, request_id, error"
@@ -36,16 +34,6 @@ class ComputeOperation:
     ends: float
     request_id: str
     error: str = ""  # JSON of ``{code, message}``, or "" if it succeeds
-
-    @property
-    def insert_time(self) -> str:
-        """When the operation was requested, as a timestamp of the API."""
-        return timestamp(self.begins)
-
-    @property
-    def end_time(self) -> str:
-        """When the operation ended or will end, as a timestamp of the API."""
-        return timestamp(self.ends)
 
 
 class ComputeOperationTable:
@@ -85,18 +73,10 @@ class ComputeOperationTable:
             )
         return operation
 
-    def earlier(self, method: str, request_id: str, target: str) -> ComputeOperation | None:
-        """Return the operation that an earlier request with this id started, or None.
-
-        Raises a 400 if the id is not a UUID or was used for another method or target.
-        """
-        if not request_id:
-            return None
+    def earlier(self, request_id: str) -> ComputeOperation | None:
+        """Return the operation that a request with this id started; 400 if it is not a UUID."""
         check_request_id(request_id)
         found = self._some("request_id = ?", request_id)
-        if found and (found[0].method, found[0].target) != (method, target):
-            used = f"{found[0].method} {found[0].target}"
-            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {used}")
         return found[0] if found else None
 
     def get(self, scope: str, name: str) -> ComputeOperation | None:

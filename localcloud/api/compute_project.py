@@ -1,10 +1,11 @@
 """Compute API methods for ``projects``, whose metadata all machines share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from localcloud.api.compute_errors import ComputeError, bad_value, missing
+from localcloud.api.compute_errors import ComputeError, bad_value
 from localcloud.api.compute_frame import PROJECT, Frame, fingerprint
+from localcloud.api.compute_operation_table import ComputeOperation
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.message import Message, Repeated, read
 from localcloud.api.routing import Call, Route
@@ -26,16 +27,12 @@ def project_metadata(table: ResourceTable) -> dict[str, str]:
 
 
 class ComputeProject:
-    """Handlers of the methods for the project.
+    """Handlers of the methods for the project."""
 
-    ``changed`` is called when the project's metadata has changed.
-    """
-
-    def __init__(self, frame: Frame, account: str, changed: Callable[[], None]) -> None:
+    def __init__(self, frame: Frame, account: str) -> None:
         self._frame = frame
         self._table = ResourceTable(frame.database)
         self._account = account
-        self._changed = changed
         with frame.database.transaction():
             if not self._table.all(COLLECTION):
                 name = frame.project.parent.partition("/")[2]
@@ -44,14 +41,14 @@ class ComputeProject:
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
         verb = "setCommonInstanceMetadata"
-        path, ids = f"{PROJECT}/{verb}", ("requestId",)
         return (
-            Route("compute.projects.get", "GET", PROJECT, self.get),
-            Route(f"compute.projects.{verb}", "POST", path, self.set_metadata, ids),
+            Route("compute.projects.get", "GET", PROJECT, self._get),
+            self._frame.changing(
+                f"compute.projects.{verb}", "POST", f"{PROJECT}/{verb}", self._set_metadata
+            ),
         )
 
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the local cloud's project."""
+    def _get(self, call: Call) -> Mapping[str, Any]:
         project = self._project()
         return {
             "kind": "compute#project",
@@ -69,35 +66,21 @@ class ComputeProject:
             "selfLink": self._frame.link(""),
         }
 
-    def set_metadata(self, call: Call) -> Mapping[str, Any]:
-        """Replace the project's metadata and return the operation.
-
-        Raises a 412 if the fingerprint in the request is not that of the current metadata.
-        """
+    def _set_metadata(self, call: Call) -> ComputeOperation:
+        """Replace the project's metadata; raise a 412 if the fingerprint is not the current one."""
         body = read(call.json(), _METADATA, "resource")
         items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(body)]
-        with self._frame.database.transaction():
-            project = self._project()
-            if found := self._frame.earlier("projects.setCommonInstanceMetadata", call, ""):
-                return self._frame.write(found)
-            if body.get("fingerprint") != fingerprint(project.body["items"]):
-                raise ComputeError(
-                    412,
-                    "conditionNotMet",
-                    "Supplied fingerprint does not match current metadata fingerprint.",
-                )
-            self._table.change(project.uid, {"items": items})
-            method = "projects.setCommonInstanceMetadata"
-            verb = "compute.projects.setCommonInstanceMetadata"
-            answer = self._frame.begin(method, call, "global", verb, "", project.uid)
-        self._changed()
-        return answer
+        project = self._project()
+        if body.get("fingerprint") != fingerprint(project.body["items"]):
+            message = "Supplied fingerprint does not match current metadata fingerprint."
+            raise ComputeError(412, "conditionNotMet", message)
+        self._table.change(project.uid, {"items": items})
+        verb = "compute.projects.setCommonInstanceMetadata"
+        return self._frame.begin(call, verb, "", project.uid)
 
     def _project(self) -> Resource:
-        found = self._table.all(COLLECTION)
-        if not found:
-            raise missing(self._frame.project.parent)
-        return found[0]
+        (project,) = self._table.all(COLLECTION)
+        return project
 
 
 def _items(body: Mapping[str, Any]) -> list[Mapping[str, str]]:

@@ -1,11 +1,11 @@
-"""HTTP/1.1 server on loopback, with keep-alive and one thread per connection."""
+"""HTTP servers: what they share, and the API's server on loopback."""
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
 
 from localcloud.api.errors import ApiError
 
@@ -34,38 +34,61 @@ class Answer:
     dropped: bool = False
 
 
-class Service(Protocol):
-    """Handler of HTTP requests: returns a response to every request and raises nothing."""
-
-    def answer(self, request: Request) -> Answer:
-        """Return the response to a request; called from several threads at once."""
-
-
-class Front(ThreadingHTTPServer):
-    """HTTP server that listens only on 127.0.0.1."""
+class Server(ThreadingHTTPServer):
+    """HTTP/1.1 server with keep-alive and one thread per connection."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int, log: logging.Logger) -> None:
-        """Listen on ``port`` (0: any free port); raise OSError if the port is in use."""
-        self.service: Service | None = None
+    def __init__(
+        self, address: tuple[str, int], handler: type["Connection"], log: logging.Logger
+    ) -> None:
+        """Listen on ``address`` (port 0: any free port); raise OSError if it is in use."""
         self.log = log
-        super().__init__(("127.0.0.1", port), _Connection)
+        super().__init__(address, handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a broken connection."""
+        """Log a broken connection, which is normal when a machine is powered off."""
         self.log.info("connection from %s broke", client_address[0], exc_info=True)
 
 
-class _Connection(BaseHTTPRequestHandler):
+class Connection(BaseHTTPRequestHandler):
+    """Base class of the servers' request handlers."""
+
     protocol_version = "HTTP/1.1"
-    server_version = "localcloud"
     sys_version = ""
-    timeout = IDLE_SECONDS
     # Buffer the output and send each response in one write, without Nagle's delays.
     wbufsize = -1
     disable_nagle_algorithm = True
+
+    def send(self, code: int, headers: Mapping[str, str], content: bytes) -> None:
+        """Send a response with a body."""
+        self.send_response(code)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: the API logs its methods' names, and guests ask all the time."""
+
+
+class Front(Server):
+    """The API's server, which listens only on 127.0.0.1.
+
+    ``answer`` returns the response to every request and raises nothing.
+    """
+
+    answer: Callable[[Request], Answer]
+
+    def __init__(self, port: int, log: logging.Logger) -> None:
+        super().__init__(("127.0.0.1", port), _ApiConnection, log)
+
+
+class _ApiConnection(Connection):
+    server_version = "localcloud"
+    timeout = IDLE_SECONDS
     server: Front
 
     def _handle(self) -> None:
@@ -78,8 +101,7 @@ class _Connection(BaseHTTPRequestHandler):
             return
         authorization = self.headers.get("Authorization")
         request = Request(self.command, self.path, content, authorization)
-        assert self.server.service is not None  # noqa: S101 - set before serving begins
-        self._send(self.server.service.answer(request))
+        self._send(self.server.answer(request))
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 - the base class's names
 
@@ -101,14 +123,5 @@ class _Connection(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         content = json.dumps(answer.body, separators=(",", ":")).encode()
-        self.send_response(answer.code)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-        self.wfile.flush()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because the service logs requests with the name of their API method."""
+        headers = {"Content-Type": "application/json; charset=UTF-8", **answer.headers}
+        self.send(answer.code, headers, content)

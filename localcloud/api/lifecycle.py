@@ -9,11 +9,11 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, failed_precondition
 from localcloud.api.jobs import Jobs
 from localcloud.api.node_message import stored
+from localcloud.api.node_resources import NodeResources
 from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.versions import Version
@@ -44,7 +44,7 @@ class Lifecycle:
         """``lateness`` returns the boot delay, in seconds, to simulate for a worker in a zone."""
         self._database = database
         self._nodes = NodeTable(database)
-        self._disks = DataDisks(database)
+        self._resources = NodeResources(database, parent)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
@@ -282,7 +282,7 @@ class Lifecycle:
 
         def set_disks(worker: Worker) -> None:
             if self._machines.alive(worker.machine):
-                disks = self._disks.of(node, worker.index)
+                disks = self._resources.disks_of(node, worker.index)
                 self._machines.set_disks(worker.machine, disks)
 
         failures = self._jobs.each(node.workers, set_disks, give_up=False)
@@ -330,7 +330,7 @@ class Lifecycle:
 
     def _boot(self, node: Node, worker: Worker) -> None:
         metadata = node.body.get("metadata", {})
-        disks = self._disks.of(node, worker.index)
+        disks = self._resources.disks_of(node, worker.index)
         self._machines.start(
             MachineSpec(worker.machine, worker.address, metadata, worker.external, disks)
         )

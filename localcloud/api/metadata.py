@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api import catalog
-from localcloud.api.node_message import PORT
-from localcloud.api.node_request import is_spot
+from localcloud.api.node_message import PORT, is_spot
 from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081

@@ -9,14 +9,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from localcloud.api.compute_project import COLLECTION, project_metadata
 from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
-from localcloud.api.http_front import POLL_S
+from localcloud.api.http_front import POLL_S, Connection, Server
 from localcloud.api.metadata import Guest, tree
 from localcloud.api.metadata_answer import Reply, answer
 from localcloud.api.node_table import NodeTable
@@ -139,17 +138,14 @@ class Metadata:
         return Guest(self._project, project.uid, node, worker, slices, maintained, shared)
 
 
-class MetadataServer(ThreadingHTTPServer):
-    """HTTP server for metadata requests, with one thread per connection."""
+class MetadataServer(Server):
+    """HTTP server for metadata requests."""
 
-    daemon_threads = True
-    request_queue_size = 128
+    _serving = False
 
     def __init__(self, address: tuple[str, int], metadata: Metadata, log: logging.Logger) -> None:
-        """Listen on ``address`` (port 0: any free port); raise OSError if it is in use."""
         self.metadata = metadata
-        self.log = log
-        super().__init__(address, _Connection)
+        super().__init__(address, _MetadataConnection, log)
 
     def start(self) -> None:
         """Start serving in the background."""
@@ -158,8 +154,6 @@ class MetadataServer(ThreadingHTTPServer):
         ).start()
         self._serving = True
 
-    _serving = False
-
     def close(self) -> None:
         """Stop serving, and end the requests of guests that wait for a change."""
         self.metadata.changes.end()
@@ -167,43 +161,24 @@ class MetadataServer(ThreadingHTTPServer):
             self.shutdown()
         self.server_close()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a broken connection, which is normal when a machine is powered off."""
-        self.log.info("metadata connection from %s broke", client_address[0], exc_info=True)
 
-
-class _Connection(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _MetadataConnection(Connection):
     server_version = "Metadata Server for VM"
-    sys_version = ""
     timeout = _IDLE_S
-    wbufsize = -1
-    disable_nagle_algorithm = True
     server: MetadataServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
         """Respond to a guest; check headers to refuse requests from web pages and proxies."""
         name, value = FLAVOR
         if self.path != "/" and self.headers.get(name) != value:
-            self._send(Reply(403, f"Missing required header: {name}: {value}\n"))
+            reply = Reply(403, f"Missing required header: {name}: {value}\n")
         elif "X-Forwarded-For" in self.headers:
-            self._send(Reply(403, "A request with X-Forwarded-For is refused\n"))
+            reply = Reply(403, "A request with X-Forwarded-For is refused\n")
         else:
-            self._send(self.server.metadata.answer(self.client_address[0], self.path))
-
-    def _send(self, reply: Reply) -> None:
-        content = reply.body.encode()
-        self.send_response(reply.code)
-        self.send_header(*FLAVOR)
-        self.send_header("Content-Type", reply.kind)
-        self.send_header("Content-Length", str(len(content)))
+            reply = self.server.metadata.answer(self.client_address[0], self.path)
+        headers = {name: value, "Content-Type": reply.kind}
         if reply.code == 200:
-            self.send_header("ETag", reply.etag)
+            headers["ETag"] = reply.etag
         if reply.location:
-            self.send_header("Location", reply.location)
-        self.end_headers()
-        self.wfile.write(content)
-        self.wfile.flush()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because guests poll all the time."""
+            headers["Location"] = reply.location
+        self.send(reply.code, headers, reply.body.encode())

@@ -1,23 +1,21 @@
-"""API methods that change an existing node: patch, start, stop and maintenance."""
+"""API methods that change existing nodes: patch, start, stop and maintenance.
+
+``Lifecycle`` does the slow work in the background.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from localcloud.api.data_disks import DataDisks
-from localcloud.api.database import Database
-from localcloud.api.errors import failed_precondition, invalid
-from localcloud.api.lifecycle import NODE_TYPE, Lifecycle
+from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
+from localcloud.api.lifecycle import NODE_TYPE
 from localcloud.api.message import read
-from localcloud.api.node_message import NODES, stored
-from localcloud.api.node_request import is_spot
-from localcloud.api.node_table import OFF, RUN, Node, NodeTable
-from localcloud.api.nodes import chosen_workers, find_node
-from localcloud.api.operation_table import Operation, OperationTable
-from localcloud.api.operations import write as write_operation
-from localcloud.api.project import LOCATION, Project
+from localcloud.api.methods import Methods, chosen_workers
+from localcloud.api.node_message import NODES, is_spot, stored
+from localcloud.api.node_table import OFF, RUN, Node
+from localcloud.api.project import ALPHA, LOCATION
 from localcloud.api.routing import Call, Route, camel_case
 from localcloud.api.versions import Version
-from localcloud.machines.interface import Machines
 
 EXTERNAL = "networkConfig.enableExternalIps"
 DISKS = "dataDisks"
@@ -26,42 +24,33 @@ _MUTABLE = ("description", "tags", "labels", "metadata", EXTERNAL)
 MUTABLE = {Version.V2: _MUTABLE, Version.V2ALPHA1: (*_MUTABLE, DISKS)}
 
 
-class NodeChanges:
-    """Handlers of the methods that change nodes.
-
-    ``Lifecycle`` does the slow work in the background.
-    """
-
-    def __init__(
-        self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
-    ) -> None:
-        self._database = database
-        self._nodes = NodeTable(database)
-        self._disks = DataDisks(database)
-        self._operations = OperationTable(database)
-        self._project = project
-        self._lifecycle = lifecycle
-        self._machines = machines
+class NodeChanges(Methods):
+    """Handlers of the methods that change nodes, and of those that exist only in v2alpha1."""
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        node = f"{LOCATION}/nodes/{{node}}"
-        alpha = node.replace("/v2/", "/v2alpha1/")
-        simulate = "simulateMaintenanceEvent"
+        node, alpha = f"{LOCATION}/nodes/{{node}}", f"{ALPHA}/nodes/{{node}}"
+        queued = f"{ALPHA}/queuedResources/{{request}}"
+        simulate, perform = "simulateMaintenanceEvent", "performMaintenance"
+        info, perform_one = "getMaintenanceInfo", "performMaintenanceQueuedResource"
+        page = ("pageSize", "pageToken")
         return (
-            Route("nodes.patch", "PATCH", node, self.patch, ("updateMask",)),
-            Route("nodes.start", "POST", f"{node}:start", self.start),
-            Route("nodes.stop", "POST", f"{node}:stop", self.stop),
-            Route(f"nodes.{simulate}", "POST", f"{alpha}:{simulate}", self.simulate_maintenance),
+            Route("nodes.patch", "PATCH", node, self._patch, ("updateMask",)),
+            Route("nodes.start", "POST", f"{node}:start", self._start),
+            Route("nodes.stop", "POST", f"{node}:stop", self._stop),
+            Route(f"nodes.{simulate}", "POST", f"{alpha}:{simulate}", self._simulate_maintenance),
+            Route(f"nodes.{perform}", "POST", f"{alpha}:{perform}", self._perform_maintenance),
+            Route(f"queuedResources.{info}", "GET", f"{queued}:{info}", self._maintenance_info),
             Route(
-                "nodes.performMaintenance",
+                f"queuedResources.{perform_one}",
                 "POST",
-                f"{alpha}:performMaintenance",
-                self.perform_maintenance,
+                f"{queued}:{perform_one}",
+                self._perform_maintenance_of_one,
             ),
+            Route("reservations.list", "GET", f"{ALPHA}/reservations", self._reservations, page),
         )
 
-    def patch(self, call: Call) -> Mapping[str, Any]:
+    def _patch(self, call: Call) -> Mapping[str, Any]:
         """Change the node's fields named in ``updateMask``; return the operation.
 
         The operation has ended already, unless ``updateMask`` contains the data disks.
@@ -69,39 +58,33 @@ class NodeChanges:
         new = read(call.json(), NODES[call.version], "node")
         fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
         with self._database.transaction():
-            node = find_node(call, self._nodes, self._project)
+            node = self._find_node(call)
             if node.state not in ("READY", "STOPPED"):
                 raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
             if DISKS in fields:
-                wanted, parent = new.get(DISKS, ()), self._project.parent
-                self._disks.check(wanted, parent, node.zone, len(node.workers), owner=node.uid)
+                wanted, count = new.get(DISKS, ()), len(node.workers)
+                self._resources.check_disks(wanted, node.zone, count, owner=node.uid)
             self._nodes.change_body(node.uid, _patched(node, new, fields))
-            operation = self._add(call, node, "update")
+            operation = self._add(call, "update", self._name(call), node.uid)
             if DISKS not in fields:
-                self._finish(operation, node)
+                message = stored(self._nodes.by_uid(node.uid), self._project.parent)
+                self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
         if DISKS in fields:
             return self._begin(call, operation)
         ended = self._operations.get(operation.zone, operation.operation_id) or operation
-        return write_operation(ended, self._project.parent, call.version)
+        return self._answer(call, ended)
 
-    def _finish(self, operation: Operation, node: Node) -> None:
-        message = stored(self._nodes.by_uid(node.uid), self._project.parent)
-        self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+    def _stop(self, call: Call) -> Mapping[str, Any]:
+        return self._switch(call, "stop", "READY", "STOPPING", OFF)
 
-    def stop(self, call: Call) -> Mapping[str, Any]:
-        """Start powering off a single-worker node; return the running operation."""
-        return self._switch(call, "stop", ("READY",), "STOPPING", OFF)
+    def _start(self, call: Call) -> Mapping[str, Any]:
+        return self._switch(call, "start", "STOPPED", "STARTING", RUN)
 
-    def start(self, call: Call) -> Mapping[str, Any]:
-        """Start powering on a stopped node; return the running operation."""
-        return self._switch(call, "start", ("STOPPED",), "STARTING", RUN)
-
-    def _switch(
-        self, call: Call, verb: str, states: Sequence[str], to: str, wanted: str
-    ) -> Mapping[str, Any]:
+    def _switch(self, call: Call, verb: str, state: str, to: str, wanted: str) -> Mapping[str, Any]:
+        """Start powering a node with one worker off or on; return the running operation."""
         call.json()
         with self._database.transaction():
-            node = find_node(call, self._nodes, self._project)
+            node = self._find_node(call)
             if len(node.workers) > 1:
                 raise failed_precondition(
                     f"{node.node_id} has {len(node.workers)} workers: only a TPU with one worker "
@@ -112,49 +95,72 @@ class NodeChanges:
                     f"{node.node_id} is spot or preemptible and cannot {verb}: "
                     "delete it and create it again"
                 )
-            self._move(node, states, to, wanted)
-            operation = self._add(call, node, verb)
+            self._move(node, state, to, wanted)
+            operation = self._add(call, verb, self._name(call), node.uid)
         return self._begin(call, operation)
 
-    def simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
+    def _simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
         """Start maintenance of one worker: its machine reboots, its external address changes.
 
         The request body is ``{workerIds[]}``. Only the first id is used; worker 0 by default.
         """
         ids = call.json().get("workerIds", [])
-        node = find_node(call, self._nodes, self._project)
-        return self._maintain(call, [it.index for it in chosen_workers(node, ids)[:1]])
+        return self._maintain(
+            call, [it.index for it in chosen_workers(self._find_node(call), ids)[:1]]
+        )
 
-    def perform_maintenance(self, call: Call) -> Mapping[str, Any]:
+    def _perform_maintenance(self, call: Call) -> Mapping[str, Any]:
         """Start maintenance of all workers of a node; return the running operation."""
         call.json()
-        node = find_node(call, self._nodes, self._project)
-        return self._maintain(call, [it.index for it in node.workers])
+        return self._maintain(call, [it.index for it in self._find_node(call).workers])
 
     def _maintain(self, call: Call, indices: Sequence[int]) -> Mapping[str, Any]:
         with self._database.transaction():
-            node = find_node(call, self._nodes, self._project)
-            self._move(node, ("READY",), "REPAIRING", RUN)
+            node = self._find_node(call)
+            self._move(node, "READY", "REPAIRING", RUN)
             pool = self._machines.addresses()
             for index in indices:
                 self._nodes.move_outside(node.uid, index, pool)
-            detail = {"workers": list(indices)}
-            operation = self._add(call, node, "simulateMaintenanceEvent", detail)
+            detail, verb = {"workers": list(indices)}, "simulateMaintenanceEvent"
+            operation = self._add(call, verb, self._name(call), node.uid, detail)
         return self._begin(call, operation)
 
-    def _move(self, node: Node, states: Sequence[str], to: str, wanted: str) -> None:
-        if not self._nodes.move(node.uid, states, to, wanted=wanted):
-            raise failed_precondition(f"{node.node_id} is {node.state}, not {' or '.join(states)}")
+    def _move(self, node: Node, state: str, to: str, wanted: str) -> None:
+        if not self._nodes.move(node.uid, [state], to, wanted=wanted):
+            raise failed_precondition(f"{node.node_id} is {node.state}, not {state}")
 
-    def _add(
-        self, call: Call, node: Node, verb: str, detail: Mapping[str, Any] | None = None
-    ) -> Operation:
-        name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
-        return self._operations.add(node.zone, node.uid, verb, name, detail, version=call.version)
+    def _reservations(self, call: Call) -> Mapping[str, Any]:
+        """Return an empty list, because the local cloud has no reservations."""
+        return self._project.answer("reservations", [], self._project.many(call.names), "")
 
-    def _begin(self, call: Call, operation: Operation) -> Mapping[str, Any]:
-        self._lifecycle.begin(operation)
-        return write_operation(operation, self._project.parent, call.version)
+    def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
+        """Return a queued resource's nodes, all without upcoming maintenance."""
+        nodes = self._nodes_of_queued_resource(call)
+        entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
+        return {"nodeUpcomingMaintenances": entries} if entries else {}
+
+    def _perform_maintenance_of_one(self, call: Call) -> Mapping[str, Any]:
+        """Start maintenance of one node of a queued resource; return the operation.
+
+        The request body is ``{nodeNames[]}``; several names raise a 501.
+        """
+        asked = call.json().get("nodeNames", [])
+        known = [node.node_id for node in self._nodes_of_queued_resource(call)]
+        names = [str(name).rpartition("/")[2] for name in asked]
+        if not names or not set(names) <= set(known):
+            nodes = ", ".join(known) or "no nodes"
+            raise failed_precondition(f"nodeNames is {asked!r}; the queued resource has {nodes}")
+        if len(names) > 1:
+            raise ApiError(501, "nodeNames: only one node at a time is supported here")
+        one = replace(call, names={**call.names, "node": names[0]}, content=b"")
+        return self._perform_maintenance(one)
+
+    def _nodes_of_queued_resource(self, call: Call) -> list[Node]:
+        zone, name = self._project.one(call.names), call.names["request"]
+        request = self._requests.get(zone, name)
+        if request is None:
+            raise not_found(self._project.name_of("queuedResources", zone, name))
+        return self._nodes.of_queued_resource(request.uid)
 
 
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:

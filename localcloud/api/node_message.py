@@ -1,13 +1,17 @@
-"""The Node message: its fields in each API version, and its conversion from a stored node.
+"""The Node message: its fields in each API version, validation and conversion.
 
 Fields and types are those of the schema ``Node`` in the discovery documents of tpu.googleapis.com,
 v1, v2 and v2alpha1 (revision 20261001). A stored node has the fields of all versions, under their
 v2 names; a response contains only the fields of the requested version.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api import catalog
+from localcloud.api.errors import invalid
 from localcloud.api.message import (
     Choice,
     Int64,
@@ -15,6 +19,7 @@ from localcloud.api.message import (
     Message,
     Repeated,
     StringMap,
+    read,
     shown,
 )
 from localcloud.api.node_table import Node, Worker
@@ -109,6 +114,145 @@ _IN_V1 = (
     *("acceleratorType", "cidrBlock", "createTime", "description", "health", "healthDescription"),
     *("labels", "name", "state", "symptoms"),
 )
+
+
+# Ids of queued resources follow the API's reference, ids of TPUs the naming rules of Compute Engine
+# (https://cloud.google.com/compute/docs/naming-resources).
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+SMALLEST_BOOT_DISK_GB = 100
+_NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """A valid request for a node: its accelerator, and the Node fields to store."""
+
+    accelerator: catalog.Accelerator
+    body: Mapping[str, Any]
+
+    @property
+    def spot(self) -> bool:
+        """Whether the requested node is spot or preemptible."""
+        return is_spot(self.body)
+
+
+def is_spot(body: Mapping[str, Any]) -> bool:
+    """Return whether a node's body describes a spot or preemptible TPU."""
+    scheduling = body.get("schedulingConfig", {})
+    return bool(scheduling.get("spot") or scheduling.get("preemptible"))
+
+
+def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
+    """Validate the Node message of a request and add its defaults; raise a 400 if it is invalid.
+
+    ``parent`` is ``projects/PROJECT``.
+    """
+    fields = read(value, NODES[version], "node")
+    return checked({**fields, "apiVersion": version.node_value}, parent, zone)
+
+
+def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
+    """Validate a parsed node and add its defaults; raise a 400 that names the invalid field.
+
+    ``parent`` is ``projects/PROJECT``. ``path`` is the node's path in the request; error messages
+    name a field as ``path.FIELD``.
+    """
+    accelerator = _accelerator(fields, zone)
+    _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
+    scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
+    body = _with_defaults({**fields, "schedulingConfig": scheduling}, accelerator, parent)
+    _check_runtime(body, zone)
+    return NodeRequest(accelerator, body)
+
+
+def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return ``schedulingConfig`` plus the fields implied by provisioning model and reservation.
+
+    For example, the provisioning model ``SPOT`` implies ``spot: true``.
+    """
+    model, implied = fields.get("provisioningModel"), {}
+    if model == "SPOT":
+        implied["spot"] = True
+    if model == "RESERVATION_BOUND" and "reservationName" not in fields:
+        raise invalid(f"{path}.reservationName", f"{model} needs {path}.reservationName")
+    if "reservationName" in fields:
+        implied["reserved"] = True
+    return {**fields, **implied}
+
+
+def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
+    size = int(fields.get("diskSizeGb", SMALLEST_BOOT_DISK_GB))
+    if size < SMALLEST_BOOT_DISK_GB:
+        minimum = f"the image needs {SMALLEST_BOOT_DISK_GB} GB"
+        raise invalid(f"{path}.diskSizeGb", f"{path}.diskSizeGb is {size}; {minimum}")
+    if fields.get("enableConfidentialCompute") and not fields.get("customerEncryptionKey"):
+        field = f"{path}.customerEncryptionKey"
+        raise invalid(field, f"enableConfidentialCompute needs {field}.kmsKeyName")
+
+
+def checked_node_id(field: str, text: str) -> str:
+    """Return ``text`` if it is a valid node id, else raise a 400 that names ``field``."""
+    return _checked(field, text, _NODE_ID)
+
+
+def checked_request_name(field: str, text: str) -> str:
+    """Return ``text`` if it is a valid queued resource id, else raise a 400 naming ``field``."""
+    return _checked(field, text, _REQUEST_ID)
+
+
+def _checked(field: str, text: str, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(text):
+        raise invalid(field, f"{field} '{text}' does not match {pattern.pattern}")
+    return text
+
+
+def _accelerator(fields: Mapping[str, Any], zone: str) -> catalog.Accelerator:
+    name, config = fields.get("acceleratorType", ""), fields.get("acceleratorConfig", {})
+    if not name and not config:
+        raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
+    described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
+    found = catalog.ACCELERATORS.get(name) if name else described
+    if found is None:
+        asked = name or f"{config.get('type')} {config.get('topology')}"
+        known = ", ".join(catalog.ACCELERATORS)
+        raise invalid(
+            "node.acceleratorType",
+            f'The accelerator "{asked}" was not found in the zone {zone}; known: {known}',
+        )
+    if config and described != found:
+        raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
+    return found
+
+
+def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
+    version = body.get("runtimeVersion", "")
+    if version not in catalog.RUNTIME_VERSIONS:
+        known = ", ".join(catalog.RUNTIME_VERSIONS)
+        raise invalid(
+            "node.runtimeVersion",
+            f'The runtime version "{version}" was not found in the zone {zone}; known: {known}',
+        )
+
+
+def _with_defaults(
+    fields: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
+) -> dict[str, Any]:
+    """Return the fields of a requested node with Google's default values, except for networks."""
+    project = parent.partition("/")[2]
+    account = {
+        "email": f"compute@{project}.iam.gserviceaccount.com",
+        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
+    return {
+        **fields,
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {
+            "type": accelerator.config_type,
+            "topology": accelerator.topology,
+        },
+        "serviceAccount": {**account, **fields.get("serviceAccount", {})},
+        "shieldedInstanceConfig": fields.get("shieldedInstanceConfig", {}),
+    }
 
 
 def write(node: Node, parent: str, version: Version = Version.V2) -> dict[str, Any]:

@@ -15,6 +15,11 @@ from localcloud.api.errors import already_exists
 RUN = "run"
 OFF = "off"
 GONE = "gone"
+# States in which a node can be deleted.
+DELETABLE = (
+    *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
+    *("PREEMPTED", "TERMINATED"),
+)
 
 _COLUMNS = (
     "uid, zone, node_id, state, wanted, trouble, create_time, queued_resource, preempt_at, "

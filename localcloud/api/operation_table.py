@@ -1,13 +1,18 @@
-"""Database table of the long-running operations."""
+"""Database tables of the long-running operations, and of the request ids that started them.
+
+A request repeated with the same ``requestId`` has no second effect (https://google.aip.dev/155).
+"""
 
 import json
 import secrets
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
+from localcloud.api.errors import invalid
 from localcloud.api.versions import Version
 
 _COLUMNS = (
@@ -45,7 +50,7 @@ class Operation:
 
 
 class OperationTable:
-    """The database table ``operations``."""
+    """The database tables ``operations`` and ``request_ids``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,8 +64,9 @@ class OperationTable:
         detail: Mapping[str, Any] | None = None,
         *,
         version: Version = Version.V2,
+        request_id: str = "",
     ) -> Operation:
-        """Store a new, running operation.
+        """Store a new, running operation, and the id of the request that started it.
 
         ``target`` and ``uid`` are the full name and the uid of the node or queued resource,
         ``verb`` is the operation's kind, such as ``create``. For ``detail`` and ``version`` see
@@ -73,7 +79,13 @@ class OperationTable:
                 "detail, api_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, json.dumps(detail or {}), version),
             )
-        return Operation(*values, detail=detail or {}, version=version)
+            operation = Operation(*values, detail=detail or {}, version=version)
+            if request_id:
+                connection.execute(
+                    "INSERT OR REPLACE INTO request_ids VALUES (?, ?, ?, ?)",
+                    (f"{operation.collection}.{verb}", zone, request_id, operation.operation_id),
+                )
+        return operation
 
     def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
         """Mark an operation as done, with its response."""
@@ -109,6 +121,24 @@ class OperationTable:
         """Return the operation with this zone and id, or None."""
         found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
         return found[0] if found else None
+
+    def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
+        """Return the operation that an earlier request with the same id started, or None.
+
+        Raises a 400 if the id is not a UUID or was used for another target.
+        """
+        if not request_id:
+            return None
+        check_request_id(request_id)
+        rows = self._database.rows(
+            "SELECT operation_id FROM request_ids WHERE method = ? AND zone = ? AND request_id = ?",
+            *(f"{target.split('/')[-2]}.{verb}", zone, request_id),
+        )
+        operation = self.get(zone, rows[0][0]) if rows else None
+        if operation is not None and operation.target != target:
+            message = f"requestId '{request_id}' was used for {operation.target}"
+            raise invalid("requestId", message)
+        return operation
 
     def page(
         self, zones: Collection[str], after: tuple[str, str] | None, size: int
@@ -160,3 +190,13 @@ class OperationTable:
 
 def _json(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else json.loads(text)
+
+
+def check_request_id(request_id: str) -> None:
+    """Raise a 400 if the id is not a UUID or is the all-zero UUID."""
+    try:
+        known = uuid.UUID(request_id).int != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise invalid("requestId", f"requestId '{request_id}' is not a UUID")

@@ -69,13 +69,13 @@ class Operations:
         one = f"{operations}/{{operation}}"
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")
         return (
-            Route("operations.list", "GET", operations, self.list, parameters),
-            Route("operations.get", "GET", one, self.get),
-            Route("operations.cancel", "POST", f"{one}:cancel", self.cancel),
-            Route("operations.delete", "DELETE", one, self.delete),
+            Route("operations.list", "GET", operations, self._list, parameters),
+            Route("operations.get", "GET", one, self._get),
+            Route("operations.cancel", "POST", f"{one}:cancel", self._cancel),
+            Route("operations.delete", "DELETE", one, self._delete),
         )
 
-    def list(self, call: Call) -> Mapping[str, Any]:
+    def _list(self, call: Call) -> Mapping[str, Any]:
         """Return a page of the operations of one zone, or of all zones if the zone is ``-``.
 
         ``filter`` is applied after paging, so a page can have fewer operations than ``pageSize``.
@@ -89,11 +89,10 @@ class Operations:
         kept = [item for item in items if wanted(item)]
         return self._project.answer("operations", kept, scope, token)
 
-    def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the operation in the call's path."""
+    def _get(self, call: Call) -> Mapping[str, Any]:
         return write(self._find(call), self._project.parent, call.version)
 
-    def cancel(self, call: Call) -> Mapping[str, Any]:
+    def _cancel(self, call: Call) -> Mapping[str, Any]:
         """Request cancellation of an operation.
 
         Only a node's creation is actually cancelled. A completed operation stays unchanged.
@@ -104,7 +103,7 @@ class Operations:
             self._operations.cancel(operation)
         return {}
 
-    def delete(self, call: Call) -> Mapping[str, Any]:
+    def _delete(self, call: Call) -> Mapping[str, Any]:
         """Delete a completed operation; raise a 400 if it is running."""
         operation = self._find(call)
         if not operation.end_time:

@@ -8,6 +8,7 @@ from localcloud.api.errors import ApiError, permission_denied
 from localcloud.api.faults import Faults
 
 LOCATION = "/v2/projects/{project}/locations/{zone}"
+ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Project:
         self.zones = tuple(zones)
         self._id = project_id
         self._faults = faults
+
+    def name_of(self, collection: str, zone: str, name: str) -> str:
+        """Return the full name of a resource of the Cloud TPU API, such as one of ``nodes``."""
+        return f"{self.parent}/locations/{zone}/{collection}/{name}"
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
         """Raise a 403 if the project in the path is not the cloud's project."""
@@ -83,7 +88,5 @@ class Project:
         if next_token:
             answer["nextPageToken"] = next_token
         if scope.unreachable:
-            answer["unreachable"] = [
-                f"{self.parent}/locations/{zone}" for zone in scope.unreachable
-            ]
+            answer["unreachable"] = [f"{self.parent}/locations/{it}" for it in scope.unreachable]
         return answer

@@ -10,18 +10,14 @@ from contextlib import suppress
 from typing import Any
 
 from localcloud.api.clock import moment_of, timestamp
-from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
-from localcloud.api.errors import (
-    RPC_DEADLINE_EXCEEDED,
-    RPC_INTERNAL,
-    ApiError,
-)
+from localcloud.api.errors import RPC_DEADLINE_EXCEEDED, RPC_INTERNAL, ApiError
+from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import EMPTY, Lifecycle
-from localcloud.api.node_networks import NodeNetworks
-from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable
-from localcloud.api.nodes import DELETABLE
+from localcloud.api.node_resources import NodeResources
+from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Node, NodeTable
 from localcloud.api.operation_table import OperationTable
+from localcloud.api.project import Project
 from localcloud.api.queued_resource_message import WantedNode, run_end, stored, wanted_nodes
 from localcloud.api.queued_resource_table import (
     SERVICE,
@@ -38,32 +34,25 @@ RETRY_S = 1.0
 
 
 class Queue:
-    """State machine of the queued resources; call ``reconcile`` from one thread only.
-
-    ``shortage(zone, accelerator type)`` returns why there is no capacity, or "" if there is.
-    ``reuses_addresses(zone)`` returns whether new nodes get the most recently released addresses.
-    """
+    """State machine of the queued resources; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
         database: Database,
         machines: Machines,
-        parent: str,
+        project: Project,
         lifecycle: Lifecycle,
-        shortage: Callable[[str, str], str],
-        reuses_addresses: Callable[[str], bool],
+        faults: Faults,
     ) -> None:
         self._database = database
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
-        self._disks = DataDisks(database)
-        self._networks = NodeNetworks(database)
+        self._resources = NodeResources(database, project.parent)
         self._operations = OperationTable(database)
         self._machines = machines
-        self._parent = parent
+        self._project = project
         self._lifecycle = lifecycle
-        self._shortage = shortage
-        self._reuses_addresses = reuses_addresses
+        self._faults = faults
         self._steps: Mapping[str, Callable[[QueuedResource], bool]] = {
             "CREATING": self._enqueue,
             "ACCEPTED": self._wait_for_start,
@@ -126,8 +115,8 @@ class Queue:
     def _allocate(self, request: QueuedResource) -> bool:
         if self._expired(request):
             return True
-        wanted = wanted_nodes(request.body, self._parent, request.zone, request.request_name)
-        if any(self._shortage(request.zone, it.request.accelerator.name) for it in wanted):
+        wanted = self._wanted(request)
+        if any(self._faults.shortage(request.zone, it.request.accelerator.name) for it in wanted):
             return False
         begun = []
         try:
@@ -143,32 +132,34 @@ class Queue:
             self._lifecycle.begin(operation)
         return True
 
+    def _wanted(self, request: QueuedResource) -> list[WantedNode]:
+        parent = self._project.parent
+        return wanted_nodes(request.body, parent, request.zone, request.request_name)
+
     def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
-        name = f"{self._parent}/locations/{request.zone}/nodes/{wanted.node_id}"
-        body = {
-            **self._networks.resolved(wanted.request.body, self._parent, request.zone),
-            "queuedResource": (
-                f"{self._parent}/locations/{request.zone}/queuedResources/{request.request_name}"
-            ),
-            **({"multisliceNode": True} if wanted.multislice else {}),
-        }
+        zone, workers = request.zone, wanted.request.accelerator.workers
+        name = self._project.name_of("nodes", zone, wanted.node_id)
+        body = self._resources.resolved(wanted.request.body, zone, workers)
+        body["queuedResource"] = self._project.name_of(
+            "queuedResources", zone, request.request_name
+        )
+        if wanted.multislice:
+            body["multisliceNode"] = True
         if (end := run_end(request.body, time.time())) is not None:
             ends = {"terminationTimestamp": timestamp(end)}
             body["schedulingConfig"] = {**body["schedulingConfig"], **ends}
-        disks, workers = body.get("dataDisks", ()), wanted.request.accelerator.workers
-        self._disks.check(disks, self._parent, request.zone, workers)
         node = self._nodes.add(
             name,
-            request.zone,
+            zone,
             wanted.node_id,
             timestamp(),
             body,
             workers,
             self._machines.addresses(),
             request.uid,
-            latest_released_first=self._reuses_addresses(request.zone),
+            latest_released_first=self._faults.reuses_addresses(zone),
         )
-        return self._operations.add(request.zone, node.uid, "create", name)
+        return self._operations.add(zone, node.uid, "create", name)
 
     def _follow_creation(self, request: QueuedResource) -> bool:
         nodes = self._nodes.of_queued_resource(request.uid)
@@ -176,7 +167,7 @@ class Queue:
             self._delete_nodes(nodes, since=request.create_time)
             over = all(self._stuck(node, request.create_time) for node in nodes)
             return over and self._requests.move(request, "FAILED", error=request.error)
-        wanted = wanted_nodes(request.body, self._parent, request.zone, request.request_name)
+        wanted = self._wanted(request)
         lost = {node.node_id for node in wanted} - {
             node.node_id for node in nodes if node.wanted != GONE
         }
@@ -191,8 +182,7 @@ class Queue:
         return False
 
     def _reason(self, zone: str, node_id: str) -> str:
-        name = f"{self._parent}/locations/{zone}/nodes/{node_id}"
-        error = self._operations.last_error(zone, name)
+        error = self._operations.last_error(zone, self._project.name_of("nodes", zone, node_id))
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
@@ -202,7 +192,7 @@ class Queue:
             states = {node.state for node in nodes}
             if "RESTARTING" not in states:
                 self._succeed(request, "reset")
-        if "PREEMPTED" in states or _ended(nodes):
+        if "PREEMPTED" in states or any(end <= time.time() for end in _ends(nodes)):
             return self._requests.move(request, "SUSPENDING", SERVICE)
         if states <= {"DELETING"}:
             return self._requests.move(request, "SUSPENDING", USER)
@@ -253,7 +243,7 @@ class Queue:
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
         """Start deleting each deletable node whose deletion has not failed after ``since``."""
         for node in nodes:
-            name = f"{self._parent}/locations/{node.zone}/nodes/{node.node_id}"
+            name = self._project.name_of("nodes", node.zone, node.node_id)
             with self._database.transaction():
                 if self._stuck(node, since):
                     continue
@@ -266,7 +256,7 @@ class Queue:
         operation = self._operations.of(request.uid, verb)
         now = self._requests.find(request.uid)
         if operation and now and not operation.end_time:
-            message = stored(now, self._parent)
+            message = stored(now, self._project.parent)
             self._operations.succeed(operation, {"@type": TYPE, **message})
 
     def _fail_operation(self, request: QueuedResource, verb: str, message: str) -> None:
@@ -279,7 +269,3 @@ def _ends(nodes: Sequence[Node]) -> list[float]:
     """Return the termination times of nodes with a limited run duration (seconds since 1970)."""
     times = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
     return [moment_of(text) for text in times if text]
-
-
-def _ended(nodes: Sequence[Node]) -> bool:
-    return any(end <= time.time() for end in _ends(nodes))

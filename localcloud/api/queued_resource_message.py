@@ -12,8 +12,7 @@ from typing import Any
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, shown
-from localcloud.api.node_message import NODES
-from localcloud.api.node_request import NodeRequest, checked, checked_node_id
+from localcloud.api.node_message import NODES, NodeRequest, checked, checked_node_id
 from localcloud.api.queued_resource_table import QueuedResource
 from localcloud.api.versions import Version
 

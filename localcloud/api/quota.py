@@ -12,7 +12,7 @@ from localcloud.api.database import Database
 from localcloud.api.errors import quota_exceeded
 from localcloud.api.fault_message import Fault
 from localcloud.api.faults import Faults
-from localcloud.api.node_request import NodeRequest, is_spot
+from localcloud.api.node_message import NodeRequest, is_spot
 from localcloud.api.node_table import NodeTable
 from localcloud.api.queued_resource_message import wanted_nodes
 from localcloud.api.queued_resource_table import QueuedResourceTable

@@ -62,8 +62,7 @@ class Route:
     """One API method: its name (``nodes.list``), HTTP verb, path template and query parameters.
 
     ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. ``public``
-    methods need no token. ``begins`` marks methods that start a Compute operation, which an
-    injected fault can make fail.
+    methods need no token.
     """
 
     name: str
@@ -72,7 +71,6 @@ class Route:
     handler: Handler
     query: tuple[str, ...] = ()
     public: bool = False
-    begins: bool = False
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -5,15 +5,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from localcloud.api import catalog
 from localcloud.api.admin import Admin
-from localcloud.api.alpha import Alpha
 from localcloud.api.compute import compute_routes
 from localcloud.api.compute_errors import body_of
 from localcloud.api.compute_frame import PATH as COMPUTE_PATH
@@ -21,10 +20,11 @@ from localcloud.api.database import Database
 from localcloud.api.errors import ApiError
 from localcloud.api.faults import DROP_AFTER, DROP_BEFORE, Faults
 from localcloud.api.http_front import POLL_S, Answer, Front, Request
-from localcloud.api.jobs import Jobs
+from localcloud.api.jobs import Jobs, ReconcileLoop
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
 from localcloud.api.metadata_server import Metadata, MetadataServer
+from localcloud.api.methods import Shared
 from localcloud.api.node_changes import NodeChanges
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
@@ -33,7 +33,6 @@ from localcloud.api.project import Project
 from localcloud.api.queue import Queue
 from localcloud.api.queued_resources import QueuedResources
 from localcloud.api.quota import Quota
-from localcloud.api.reconcile_loop import ReconcileLoop
 from localcloud.api.routing import (
     Call,
     Route,
@@ -43,7 +42,6 @@ from localcloud.api.routing import (
     query_of,
     v1_twins,
 )
-from localcloud.api.worker_faults import WorkerFaults
 from localcloud.machines.interface import Machines
 
 PROJECT = "local-fleet"
@@ -87,18 +85,11 @@ class ApiServer:
         self._lock = lock
         self._log = log
         self.routes = service.routes
-        front.service = service
-        self.endpoint = f"http://127.0.0.1:{front.server_port}"
-
-    @property
-    def port(self) -> int:
-        """The listening port; connections wait in its backlog until ``serve`` is called."""
-        return self._front.server_port
-
-    @property
-    def metadata_port(self) -> int | None:
-        """The port of the metadata server, or None if there is no metadata server."""
-        return self._metadata.server_port if self._metadata else None
+        front.answer = service.answer
+        #: Connections to the port wait in its backlog until ``serve`` is called.
+        self.port: int = front.server_port
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.metadata_port: int | None = metadata.server_port if metadata else None
 
     def recover(self) -> None:
         """Resume the unfinished work of a previous server; call once, before ``serve``."""
@@ -203,8 +194,7 @@ class _ApiService:
         if effect.drop == DROP_BEFORE:
             return Answer(0, {}, dropped=True)
         query = query_of(route, request.target)
-        fails = self._faults.outcome(route.name, names.get("zone", "")) if route.begins else None
-        body = route.handler(Call(names, query, request.content, fails, route.version))
+        body = route.handler(Call(names, query, request.content, version=route.version))
         return Answer(200, body, dropped=effect.drop == DROP_AFTER)
 
 
@@ -239,13 +229,12 @@ def create_server(
     RuntimeError if a newer version of the local cloud wrote the state.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    with _undone_on_error() as undo:
-        lock = _lock(state_dir)
-        undo.append(lambda: os.close(lock))
+    with ExitStack() as undo:
+        undo.callback(os.close, lock := _lock(state_dir))
         front = Front(port, log := _open_log(state_dir))
-        undo.append(front.server_close)
+        undo.callback(front.server_close)
         database = Database(state_dir / "state.sqlite")
-        undo.append(database.close)
+        undo.callback(database.close)
         endpoint = f"http://127.0.0.1:{front.server_port}"
         accounts = Accounts(database)
         accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
@@ -254,13 +243,12 @@ def create_server(
             known = Metadata(database, project)
             database.changed = known.changes.add
             metadata = MetadataServer(metadata_at, known, log)
-            undo.append(metadata.server_close)
-    parent = f"projects/{project}"
+        undo.pop_all()
     jobs = Jobs(log, parallel)
     faults = Faults(zones)
-    lifecycle = Lifecycle(database, machines, parent, jobs, faults.lateness, log)
-    quota = Quota(database, parent, faults)
-    queue = Queue(database, machines, parent, lifecycle, faults.shortage, faults.reuses_addresses)
+    served = Project(project, sorted(zones), faults)
+    lifecycle = Lifecycle(database, machines, served.parent, jobs, faults.lateness, log)
+    queue = Queue(database, machines, served, lifecycle, faults)
     steps = (
         lifecycle.preempt_due_nodes,
         lifecycle.boot_late_machines,
@@ -269,13 +257,12 @@ def create_server(
     )
     loop = ReconcileLoop(steps, log)
     jobs.changed = loop.wake
-    served = Project(project, sorted(zones), faults)
-    worker_faults = WorkerFaults(database, served, lifecycle, machines)
-    changes = NodeChanges(database, served, lifecycle, machines)
+    quota = Quota(database, served.parent, faults)
+    shared = Shared(database, served, machines, faults, lifecycle, quota, loop.wake)
     tpu_routes = (
-        *Nodes(database, served, lifecycle, machines, quota, faults).routes(),
-        *changes.routes(),
-        *QueuedResources(database, served, lifecycle, quota, loop.wake).routes(),
+        *Nodes(shared).routes(),
+        *NodeChanges(shared).routes(),
+        *QueuedResources(shared).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
     )
@@ -284,27 +271,12 @@ def create_server(
         *tpu_routes,
         *alpha_twins(tpu_routes),
         *v1_twins(tpu_routes),
-        *Alpha(database, served, changes).routes(),
-        *compute_routes(database, served, endpoint, machines, loop.wake),
-        *worker_faults.routes(),
-        *Admin(
-            database, served, lifecycle, machines, faults, worker_faults.clear_all, loop.wake
-        ).routes(),
+        *compute_routes(database, served, endpoint, machines, faults),
+        *Admin(shared).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
     return ApiServer(front, database, lifecycle, jobs, loop, service, metadata, lock, log)
-
-
-@contextmanager
-def _undone_on_error() -> Iterator[list]:
-    undo: list = []
-    try:
-        yield undo
-    except BaseException:
-        for step in reversed(undo):
-            step()
-        raise
 
 
 def _lock(state_dir: Path) -> int:

@@ -1,0 +1,109 @@
+"""What the classes with API methods share: state, services, and answers with operations."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.database import Database
+from localcloud.api.errors import ApiError, invalid, not_found
+from localcloud.api.faults import Faults
+from localcloud.api.lifecycle import Lifecycle
+from localcloud.api.node_resources import NodeResources
+from localcloud.api.node_table import Node, NodeTable, Worker
+from localcloud.api.operation_table import Operation, OperationTable
+from localcloud.api.operations import write
+from localcloud.api.project import Project
+from localcloud.api.queued_resource_table import QueuedResourceTable
+from localcloud.api.quota import Quota
+from localcloud.api.routing import Call
+from localcloud.machines.interface import Machines
+
+
+@dataclass(frozen=True)
+class Shared:
+    """State and services of one server; ``wake`` makes the reconcile loop run after a change."""
+
+    database: Database
+    project: Project
+    machines: Machines
+    faults: Faults
+    lifecycle: Lifecycle
+    quota: Quota
+    wake: Callable[[], None]
+
+
+class Methods:
+    """Base class of the handlers of API methods."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._database = shared.database
+        self._project = shared.project
+        self._machines = shared.machines
+        self._faults = shared.faults
+        self._lifecycle = shared.lifecycle
+        self._quota = shared.quota
+        self._wake = shared.wake
+        self._nodes = NodeTable(shared.database)
+        self._operations = OperationTable(shared.database)
+        self._requests = QueuedResourceTable(shared.database)
+        self._resources = NodeResources(shared.database, shared.project.parent)
+
+    def _find_node(self, call: Call) -> Node:
+        """Return the node in the call's path; raise a 404 if it does not exist."""
+        name = self._name(call)
+        node = self._nodes.get(call.names["zone"], call.names["node"])
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def _earlier(self, call: Call, verb: str, target: str) -> Operation | None:
+        """Return the operation that a request with the call's ``requestId`` started, or None."""
+        request_id = call.query.get("requestId", "")
+        return self._operations.earlier(verb, call.names["zone"], request_id, target)
+
+    def _add(
+        self,
+        call: Call,
+        verb: str,
+        target: str,
+        uid: int,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """Store a new operation of a call; for the arguments see ``OperationTable.add``."""
+        return self._operations.add(
+            call.names["zone"],
+            uid,
+            verb,
+            target,
+            detail,
+            version=call.version,
+            request_id=call.query.get("requestId", ""),
+        )
+
+    def _name(self, call: Call, node_id: str = "") -> str:
+        """Return the full name of the node in the call's path."""
+        zone = self._project.one(call.names)
+        return self._project.name_of("nodes", zone, node_id or call.names["node"])
+
+    def _answer(self, call: Call, operation: Operation) -> Mapping[str, Any]:
+        return write(operation, self._project.parent, call.version)
+
+    def _begin(self, call: Call, operation: Operation) -> Mapping[str, Any]:
+        """Run an operation in the background and return it."""
+        self._lifecycle.begin(operation)
+        return self._answer(call, operation)
+
+
+def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
+    """Return the workers with these ids, all workers for no ids; raise a 400 for an unknown id."""
+    if not isinstance(ids, list):
+        raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
+    # gcloud sends one empty id to select all workers.
+    if ids in ([], [""]):
+        return node.workers
+    by_id = {str(worker.index): worker for worker in node.workers}
+    for asked in ids:
+        if not isinstance(asked, str) or asked not in by_id:
+            known = ", ".join(by_id)
+            raise ApiError(400, f"{node.node_id} has no worker {asked!r}; it has {known}")
+    return tuple(by_id[asked] for asked in ids)

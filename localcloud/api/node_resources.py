@@ -1,0 +1,185 @@
+"""Networks and data disks of TPU nodes: references from the Cloud TPU API to the Compute API."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.api.compute_table import ResourceTable
+from localcloud.api.database import Database
+from localcloud.api.errors import failed_precondition, invalid, not_found
+from localcloud.api.node_table import Node, NodeTable
+from localcloud.machines.interface import DataDisk
+
+DISKS, NETWORKS = "disks", "networks"
+_DISK = re.compile(r"(projects/[^/]+)/zones/([^/]+)/disks/([^/]+)")
+# Accepted references: NAME, global/networks/NAME (or regions/REGION/subnetworks/NAME), the same
+# path after projects/PROJECT/, or a full Compute API URL.
+_PROJECT = r"(?:https?://[^/]+/compute/[^/]+/)?projects/(?P<project>[^/]+)/"
+_NETWORK = re.compile(rf"(?:(?:{_PROJECT})?global/networks/)?(?P<name>[^/]+)")
+_SUBNETWORK = re.compile(
+    rf"(?:(?:{_PROJECT})?regions/(?P<region>[^/]+)/subnetworks/)?(?P<name>[^/]+)"
+)
+
+
+class NodeResources:
+    """Validator and resolver of the networks and disks of nodes.
+
+    ``parent`` is ``projects/PROJECT``. Call ``resolved`` and ``check_disks`` inside the transaction
+    that stores the node.
+    """
+
+    def __init__(self, database: Database, parent: str) -> None:
+        self._table = ResourceTable(database)
+        self._nodes = NodeTable(database)
+        self._parent = parent
+
+    def with_network(self, name: str) -> list[Node]:
+        """Return the nodes in a network; ``name`` is its full resource name."""
+        return [node for node in self._nodes.everything() if name in _networks(node.body)]
+
+    def with_disk(self, name: str) -> list[Node]:
+        """Return the nodes to which a disk is attached; ``name`` is its full resource name."""
+        return [node for node in self._nodes.everything() if name in _sources(node.body)]
+
+    def disks_of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
+        """Return the disks to attach to the machine of a worker (an index); skip deleted disks."""
+        given = []
+        for entry in node.body.get("dataDisks", ()):
+            ids = entry.get("workerIds")
+            found = _DISK.fullmatch(entry.get("sourceDisk", ""))
+            disk = found and self._table.get(DISKS, f"zones/{found[2]}", found[3])
+            if found and disk and (not ids or str(worker) in ids):
+                size = int(disk.body["sizeGb"])
+                reads = entry.get("mode") == "READ_ONLY"
+                given.append(DataDisk(found[2], found[3], size, read_only=reads))
+        return tuple(given)
+
+    def resolved(self, body: Mapping[str, Any], zone: str, workers: int) -> dict[str, Any]:
+        """Return a node's body with the full names of its networks and subnetworks.
+
+        The default network is ``default``; the default subnetwork is the network's subnetwork in
+        the zone's region. Raises a 404 if a network, subnetwork or disk does not exist, a 400 if a
+        subnetwork belongs to another region or network, or for the reasons of ``check_disks``.
+        """
+        if "networkConfigs" not in body:
+            config = self._network(body.get("networkConfig", {}), "node.networkConfig", zone)
+            complete = {**body, "networkConfig": config}
+        elif "networkConfig" in body:
+            raise invalid("node.networkConfigs", "set either networkConfig or networkConfigs")
+        else:
+            configs = [
+                self._network(config, f"node.networkConfigs[{index}]", zone)
+                for index, config in enumerate(body["networkConfigs"])
+            ]
+            complete = {**body, "networkConfigs": configs}
+        self.check_disks(body.get("dataDisks", ()), zone, workers)
+        return complete
+
+    def _network(self, config: Mapping[str, Any], field: str, zone: str) -> dict[str, Any]:
+        region = zone.rpartition("-")[0]
+        network = config.get("network") or config.get("subnetwork", "").rpartition("/")[2]
+        name = self._name(_NETWORK, f"{field}.network", network or "default")
+        path = f"{field}.subnetwork"
+        of_region = self._name(_SUBNETWORK, path, config.get("subnetwork") or name, region)
+        whole = f"{self._parent}/global/networks/{name}"
+        if config.get("network") and self._table.get(NETWORKS, "global", name) is None:
+            raise not_found(whole)
+        full = f"{self._parent}/regions/{region}/subnetworks/{of_region}"
+        found = self._table.get(NETWORKS, "global", of_region)
+        if found is None or not found.body["autoCreateSubnetworks"]:
+            raise not_found(full)
+        if of_region != name:
+            raise invalid(path, f"{full} is not a subnetwork of the network {name}")
+        return {**config, "network": whole, "subnetwork": full}
+
+    def _name(self, pattern: re.Pattern[str], field: str, reference: str, region: str = "") -> str:
+        """Return the name in a reference to a network, or to a subnetwork of ``region``.
+
+        Raises a 400 if the reference is malformed or in another region, a 404 for another project.
+        """
+        found = pattern.fullmatch(reference)
+        if found is None:
+            raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")
+        parts = found.groupdict()
+        if parts["project"] and f"projects/{parts['project']}" != self._parent:
+            raise not_found(reference)
+        if parts.get("region") and parts["region"] != region:
+            raise invalid(field, f"{field} is '{reference}', not in the TPU's region {region}")
+        return parts["name"]
+
+    def check_disks(
+        self,
+        disks: Sequence[Mapping[str, Any]],
+        zone: str,
+        workers: int,
+        owner: int | None = None,
+    ) -> None:
+        """Check that ``disks`` can be attached to a node with this zone and number of workers.
+
+        Each disk must be in the zone and READY. The access mode of a Hyperdisk must allow the mode
+        in which the disk is to be attached. Only one worker can attach a disk as writable; several
+        workers or TPUs can share a disk only READ_ONLY
+        (https://cloud.google.com/tpu/docs/attach-durable-block-storage). ``owner`` is the uid of an
+        existing node; disks already attached to this node are allowed.
+
+        Raises a 404 if a disk does not exist, otherwise a 400 that explains the problem.
+        """
+        for index, disk in enumerate(disks):
+            field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
+            found = _DISK.fullmatch(name)
+            if found is None or found[1] != self._parent:
+                message = f"sourceDisk is '{name}', not {self._parent}/zones/{zone}/disks/NAME"
+                raise invalid(f"{field}.sourceDisk", message)
+            if found[2] != zone:
+                raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
+            reads = disk.get("mode") == "READ_ONLY"
+            self._check_ready(name, zone, found[3], reads=reads)
+            asked = disk.get("workerIds", ())
+            if unknown := set(asked) - set(map(str, range(workers))):
+                names = ", ".join(sorted(unknown))
+                message = f"unknown worker {names}: the TPU has {workers} workers"
+                raise invalid(f"{field}.workerIds", message)
+            sharing = len(asked) or workers
+            if sharing > 1 and not reads:
+                message = f"{name} must be attached READ_ONLY, as {sharing} workers share it"
+                raise invalid(f"{field}.mode", message)
+            self._check_free(name, owner, reads=reads)
+        names = [disk.get("sourceDisk") for disk in disks]
+        if len(set(names)) < len(names):
+            raise invalid("node.dataDisks", f"a disk occurs twice: {', '.join(map(str, names))}")
+
+    def _check_ready(self, name: str, zone: str, disk: str, *, reads: bool) -> None:
+        found = self._table.get(DISKS, f"zones/{zone}", disk)
+        if found is None:
+            raise not_found(name)
+        if not found.ready:
+            raise failed_precondition(f"The resource '{name}' is not ready")
+        access = found.body.get("accessMode")
+        if access and reads != (access == "READ_ONLY_MANY"):
+            mode = "READ_ONLY" if reads else "READ_WRITE"
+            raise failed_precondition(
+                f"The disk resource '{name}' with access mode {access} can't be attached {mode}"
+            )
+
+    def _check_free(self, name: str, owner: int | None, *, reads: bool) -> None:
+        for node in self.with_disk(name):
+            if node.uid == owner:
+                continue
+            if not reads or _sources(node.body)[name] != "READ_ONLY":
+                raise failed_precondition(
+                    f"The disk resource '{name}' is already being used by '{node.node_id}': "
+                    "several TPUs can share it only READ_ONLY"
+                )
+
+
+def _networks(body: Mapping[str, Any]) -> set[str]:
+    configs = body.get("networkConfigs") or [body.get("networkConfig", {})]
+    return {config.get("network", "") for config in configs}
+
+
+def _sources(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the mode of each disk in a node's body, by the disk's full name."""
+    return {
+        disk.get("sourceDisk", ""): disk.get("mode", "READ_WRITE")
+        for disk in body.get("dataDisks", ())
+    }
