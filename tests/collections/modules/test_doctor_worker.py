@@ -34,6 +34,7 @@ def machine(tmp_path: Path) -> Machine:
     proc = tmp_path / "proc"
     proc.mkdir()
     (proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n")
+    (proc / "stat").write_text("btime 1000\n")
     made = Machine(
         "pod-w0",
         device_glob=str(tmp_path / "dev/accel*"),
@@ -54,6 +55,9 @@ def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: s
     (folder / "comm").write_text(f"{name}\n")
     (folder / "statm").write_text(f"0 {pid * 1000}")
     (folder / "cgroup").write_text(cgroup)
+    (folder / "cmdline").write_text(f"{name}\0")
+    (folder / "stat").write_text(f"{pid} ({name}) S {'0 ' * 18}4200 0\n")
+    (folder / "status").write_text("Uid:\t0\t0\t0\t0\n")
     for number, file in enumerate(files):
         (folder / "fd" / str(number)).symlink_to(file)
 

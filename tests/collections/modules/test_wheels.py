@@ -10,12 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import env_use, wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env, wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
-from hypothesis import given
-from hypothesis import strategies as st
 
 ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 
@@ -58,33 +56,6 @@ def test_all_pinned_wheels_are_downloaded(tmp_path, pip, index):
         "apple-1.0-py3-none-any.whl",
         "pear-1.0-py3-none-any.whl",
     ]
-
-
-PINS = st.from_regex(
-    r"[a-z]{1,8}==[0-9]\.[0-9] \\\n    --hash=sha256:[0-9a-f]{4}\n", fullmatch=True
-)
-
-
-@given(st.lists(PINS, max_size=60, unique=True), st.integers(1, 5))
-def test_every_requirement_is_downloaded_once_however_many_pips_share_them(pins, most):
-    general = "# a word\n--index-url http://127.0.0.1:9/simple\n"
-
-    shares = wheels.split(general + "".join(pins), most)
-
-    assert 1 <= len(shares) <= most
-    assert all(share.startswith(general) for share in shares)
-    assert sorted(pins) == sorted(pin for pin in pins for share in shares if pin in share)
-    assert sum(len(share) - len(general) for share in shares) == sum(map(len, pins))
-
-
-def test_a_long_lock_file_is_downloaded_whole(tmp_path, pip, index):
-    names = [f"fruit{letter}" for letter in "abcdefghijklmnopqrstu"]
-    lock = "".join(make_wheel(tmp_path / "index", name) for name in names)
-    folder = wheels.wheels_folder(tmp_path, lock, sys.version_info.minor)
-
-    wheels.download(folder, lock, pip, index)
-
-    assert len(list(folder.glob("*.whl"))) == len(names)
 
 
 def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, index):
@@ -177,7 +148,7 @@ def aged(tmp_path, *names):
 def test_old_environments_go_but_the_current_one_and_the_newest(tmp_path):
     aged(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
 
-    gone = env_use.prunable(tmp_path, ENV_A, used=set(), keep=1)
+    gone = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
 
     assert [path.name for path in gone] == [ENV_C, ENV_D]
 
@@ -185,7 +156,7 @@ def test_old_environments_go_but_the_current_one_and_the_newest(tmp_path):
 def test_an_environment_in_use_never_goes(tmp_path):
     aged(tmp_path, ENV_B, ENV_C)
 
-    assert env_use.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
+    assert python_env.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
 
 
 def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
@@ -194,7 +165,7 @@ def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
     (tmp_path / "813").mkdir()
     (tmp_path / "813/maps").write_text(f"7f r-xp /opt/tpufleet/envs/{ENV_B}/lib/x.so\n")
 
-    assert env_use.used_by_processes(tmp_path) == {ENV_A, ENV_B}
+    assert python_env.used_by_processes(tmp_path) == {ENV_A, ENV_B}
 
 
 def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(tmp_path):
@@ -202,7 +173,7 @@ def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(
         (tmp_path / run).mkdir()
         (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")
 
-    assert env_use.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
+    assert python_env.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
 
 
 def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl):

@@ -92,17 +92,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
-    machine = Machine(
-        given["worker"],
-        given["device_glob"],
-        given["chips"],
-        root=Path(given["root"]),
-        fleet_state=given["fleet_state"],
-        checkpoints=given["checkpoints"],
-        workers=given["workers"],
-        worker_id=given["worker_id"],
-    )
+    given = dict(module.params)
+    machine = Machine(given.pop("worker"), root=Path(given.pop("root")), **given)
     module.exit_json(changed=False, findings=to_dicts(look(machine, kernel_lines())))
 
 

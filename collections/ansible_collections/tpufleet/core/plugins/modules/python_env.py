@@ -124,7 +124,6 @@ from ..module_utils.worker.env_install import (
     remove_unused,
 )
 from ..module_utils.worker.env_proof import Worker, prove_worker
-from ..module_utils.worker.env_use import prunable, used_by_processes, used_by_runs
 from ..module_utils.worker.from_leader import FromLeaderError, LeaderUnreachableError, has_leader
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
@@ -136,7 +135,10 @@ from ..module_utils.worker.python_env import (
     lock_digest,
     needed_mb,
     packages,
+    prunable,
     python_minor,
+    used_by_processes,
+    used_by_runs,
 )
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.units import active_runs

@@ -6,7 +6,7 @@ Python 3.9, because workers import this file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 OK = "ok"
 PROBLEM = "problem"
@@ -47,10 +47,7 @@ def unknown(check: str, why: str) -> Finding:
 
 def to_dicts(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """Convert findings to dictionaries for a module's result."""
-    return [
-        {"check": each.check, "state": each.state, "message": each.message, "fix": each.fix}
-        for each in findings
-    ]
+    return [asdict(each) for each in findings]
 
 
 def from_dicts(results: Iterable[Mapping[str, str]]) -> list[Finding]:

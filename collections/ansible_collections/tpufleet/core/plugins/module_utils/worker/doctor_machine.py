@@ -18,6 +18,7 @@ from .devices import device_files, holders, open_files, program
 from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_write
 from .setup_stamp import read_stamp
+from .strays import strays
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - only read
 LEAST_DISK = 0.05
@@ -74,7 +75,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
 
     ``kernel`` has the kernel's recent log lines (``kernel_lines``).
     """
-    found = [
+    return [
         *disk_findings(machine),
         memory_finding(machine),
         *device_findings(machine),
@@ -86,7 +87,6 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
         libtpu_finding(machine, time.time()),
         *records_findings(machine),
     ]
-    return found
 
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
@@ -149,18 +149,14 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
     if count < machine.chips:
         message = f"{count} devices {machine.device_glob}, expected {machine.chips}"
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
-    strangers = []
-    for held in holders(machine.device_glob, machine.proc):
-        pid = re.search(r"\(pid (\d+)\)", held)
-        if pid and "tpufleet-run@" not in _text(machine.proc / pid[1] / "cgroup"):
-            strangers.append((held, pid[1]))
-    for held, pid in strangers:
+    found = strays(machine.device_glob, machine.proc)
+    for stray in found:
         yield problem(
             "devices",
-            f"{held}, but belongs to no run",
-            f"ansible {machine.name} -b -a 'kill {pid}'",
+            f"{stray.command} (pid {stray.pid}) holds {stray.device}, but belongs to no run",
+            f"ansible {machine.name} -b -a 'kill {stray.pid}'",
         )
-    if count >= machine.chips and not strangers:
+    if count >= machine.chips and not found:
         yield ok("devices", f"{count} of {machine.device_glob}, none held outside of a run")
 
 
@@ -276,8 +272,7 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:
     """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
-    trouble = []
-    changed = []
+    trouble, changed = [], []
     for path in {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*")}:
         with contextlib.suppress(OSError):  # libtpu removes old logs
             changed.append((path.stat().st_mtime, path))

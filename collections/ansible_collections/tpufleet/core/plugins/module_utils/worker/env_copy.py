@@ -28,15 +28,6 @@ def partial_copy(env: Path) -> Path:
     return env.with_name(f".{env.name}.taken")
 
 
-def fits(record: dict, python: Path) -> bool:
-    """Return whether the leader's environment was installed with this worker's interpreter.
-
-    ``record`` is the content of the leader's marker file. Raises EnvError.
-    """
-    made_by = record.get("made_by")
-    return isinstance(made_by, dict) and made_by == interpreter(python)
-
-
 def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     """Copy the leader's environment of the same name to ``env``; continue an interrupted copy.
 
@@ -58,7 +49,7 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     new.mkdir(parents=True, exist_ok=True)
     try:
         record = read_marker(env.name, new, folder)
-        if not fits(record, python):
+        if record.get("made_by") != interpreter(python):
             raise OtherPythonError("the leader's environment is for another Python")
         pull(SERVED, env.name, new, options=["--whole-file"], folder=folder)
         if not has_all_files(new, record):

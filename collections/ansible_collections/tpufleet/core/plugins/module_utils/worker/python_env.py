@@ -1,4 +1,4 @@
-"""Python environments of a worker: interpreter, name, completeness and disk space.
+"""Python environments of a worker: interpreter, name, completeness, use and disk space.
 
 Python 3.9 and the standard library only, because it runs before anything is installed.
 """
@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
+_NAMED = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = 1200
 """Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
@@ -155,6 +156,53 @@ def mark_checked(what: Path) -> None:
         (CHECKED / what.name).touch()
     except OSError:
         pass
+
+
+def named(texts: Iterable[str]) -> set[str]:
+    """Return the names of the environments whose paths appear in the texts."""
+    return {name for text in texts for name in _NAMED.findall(text)}
+
+
+def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
+    """Return the environments from which a process was started or has loaded a library."""
+    return named(
+        text
+        for folder in proc.glob("[0-9]*")
+        for text in (_text(folder / "cmdline"), _text(folder / "maps"))
+    )
+
+
+def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
+    """Return the environments that the files of active runs mention.
+
+    ``runs`` contains one directory for each run.
+    """
+    return named(_text(file) for run in active for file in (runs / run).glob("*") if file.is_file())
+
+
+def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
+    """List the environments to remove: all but ``current``, ``used`` and ``keep`` newest others.
+
+    ``envs`` is the directory of the environments, and ``used`` has the names of those in use.
+    """
+    known = [
+        path
+        for path in envs.glob("*")
+        if path.is_dir() and re.fullmatch(r"[0-9a-f]{16}", path.name)
+    ]
+    others = sorted(
+        (path for path in known if path.name != current),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    return [path for path in others[max(keep, 0) :] if path.name not in used]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def packages(lock: str) -> list[str]:

@@ -92,7 +92,7 @@ def read_entry(root: Path, path: str, *, follow: bool = False) -> Entry:
     return Entry(path, kind, file_digest(full))
 
 
-def file_digest(path: str) -> str:
+def file_digest(path: str | Path) -> str:
     """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - faster, for thousands of files

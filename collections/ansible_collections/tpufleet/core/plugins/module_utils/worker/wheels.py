@@ -7,7 +7,6 @@ checks every file against the lock file's hashes again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -27,10 +26,10 @@ from .python_env import (
     no_wheel,
     run,
 )
+from .release import file_digest
 
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
-_REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<what>[^\s;]+)")
 
 OPTIONS = {
@@ -43,11 +42,6 @@ OPTIONS = {
     "root": {"type": "path", "default": "/opt/tpufleet"},
 }
 """The options shared by modules that install wheels (doc_fragments/wheels.py)."""
-PIPS = 3
-"""Number of pip processes that download at the same time.
-
-Each has one connection, which is idle while pip computes hashes.
-"""
 
 
 class WheelsMissingError(Exception):
@@ -89,37 +83,15 @@ def download(
     # pip prefers local files (--find-links) to downloads.
     words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
 
-    def one(numbered: tuple[int, str]) -> None:
-        number, text = numbered
-        listed = new / f"lock.{number}"
-        listed.write_text(text, encoding="utf-8")
+    listed = new / "lock"
+    listed.write_text(lock, encoding="utf-8")
+    try:
         run([*words, "-r", str(listed)], pip_environment(env), DOWNLOADING)
-
-    shares = split(lock, PIPS)
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, and only leaders need it
-
-    with ThreadPoolExecutor(len(shares)) as pool:
-        try:
-            list(pool.map(one, enumerate(shares)))
-        except EnvError as error:
-            if missing := _NO_WHEEL.search(str(error)):
-                raise no_wheel(missing["what"]) from None
-            raise EnvError(f"{error}. {FIX}") from None
+    except EnvError as error:
+        if missing := _NO_WHEEL.search(str(error)):
+            raise no_wheel(missing["what"]) from None
+        raise EnvError(f"{error}. {FIX}") from None
     new.replace(folder)
-
-
-def split(lock: str, most: int) -> list[str]:
-    """Split a lock file into at most ``most`` parts for parallel pip processes.
-
-    Each part has some of the packages and all of the file's options, such as the index.
-    """
-    entries = re.split(r"^(?=[^\s#])", lock, flags=re.MULTILINE)
-    general = [entry for entry in entries if not _REQUIREMENT.match(entry)]
-    pinned = [entry for entry in entries if _REQUIREMENT.match(entry)]
-    count = min(most, len(pinned) // 10)
-    if count < 2:
-        return [lock]
-    return ["".join([*general, *pinned[number::count]]) for number in range(count)]
 
 
 def copy_from_leader(folder: Path) -> None:
@@ -238,12 +210,3 @@ def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
             variables.setdefault(pips, variables[ours])
     variables.setdefault("PIP_NO_CACHE_DIR", "1")
     return variables
-
-
-def file_digest(path: Path) -> str:
-    """Return a file's SHA-256 in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
