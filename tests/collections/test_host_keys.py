@@ -81,14 +81,12 @@ def test_an_invalid_host_key_is_ignored(attributes):
 
 def remembered(client, file):
     demo = parse_node(node())
-    return remember_host_keys(
-        lambda: published_keys(client.guest_attributes, demo), demo, file, client.polling
-    )
+    return remember_host_keys(lambda: published_keys(client, demo), demo, file, client.polling)
 
 
 def test_one_request_returns_the_keys_of_all_workers(client, scripted):
     scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
-    assert [host.alias for host in published_keys(client.guest_attributes, parse_node(node()))] == [
+    assert [host.alias for host in published_keys(client, parse_node(node()))] == [
         "4711-w0",
         "4711-w1",
     ]
@@ -99,9 +97,7 @@ def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
         return published(*([{"ssh-ed25519": ED25519}] if asked.body["workerIds"] != ["0"] else []))
 
     scripted.answerer = only_worker_1
-    assert [host.alias for host in published_keys(client.guest_attributes, parse_node(node()))] == [
-        "4711-w1"
-    ]
+    assert [host.alias for host in published_keys(client, parse_node(node()))] == ["4711-w1"]
 
 
 def test_keys_that_come_late_are_waited_for(client, scripted, tmp_path):

@@ -1,4 +1,4 @@
-"""Client of Google's Compute Engine API v1: firewall rules, disks, operations.
+"""Client of Google's Compute Engine API v1: firewall rules and disks.
 
 Reference: https://cloud.google.com/compute/docs/reference/rest/v1.
 """
@@ -6,37 +6,23 @@ Reference: https://cloud.google.com/compute/docs/reference/rest/v1.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from . import errors
-from .http import GoogleHttp, Polling, RetryPolicy, list_of
+from .http import GoogleApi, list_of
 from .names import last_part
-from .session import ApiSettings, open_session
 
 _PAGE_SIZE = "maxResults"
 
 
-class ComputeApi:
+class ComputeApi(GoogleApi):
     """Compute Engine client for one project. Thread-safe. Methods raise only CloudError."""
 
-    def __init__(
-        self,
-        settings: ApiSettings,
-        *,
-        retry: RetryPolicy | None = None,
-        polling: Polling | None = None,
-    ) -> None:
-        self.settings = settings
-        self.polling = polling or Polling()
-        self._http = GoogleHttp(
-            settings.compute_address,
-            partial(open_session, settings.compute_address, settings.credentials_file),
-            retry=retry,
-            sleep=self.polling.sleep,
-        )
+    @property
+    def _address(self) -> str:
+        return self.settings.compute_address
 
     # --- firewall rules --------------------------------------------------------------------------
 
@@ -62,11 +48,7 @@ class ComputeApi:
         return self._get(self._firewall_path(name), f"read the firewall rule {name}")
 
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a firewall rule; return the operation, None if no rule exists.
-
-        Not retried, because at the next try the name may be another's: the caller checks the id
-        before each try (deletion.py).
-        """
+        """Request the deletion of a firewall rule once; return the operation, None if missing."""
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------
@@ -89,44 +71,8 @@ class ComputeApi:
         )
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a disk; return the operation, None if it does not exist.
-
-        Not retried, because at the next try the name may be another's: the caller checks the id
-        before each try (deletion.py).
-        """
-        what = f"delete the disk {name} ({zone})"
-        return self._delete(self._disk_path(zone, name), what)
-
-    # --- operations ------------------------------------------------------------------------------
-
-    def wait(
-        self,
-        operation: Mapping[str, Any],
-        what: str,
-        deadline: float,
-        progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Wait until an operation is DONE.
-
-        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
-        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
-        QuotaError, OperationFailed) or DeadlineExceeded.
-        """
-        tried = 0
-        path = self._operation_path(operation, what)
-        while operation.get("status") != "DONE":
-            self.polling.pause(what, tried, deadline)
-            progress()
-            tried += 1
-            try:
-                operation = self._http.ask("GET", path, f"read the operation: {what}")
-            except errors.NotFound:
-                return  # the API forgets finished operations; the caller reads the resource
-        error = operation.get("error")
-        if isinstance(error, Mapping) and error:
-            raise errors.from_compute_operation(error, what)
-
-    # --- requests --------------------------------------------------------------------------------
+        """Request the deletion of a disk once; return the operation, None if it is missing."""
+        return self._delete(self._disk_path(zone, name), f"delete the disk {name} ({zone})")
 
     def _change(
         self,
@@ -139,19 +85,6 @@ class ComputeApi:
         # All tries share one request id, so that the API applies the change only once.
         params = {"requestId": str(uuid.uuid4()), **(more or {})}
         return self._http.ask(method, path, what, params=params, body=body)
-
-    def _delete(self, path: str, what: str) -> Mapping[str, Any] | None:
-        params = {"requestId": str(uuid.uuid4())}
-        try:
-            return self._http.ask("DELETE", path, what, params=params, once=True)
-        except errors.NotFound:
-            return None
-
-    def _get(self, path: str, what: str) -> Mapping[str, Any] | None:
-        try:
-            return self._http.ask("GET", path, what)
-        except errors.NotFound:
-            return None
 
     @property
     def _project(self) -> str:

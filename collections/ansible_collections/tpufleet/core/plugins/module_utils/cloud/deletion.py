@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
+
+if TYPE_CHECKING:
+    from .http import GoogleApi
 
 #: After this many temporary refusals of a deletion (HTTP 429 or 5xx), the error is raised.
 TRIES = 10
@@ -23,13 +26,13 @@ class Found:
 
 
 def delete_exactly(
+    api: GoogleApi,
     what: str,
     expected_id: str,
+    deadline: float,
     *,
     read: Callable[[], Found | None],
     delete: Callable[[], Mapping[str, Any] | None],
-    wait: Callable[[Mapping[str, Any]], None],
-    pause: Callable[[int], None],
     progress: Callable[[str], None] = lambda _state: None,
 ) -> None:
     """Delete a resource and wait until it no longer exists; never delete another one of its name.
@@ -38,13 +41,12 @@ def delete_exactly(
     so the id is read immediately before every try.
 
     Args:
+        api: the client.
         what: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the id of the resource to delete.
+        deadline: a time of ``polling.clock``.
         read: return the resource that has the name now; None if there is none.
         delete: request the deletion once; return the operation, None if nothing was deleted.
-        wait: wait until the operation is done.
-        pause: sleep before the next read, given the number of earlier pauses; raises
-            DeadlineExceeded.
         progress: receives the resource's state while this function waits.
 
     Raises BadAnswer if ``expected_id`` is empty, Unavailable after ``TRIES`` temporary refusals,
@@ -58,7 +60,7 @@ def delete_exactly(
     refused = 0
     for reads in itertools.count():
         if reads > 1:
-            pause(reads - 2)
+            api.polling.pause(what, reads - 2, deadline)
         found = read()
         if found is None or found.id != expected_id:
             return
@@ -75,4 +77,4 @@ def delete_exactly(
                 raise
             continue
         if operation:
-            wait(operation)
+            api.wait(operation, what, deadline, lambda: progress("DELETING"))

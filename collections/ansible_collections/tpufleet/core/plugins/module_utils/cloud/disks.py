@@ -17,7 +17,6 @@ from .shapes import generation_of
 
 if TYPE_CHECKING:
     from .compute import ComputeApi
-    from .names import Disk
     from .node_spec import NodeSpec
     from .nodes import Node
 
@@ -98,33 +97,27 @@ def ensure_disks(
     smaller than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
-        _ensure_disk(compute, spec, disk, deadline, progress)
-
-
-def _ensure_disk(
-    compute: ComputeApi, spec: NodeSpec, disk: Disk, deadline: float, progress: Progress
-) -> None:
-    what = f"create the disk {disk.name} ({spec.zone})"
-    if read_disk(compute, spec.zone, disk.name) is None:
-        kind = disk.type or disk_type_for(spec.kind, writable=disk.writable)
-        zone_path = f"projects/{compute.settings.project}/zones/{spec.zone}"
-        body = {
-            "name": disk.name,
-            "sizeGb": str(disk.size_gb),
-            "type": f"{zone_path}/diskTypes/{kind}",
-            "description": f"{MARK} for its TPUs",
-        }
-        progress(f"creating the disk {disk.name}")
-        # TPUs are created in parallel: the creation of another TPU may have created a shared disk.
-        with suppress(errors.AlreadyExists):
-            compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
-    found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
-    if found.size_gb < disk.size_gb:
-        raise errors.Different(
-            f"the disk {found.where} has {found.size_gb} GB, expected {disk.size_gb}. Resize "
-            f"it: gcloud compute disks resize {disk.name} --zone={spec.zone} "
-            f"--size={disk.size_gb}GB"
-        )
+        what = f"create the disk {disk.name} ({spec.zone})"
+        if read_disk(compute, spec.zone, disk.name) is None:
+            kind = disk.type or disk_type_for(spec.kind, writable=disk.writable)
+            zone_path = f"projects/{compute.settings.project}/zones/{spec.zone}"
+            body = {
+                "name": disk.name,
+                "sizeGb": str(disk.size_gb),
+                "type": f"{zone_path}/diskTypes/{kind}",
+                "description": f"{MARK} for its TPUs",
+            }
+            progress(f"creating the disk {disk.name}")
+            # TPUs are created in parallel: another creation may have created a shared disk.
+            with suppress(errors.AlreadyExists):
+                compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
+        found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
+        if found.size_gb < disk.size_gb:
+            raise errors.Different(
+                f"the disk {found.where} has {found.size_gb} GB, expected {disk.size_gb}. Resize "
+                f"it: gcloud compute disks resize {disk.name} --zone={spec.zone} "
+                f"--size={disk.size_gb}GB"
+            )
 
 
 def _wait_ready(
@@ -206,23 +199,19 @@ def ensure_disk_absent(
             f"the disk {disk.where} was recreated after you were asked whether to "
             "delete it, so it stays. To delete it, too, run this again"
         )
-    if not check:
-        _delete(compute, disk, compute.polling.deadline_in(timeout))
-    return f"the disk {disk.where} {'would be' if check else 'is'} deleted"
-
-
-def _delete(compute: ComputeApi, disk: StoredDisk, deadline: float) -> None:
-    what = f"delete the disk {disk.where}"
+    if check:
+        return f"the disk {disk.where} would be deleted"
 
     def read() -> Found | None:
         found = read_disk(compute, disk.zone, disk.name)
         return found and Found(found.id, found.status, found.status == "DELETING")
 
     delete_exactly(
-        what,
+        compute,
+        f"delete the disk {disk.where}",
         disk.id,
+        compute.polling.deadline_in(timeout),
         read=read,
         delete=lambda: compute.delete_disk(disk.zone, disk.name),
-        wait=lambda operation: compute.wait(operation, what, deadline),
-        pause=lambda tried: compute.polling.pause(what, tried, deadline),
     )
+    return f"the disk {disk.where} is deleted"

@@ -223,10 +223,13 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
 
 
 def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error for the ``error`` of a failed operation (google.rpc.Status).
+    """Return the typed error for the ``error`` of a failed operation.
 
-    ``what`` describes the operation.
+    ``error`` is a google.rpc.Status, or Compute Engine's ``{errors: [{code, message}]}``. ``what``
+    describes the operation.
     """
+    if "errors" in error:
+        return _from_compute_operation(error["errors"], what)
     message = one_line(error.get("message") or f"error code {error.get('code')}")
     if error.get("code") == 8:
         if _names_a_quota(error):
@@ -235,12 +238,7 @@ def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
     return OperationFailed(f"can't {what}: {message}")
 
 
-def from_compute_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error of a failed Compute operation, ``{errors: [{code, message}]}``.
-
-    ``what`` describes the operation.
-    """
-    entries = error.get("errors")
+def _from_compute_operation(entries: Any, what: str) -> CloudError:
     found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
     codes = {str(entry.get("code")) for entry in found}
     messages = "; ".join(str(entry.get("message") or entry.get("code")) for entry in found)

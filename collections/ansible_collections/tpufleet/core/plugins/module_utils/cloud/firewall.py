@@ -296,12 +296,12 @@ def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
         return found and Found(parse_rule(found).id)
 
     delete_exactly(
+        api,
         what,
         rule.id,
+        deadline,
         read=read,
         delete=lambda: api.delete_firewall(rule.name),
-        wait=lambda operation: api.wait(operation, what, deadline),
-        pause=lambda tried: api.polling.pause(what, tried, deadline),
     )
 
 

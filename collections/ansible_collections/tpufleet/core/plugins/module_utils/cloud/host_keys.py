@@ -24,6 +24,7 @@ from .errors import CloudError, DeadlineExceeded, NotConfigured
 if TYPE_CHECKING:
     from .http import Polling
     from .nodes import Node
+    from .tpu_api import TpuApi
 
 #: Guest attributes, which Google's guest agent sets: the path of the host keys, the path that
 #: selects all attributes, and the name of the attribute with the host name.
@@ -33,9 +34,6 @@ HOST_NAME_ENTRY = "hostname"
 
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 PUBLISHED_WITHIN_S = 120.0
-
-#: Reader of guest attributes. Arguments: zone, TPU name, path, worker numbers (all if empty).
-ReadAttributes = Callable[[str, str, str, Sequence[int]], list[dict[str, str]]]
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
@@ -168,9 +166,7 @@ class KnownHostsFile:
             os.close(lock)
 
 
-def published_keys(
-    read_attributes: ReadAttributes, node: Node, *, with_names: bool = False
-) -> list[KnownHost]:
+def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list[KnownHost]:
     """Return the host keys that a READY TPU's workers have published.
 
     One request reads the keys of all workers. If its response does not have one entry for each
@@ -179,22 +175,18 @@ def published_keys(
     """
     path = ALL_PATHS if with_names else HOST_KEYS_PATH
     workers = len(node.endpoints)
-    answers = read_attributes(node.zone, node.name, path, ())
+    answers = api.guest_attributes(node.zone, node.name, path)
     if len(answers) != workers:
-        answers = [
-            _worker_attributes(read_attributes, node, path, worker) for worker in range(workers)
-        ]
+        answers = [_worker_attributes(api, node, path, worker) for worker in range(workers)]
     found = [
         known_host(alias_of(node.key, worker), answer) for worker, answer in enumerate(answers)
     ]
     return [host for host in found if host]
 
 
-def _worker_attributes(
-    read_attributes: ReadAttributes, node: Node, path: str, worker: int
-) -> dict[str, str]:
+def _worker_attributes(api: TpuApi, node: Node, path: str, worker: int) -> dict[str, str]:
     try:
-        answer = read_attributes(node.zone, node.name, path, [worker])
+        answer = api.guest_attributes(node.zone, node.name, path, [worker])
     except CloudError:
         return {}  # the API may return an error for a worker that has published nothing
     return answer[0] if answer else {}

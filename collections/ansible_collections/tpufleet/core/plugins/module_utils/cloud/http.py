@@ -1,4 +1,4 @@
-"""HTTP client for Google's JSON APIs: retries, paging, typed errors."""
+"""HTTP client for Google's JSON APIs: retries, paging, typed errors, operations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from . import errors
+from .session import ApiSettings, open_session
 
 PAGE_SIZE = 500
 
@@ -56,7 +57,7 @@ class Polling:
                 f"can't {what} within the timeout; the cloud continues with it. Run this again to "
                 "keep waiting, or set a longer timeout"
             )
-        self.sleep(min(left, 10.0, 0.5 * 1.3**tried))
+        self.sleep(min(left, 10.0, 0.5 * 1.3 ** min(tried, 20)))
 
 
 class GoogleHttp:
@@ -223,6 +224,82 @@ class GoogleHttp:
             retry_after = _retry_after(reply.headers.get("Retry-After"))
             self._sleep(max(self._retry.wait_after(tried), retry_after))
         raise AssertionError("unreachable: the last try returns or raises")
+
+
+class GoogleApi:
+    """Client of one Google API for one project. Thread-safe. Methods raise only CloudError."""
+
+    def __init__(
+        self,
+        settings: ApiSettings,
+        *,
+        retry: RetryPolicy | None = None,
+        polling: Polling | None = None,
+    ) -> None:
+        self.settings = settings
+        self.retry = retry
+        self.polling = polling or Polling()
+        self._http = GoogleHttp(
+            self._address,
+            partial(open_session, self._address, settings.credentials_file),
+            retry=retry,
+            sleep=self.polling.sleep,
+        )
+
+    @property
+    def _address(self) -> str:
+        """Base URL of the API."""
+        raise NotImplementedError
+
+    def wait(
+        self,
+        operation: Mapping[str, Any],
+        what: str,
+        deadline: float,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait until an operation is done.
+
+        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
+        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
+        QuotaError, OperationFailed) or DeadlineExceeded.
+        """
+        path = self._operation_path(operation, what)
+        tried = 0
+        while path and operation.get("done") is not True and operation.get("status") != "DONE":
+            self.polling.pause(what, tried, deadline)
+            progress()
+            tried += 1
+            try:
+                operation = self._http.ask("GET", path, f"read the operation: {what}")
+            except errors.NotFound:
+                return  # the API forgets finished operations; the caller reads the resource
+        error = operation.get("error")
+        if isinstance(error, Mapping) and error:
+            raise errors.from_operation(error, what)
+
+    def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
+        """Return the URL path of an operation; empty if there is nothing to wait for."""
+        raise NotImplementedError
+
+    def _get(self, path: str, what: str) -> Mapping[str, Any] | None:
+        try:
+            return self._http.ask("GET", path, what)
+        except errors.NotFound:
+            return None
+
+    def _delete(
+        self, path: str, what: str, params: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any] | None:
+        """Request a deletion; return the operation, None if the resource does not exist.
+
+        Never retried, because at the next try the name may be another's: the caller checks the id
+        before each try (deletion.py).
+        """
+        try:
+            return self._http.ask("DELETE", path, what, params=params, once=True)
+        except errors.NotFound:
+            return None
 
 
 def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:

@@ -201,8 +201,7 @@ def _create(
     api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress, check_owner: OwnerCheck
 ) -> Node:
     what = f"create TPU {spec.where}"
-    if spec.disks_to_create:
-        ensure_disks(api.compute, spec, deadline=deadline, progress=progress)
+    ensure_disks(api.compute, spec, deadline=deadline, progress=progress)
     spec = attachable(api.compute, spec)
     try:
         operation = api.create_node(spec.zone, spec.name, spec.body(api.settings.project))
@@ -239,12 +238,7 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
                 f"can't {what}: the new TPU is {node.state} already. Run this again"
             )
         progress(node.state)
-        try:
-            api.polling.pause(what, tried, deadline)
-        except errors.DeadlineExceeded as late:
-            raise errors.DeadlineExceeded(
-                f"TPU {spec.where} is still {node.state}: {late}"
-            ) from None
+        api.polling.pause(f"{what} (it is still {node.state})", tried, deadline)
         tried += 1
 
 
@@ -256,12 +250,12 @@ def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> Non
         return found and Found(found.id, found.state, found.is_being_deleted)
 
     delete_exactly(
+        api,
         what,
         node.id,
+        deadline,
         read=read,
         delete=lambda: api.delete_node(node.zone, node.name),
-        wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
-        pause=lambda tried: api.polling.pause(what, tried, deadline),
         progress=progress,
     )
 

@@ -46,7 +46,6 @@ class Node:
     id: str
     state: str
     health: str
-    health_description: str
     accelerator_type: str
     topology: str
     runtime_version: str
@@ -119,7 +118,6 @@ def parse_node(data: object) -> Node:
         id=read.id(),
         state=read.word("state") or "UNKNOWN",
         health=read.word("health"),
-        health_description=read.text("healthDescription"),
         accelerator_type=read.word("acceleratorType")
         or type_of_config(config.word("type"), topology),
         topology=topology,

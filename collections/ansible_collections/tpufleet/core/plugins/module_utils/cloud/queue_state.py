@@ -82,8 +82,7 @@ def ensure_requested(
         return QueuedOutcome(True, msg, before, spec.facts(), request)
     if request:
         _delete(api, request, deadline, False, progress)
-    if spec.tpu.disks_to_create:
-        ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
+    ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
     spec = replace(spec, tpu=attachable(api.compute, spec.tpu))
     operation = _create(api, spec)
     api.wait(operation, f"create queued resource {spec.where}", deadline)
@@ -146,7 +145,7 @@ def wait_for_suspension(
         if found is None or (node := parse_node(found)).key != lost.key:
             return
         progress(node.state)
-        _pause(api, request, what, tried, deadline)
+        api.polling.pause(f"{what} (it is still {request.state})", tried, deadline)
 
 
 def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
@@ -199,18 +198,9 @@ def _wait_active(
         if request.is_dead:
             raise _failure(request, what)
         progress(request.state)
-        _pause(api, request, what, tried, deadline)
+        api.polling.pause(f"{what} (it is still {request.state})", tried, deadline)
         tried += 1
         request = _read(api, first.zone, first.name)
-
-
-def _pause(api: TpuApi, request: QueuedResource, what: str, tried: int, deadline: float) -> None:
-    try:
-        api.polling.pause(what, tried, deadline)
-    except errors.DeadlineExceeded as late:
-        raise errors.DeadlineExceeded(
-            f"queued resource {request.where} is still {request.state}: {late}"
-        ) from None
 
 
 def _failure(request: QueuedResource, what: str) -> errors.CloudError:
@@ -242,11 +232,11 @@ def _delete(
             ) from None
 
     delete_exactly(
+        api,
         what,
         request.created,
+        deadline,
         read=read,
         delete=delete,
-        wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
-        pause=lambda tried: api.polling.pause(what, tried, deadline),
         progress=progress,
     )

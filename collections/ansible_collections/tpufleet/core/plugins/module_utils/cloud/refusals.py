@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from . import errors
 from .closest_names import closest_names
 
 if TYPE_CHECKING:
     from .node_spec import NodeSpec
+    from .tpu_api import TpuApi
 
 _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
-class Catalog(Protocol):
-    """Client that lists what zones offer. Methods raise CloudError."""
-
-    def list_zones(self) -> list[str]:
-        """List the zones that have TPUs."""
-
-    def list_accelerator_types(self, zone: str) -> list[str]:
-        """List the accelerator types that a zone offers."""
-
-    def list_runtime_versions(self, zone: str) -> list[str]:
-        """List the runtime versions that a zone offers."""
-
-
-def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
+def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
     """Return the error ``refused`` of a creation, extended by what the zone offers instead.
 
     ``spec`` is the TPU to create.
@@ -40,7 +28,7 @@ def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) ->
     return type(refused)("; ".join([text, *more]))
 
 
-def _offers(api: Catalog, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
+def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
     zone = spec.zone
     try:
         types = api.list_accelerator_types(zone)

@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each.
-
-    ``device_glob`` is the pattern of the device files on each worker.
-    """
+    """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each."""
 
     generation: str
     chips: int
     workers: int
     chips_per_worker: int
-    device_glob: str
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,9 @@ def shape_of(accelerator_type: str) -> Shape | None:
         return None
     chips = math.ceil(int(found[2]) / 2) if family.counts_cores else int(found[2])
     if chips <= family.single_vm_chips:
-        return Shape(family.name, chips, 1, chips, family.device_glob)
+        return Shape(family.name, chips, 1, chips)
     workers = math.ceil(chips / _CHIPS_PER_POD_VM)
-    return Shape(family.name, chips, workers, _CHIPS_PER_POD_VM, family.device_glob)
+    return Shape(family.name, chips, workers, _CHIPS_PER_POD_VM)
 
 
 def chips_of(accelerator_type: str) -> int:

@@ -1,4 +1,4 @@
-"""Client of Google's Cloud TPU API v2: nodes, queued resources, operations, what zones offer.
+"""Client of Google's Cloud TPU API v2: nodes, queued resources, what zones offer.
 
 Reference: https://cloud.google.com/tpu/docs/reference/rest/v2. Methods return unvalidated JSON;
 nodes.py and queued_resource.py parse it.
@@ -7,19 +7,18 @@ nodes.py and queued_resource.py parse it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 from . import errors
 from .compute import ComputeApi
 from .fields import check_zone
-from .http import GoogleHttp, Polling, RetryPolicy, list_of
+from .http import GoogleApi, list_of
 from .names import ALL_ZONES, last_part
-from .session import ApiSettings, open_session
 
 
 @dataclass(frozen=True)
@@ -30,30 +29,17 @@ class Listing:
     unreachable: tuple[str, ...] = ()
 
 
-class TpuApi:
+class TpuApi(GoogleApi):
     """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError."""
 
-    def __init__(
-        self,
-        settings: ApiSettings,
-        *,
-        retry: RetryPolicy | None = None,
-        polling: Polling | None = None,
-    ) -> None:
-        self.settings = settings
-        self.polling = polling or Polling()
-        self._retry = retry
-        self._http = GoogleHttp(
-            settings.address,
-            partial(open_session, settings.address, settings.credentials_file),
-            retry=retry,
-            sleep=self.polling.sleep,
-        )
+    @property
+    def _address(self) -> str:
+        return self.settings.address
 
     @cached_property
     def compute(self) -> ComputeApi:
         """Compute Engine client for the same project."""
-        return ComputeApi(self.settings, retry=self._retry, polling=self.polling)
+        return ComputeApi(self.settings, retry=self.retry, polling=self.polling)
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -115,10 +101,7 @@ class TpuApi:
 
     def get_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Return a node as JSON, None if it does not exist."""
-        try:
-            return self._http.ask("GET", self._node_path(zone, name), f"read TPU {name} ({zone})")
-        except errors.NotFound:
-            return None
+        return self._get(self._node_path(zone, name), f"read TPU {name} ({zone})")
 
     def create_node(self, zone: str, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Request the creation of a node; return the operation.
@@ -159,15 +142,8 @@ class TpuApi:
         return self._http.ask("PATCH", self._alpha_path(zone, name), what, params=params, body=body)
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a node; return the operation, None if it does not exist.
-
-        Never retried: the caller checks the id before every try (deletion.py).
-        """
-        what = f"delete TPU {name} ({zone})"
-        try:
-            return self._http.ask("DELETE", self._node_path(zone, name), what, once=True)
-        except errors.NotFound:
-            return None
+        """Request the deletion of a node once; return the operation, None if it is missing."""
+        return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
         """Request ``start`` or ``stop`` (``verb``) of a node; return the operation.
@@ -223,11 +199,7 @@ class TpuApi:
 
     def get_queued_resource(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Return a queued resource as JSON, None if it does not exist."""
-        what = f"read queued resource {name} ({zone})"
-        try:
-            return self._http.ask("GET", self._queued_path(zone, name), what)
-        except errors.NotFound:
-            return None
+        return self._get(self._queued_path(zone, name), f"read queued resource {name} ({zone})")
 
     def create_queued_resource(
         self, zone: str, name: str, body: Mapping[str, Any]
@@ -245,51 +217,12 @@ class TpuApi:
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
     ) -> Mapping[str, Any] | None:
-        """Request the deletion of a queued resource; return the operation, None if it is missing.
+        """Request the deletion of a queued resource once; return the operation, None if missing.
 
-        ``force`` deletes its TPUs, too. Never retried: the caller checks its identity before
-        every try (deletion.py).
+        ``force`` deletes its TPUs, too.
         """
-        params = {"force": str(force).lower(), "requestId": str(uuid.uuid4())}
         what = f"delete queued resource {name} ({zone})"
-        try:
-            path = self._queued_path(zone, name)
-            return self._http.ask("DELETE", path, what, params=params, once=True)
-        except errors.NotFound:
-            return None
-
-    # --- operations ------------------------------------------------------------------------------
-
-    def wait(
-        self,
-        operation: Mapping[str, Any],
-        what: str,
-        deadline: float,
-        progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Wait until an operation is done.
-
-        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
-        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
-        QuotaError, OperationFailed) or DeadlineExceeded.
-        """
-        name = operation.get("name")
-        if operation.get("done") is not True and (not isinstance(name, str) or not name):
-            return  # a response without an operation, such as Empty, means success
-        tried = 0
-        while operation.get("done") is not True:
-            self.polling.pause(what, tried, deadline)
-            progress()
-            tried += 1
-            try:
-                operation = self._http.ask(
-                    "GET", f"/v2/{quote(str(name), safe='/')}", f"read the operation: {what}"
-                )
-            except errors.NotFound:
-                return  # the API forgets finished operations; the caller reads the resource
-        error = operation.get("error")
-        if isinstance(error, Mapping) and error:
-            raise errors.from_operation(error, what)
+        return self._delete(self._queued_path(zone, name), what, {"force": str(force).lower()})
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
         """Return the error of the last failed creation of a node; None if the API lists none."""
@@ -308,6 +241,11 @@ class TpuApi:
         if not found:
             return None
         return errors.from_operation(max(found, key=lambda entry: entry[0])[1], what)
+
+    def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
+        name = operation.get("name")
+        # A response without an operation, such as Empty, means success.
+        return f"/v2/{quote(name, safe='/')}" if isinstance(name, str) and name else ""
 
     def _zone_path(self, zone: str) -> str:
         project = quote(self.settings.project, safe=":")

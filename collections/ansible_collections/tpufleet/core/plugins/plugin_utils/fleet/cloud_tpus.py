@@ -221,7 +221,7 @@ class CloudTpus:
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
         """Return the host keys in the workers' guest attributes."""
-        return published_keys(self._api.guest_attributes, node, with_names=with_names)
+        return published_keys(self._api, node, with_names=with_names)
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
         """Return the error of the TPU's last failed creation in the API's list of operations."""
