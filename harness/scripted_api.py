@@ -132,8 +132,8 @@ class ScriptedApi:
                 length = int(self.headers.get("Content-Length") or 0)
                 sent = self.rfile.read(length)
                 path, _, query = self.path.partition("?")
-                form = path == "/token"
-                body = None if form or not sent else json.loads(sent)
+                is_json = "json" in self.headers.get("Content-Type", "")
+                body = json.loads(sent) if sent and is_json else None
                 authorization = self.headers.get("Authorization", "")
                 said = api._answer(Request(self.command, path, query, body, authorization))
                 if isinstance(said, Drop):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     OBJECT_NAME,
     Attempt,
     Start,
+    Upload,
     parse_start,
     parse_state,
     read_attempts,
@@ -122,9 +124,33 @@ class Disk:
 
 
 @contextmanager
-def disk() -> Iterator[Disk]:
+def disk(steps: list[tuple]) -> Iterator[Disk]:
+    """Begin attempt 1 on a new disk and do the steps, each a method of ``Disk`` and arguments."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
-        yield Disk(Path(folder))
+        found = Disk(Path(folder))
+        found.begin()
+        for name, *arguments in steps:
+            getattr(found, name)(*arguments)
+        yield found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The directory of the run ``mine``."""
+    found = tmp_path / "mine"
+    found.mkdir()
+    return found
+
+
+def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
+    """Return an attempt of the run that begins now; ``fields`` are others of its start."""
+    start = Start("mine", number, 0, "w", float(number))._replace(**fields)
+    return Attempt(start, "", "", streams_here(folder))
+
+
+def new_output(folder: Path, attempt: Attempt) -> Iterator[Upload]:
+    """Return the objects of an attempt of which nothing is stored."""
+    return uploads_of(folder, attempt, parse_state(None, attempt), None, None)
 
 
 def appends(longest: int) -> st.SearchStrategy[tuple]:
@@ -145,10 +171,7 @@ DROPPED = st.lists(
 @settings(deadline=None, max_examples=300)
 @given(ROTATED | DROPPED)
 def test_every_line_is_stored_in_order_whatever_happens_between_two_looks(steps):
-    with disk() as found:
-        found.begin()
-        for name, *arguments in steps:
-            getattr(found, name)(*arguments)
+    with disk(steps) as found:
         found.look(is_final=True)
         stored = found.stored()
 
@@ -163,74 +186,37 @@ def test_every_line_is_stored_in_order_whatever_happens_between_two_looks(steps)
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(APPENDS | LOOKS, max_size=25))
-def test_a_file_that_only_grows_is_stored_once_and_without_what_was_before(steps):
-    with disk() as found:
-        found.begin()
-        for name, *arguments in steps:
-            getattr(found, name)(*arguments)
-        found.look(is_final=True)
+def test_a_file_that_only_grows_is_stored_once_in_segments_of_whole_lines(steps):
+    with disk(steps) as found:
+        found.look()
+        found.look()
+        segments = [content for name, content in found.objects.items() if name.startswith("log/")]
+        # A line may be longer than a segment.
+        assert all(content.endswith(b"\n") or b"\n" not in content for content in segments)
 
+        found.look(is_final=True)
         assert found.stored() == b"".join(found.written) + found.partial
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(APPENDS | LOOKS, max_size=15))
-def test_each_segment_ends_with_a_line_unless_a_line_is_longer_than_a_segment(steps):
-    with disk() as found:
-        found.begin()
-        for name, *arguments in steps:
-            getattr(found, name)(*arguments)
-        found.look()
-        found.look()
-
-        segments = [content for name, content in found.objects.items() if name.startswith("log/")]
-        ends = [content.endswith(b"\n") or b"\n" not in content for content in segments]
-        assert all(ends)
-
-
-def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(folder):
     lines = [json.dumps({"step": step}) + "\n" for step in range(100_000)]
     (folder / "metrics.jsonl").write_text("".join(lines))
-    streams = streams_here(folder)
-    attempt = Attempt(Start("mine", 2, 0, "pod-w0", 1.5), "", "", streams)
+    attempt = attempt_of(folder, 2)
     (folder / "metrics.jsonl").write_text("".join(lines[:-500]) + '{"step": "new"}\n')
 
-    objects = list(uploads_of(folder, attempt, parse_state(None, attempt), None, None))
+    objects = new_output(folder, attempt)
 
     stored = b"".join(new.content for new in objects if new.name.startswith("metrics/"))
     assert stored.endswith(lines[-501].encode() + b'{"step": "new"}\n')
     assert len(stored) < 50_000
 
 
-def test_the_output_of_an_attempt_ends_where_the_next_one_begins(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    attempts = []
-    for number, text in ((1, "one\nwithout end"), (2, "two\n")):
-        start = Start("mine", number, 0, "pod-w0", float(number))
-        attempts.append(Attempt(start, "", "", streams_here(folder)))
-        with (folder / "log").open("a") as log:
-            log.write(text)
-
-    found = [
-        list(uploads_of(folder, attempt, parse_state(None, attempt), None, following))
-        for attempt, following in zip(attempts, [attempts[1], None], strict=True)
-    ]
-
-    assert [new.content for new in found[0]][1:] == [b"one\nwithout end"]
-    assert [new.content for new in found[1]][1:] == [b"two\n"]
-
-
-def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_time(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    attempt = Attempt(Start("mine", 1, 0, "pod-w0", 1.0), "", "", streams_here(folder))
+def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_time(folder):
+    attempt = attempt_of(folder)
     (folder / "log").write_text("first\n")
 
     contents = []
-    for upload in islice(uploads_of(folder, attempt, parse_state(None, attempt), None, None), 9):
+    for upload in islice(new_output(folder, attempt), 9):
         contents.append(upload.content)
         with (folder / "log").open("a") as log:
             log.write("while it is stored\n")
@@ -238,9 +224,7 @@ def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_t
     assert contents[1:] == [b"first\n"]
 
 
-def test_what_is_written_of_an_attempt_is_read_again(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def test_what_is_written_of_an_attempt_is_read_again(folder):
     (folder / "log").write_text("x" * 100_000)
     start = Start("mine", 12, 3, "pod-w3", 1.5)
     attempt = Attempt(start, "gs://bucket/runs/mine", "http://[fd00::1]:4443", streams_here(folder))
@@ -256,17 +240,13 @@ def test_what_is_written_of_an_attempt_is_read_again(tmp_path):
     assert read_state(folder, attempt) == first.state
 
 
-def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attempt(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attempt(folder):
     for number in (1, 2, 3):
-        start = Start("mine", number, 0, "w", float(number))
-        write_attempt(folder, Attempt(start, "", "", streams_here(folder)))
+        write_attempt(folder, attempt_of(folder, number))
         (folder / f"output/{number}.exit.json").write_text(f'{{"attempt": {number}}}\n')
         (folder / f"output/{number}.state.json").write_text("{}\n")
-    again = Attempt(Start("mine", 2, 0, "w", 9.0), "", "", streams_here(folder))
 
-    write_attempt(folder, again)
+    write_attempt(folder, attempt_of(folder, 2, began=9.0))
 
     assert [each.start.began for each in read_attempts(folder)] == [1.0, 9.0]
     assert read_end(folder, 1) is not None
@@ -276,7 +256,7 @@ def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attem
 
 
 def test_the_state_of_another_attempt_of_the_same_number_counts_for_nothing(tmp_path):
-    attempt = Attempt(Start("mine", 1, 0, "w", 2.0), "", "", streams_here(tmp_path))
+    attempt = attempt_of(tmp_path, began=2.0)
     older = attempt._replace(start=attempt.start._replace(began=1.0))
     state = parse_state(None, older)._replace(has_start=True)
 
@@ -336,11 +316,8 @@ def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
         ("streams", {"log": {"position": 1, "marks": [[1]], "segment": 0, "length": 0}}),
     ],
 )
-def test_an_attempt_with_an_invalid_field_is_ignored(tmp_path, field, value):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    streams = streams_here(folder)
-    write_attempt(folder, Attempt(Start("mine", 1, 0, "w", 1.0), "", "", streams))
+def test_an_attempt_with_an_invalid_field_is_ignored(folder, field, value):
+    write_attempt(folder, attempt_of(folder))
     file = folder / "output/1.json"
     assert read_attempts(folder)
 
@@ -349,16 +326,12 @@ def test_an_attempt_with_an_invalid_field_is_ignored(tmp_path, field, value):
     assert read_attempts(folder) == []
 
 
-def test_a_run_s_files_are_read_through_no_link(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def test_a_run_s_files_are_read_through_no_link(folder, tmp_path):
     (tmp_path / "secret").write_text("hunter2\n")
-    attempt = Attempt(Start("mine", 1, 0, "w", 1.0), "", "", streams_here(folder))
+    attempt = attempt_of(folder)
     (folder / "log").symlink_to(tmp_path / "secret")
 
-    objects = list(uploads_of(folder, attempt, parse_state(None, attempt), None, None))
-
-    assert [new.name for new in objects] == ["start.json"]
+    assert [new.name for new in new_output(folder, attempt)] == ["start.json"]
 
 
 @pytest.mark.parametrize("name", ["exit.json", "output/3.exit.json"])
@@ -384,16 +357,12 @@ class Relaunched:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
-        self.attempts = [self.begin(1)]
+        self.attempts = [attempt_of(folder)]
         self.states = {1: parse_state(None, self.attempts[0])}
         self.stored = {1: b"", 2: b""}
 
-    def begin(self, number: int) -> Attempt:
-        start = Start("mine", number, 0, "w", float(number))
-        return Attempt(start, "", "", streams_here(self.folder))
-
     def relaunch(self) -> None:
-        self.attempts.append(self.begin(2))
+        self.attempts.append(attempt_of(self.folder, 2))
         self.states[2] = parse_state(None, self.attempts[1])
 
     def write(self, text: str) -> None:
@@ -418,11 +387,19 @@ class Relaunched:
 
 
 @pytest.fixture
-def relaunched(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def relaunched(folder):
     (folder / "log").write_text("of an earlier attempt\n")
     return Relaunched(folder)
+
+
+def test_the_output_of_an_attempt_ends_where_the_next_one_begins(relaunched):
+    relaunched.write("one\nwithout end")
+    relaunched.relaunch()
+    relaunched.write("two\n")
+
+    relaunched.look()
+
+    assert relaunched.stored == {1: b"one\nwithout end", 2: b"two\n"}
 
 
 def test_an_attempt_gets_no_line_of_the_next_one_after_a_rotation(relaunched):
@@ -451,12 +428,9 @@ def test_the_rest_of_an_attempt_is_found_on_both_sides_of_a_rotation(relaunched)
     assert relaunched.stored[2] == b"of the second\n"
 
 
-def test_an_attempt_whose_number_the_controller_refuses_is_ignored(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
+def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
     for number in (10**9 - 1, 10**9):
-        start = Start("mine", number, 0, "w", 1.0)
-        write_attempt(folder, Attempt(start, "", "", streams_here(folder)))
+        write_attempt(folder, attempt_of(folder, number))
 
     assert [each.start.attempt for each in read_attempts(folder)] == [10**9 - 1]
 

@@ -1,12 +1,9 @@
 """What keeps a run from starting: each refusal names the worker, what it saw, and what mends it."""
 
-import http.server
-import json
 import shutil
-import socket
-import threading
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     contract,
     run_start,
@@ -17,14 +14,20 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     RunError,
     check_name,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
+    bucket_trouble,
+    dies_with_tpu,
+    trouble,
+)
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
-    failures,
     launch_verdict,
 )
 
+from harness.emulated_storage import emulated_storage
+from harness.scripted_api import error
 from harness.valid_record import process
+from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 
 LAUNCH = process()
@@ -61,19 +64,27 @@ def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(paths):
     ]
 
 
-def test_a_torn_setup_stamp_does_not_count(paths):
-    (paths.root / "ready.json").write_text('{"conte')
-
-    assert "not set up" in run_start.blockers(LAUNCH, paths)[0]
-
-
-def test_a_worker_reports_whether_it_is_set_up_for_this_version(paths):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ready.json", b'{"conte'),
+        ("programs/worker/contract.py", None),
+        ("programs/worker/contract.py", b"ROOT = 1\n"),
+        ("programs/worker/contract.py", b"WORKER_FORMAT = 1\n"),
+        ("programs/worker/contract.py", b"\xff"),
+    ],
+)
+def test_a_torn_setup_stamp_or_programs_of_another_version_do_not_count(paths, name, content):
     def is_set_up():
         return run_unit.observe("mine", paths, unit={"ActiveState": "inactive"})["is_set_up"]
 
     assert is_set_up()
-    (paths.root / "programs/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
+    (paths.root / name).unlink()
+    if content is not None:
+        (paths.root / name).write_bytes(content)
+
     assert not is_set_up()
+    assert "not set up for this version" in run_start.blockers(LAUNCH, paths)[0]
 
 
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(paths, tmp_path):
@@ -93,7 +104,7 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "../x", "-x", ".x", "a/b", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
+    "name", ["", "a b", "../x", "-x", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
 )
 def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
     with pytest.raises(RunError) as refused:
@@ -101,16 +112,6 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
 
     assert repr(name) in str(refused.value)
     assert "-e run=NAME" in str(refused.value)
-
-
-@pytest.mark.parametrize("content", [None, b"ROOT = 1\n", b"WORKER_FORMAT = 1\n", b"\xff"])
-def test_a_worker_whose_programs_are_of_another_version_has_to_be_set_up_again(paths, content):
-    installed = paths.root / "programs/worker/contract.py"
-    installed.unlink()
-    if content is not None:
-        installed.write_bytes(content)
-
-    assert "not set up for this version" in run_start.blockers(LAUNCH, paths)[0]
 
 
 def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(
@@ -141,31 +142,14 @@ def test_a_second_start_refuses_such_checkpoints_too(paths, monkeypatch):
 
 
 @pytest.fixture
-def forbidding():
+def forbidding(scripted):
     """A storage API that lets this account read, not write."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            words = "robot@x does not have storage.objects.create access"
-            body = json.dumps({"error": {"message": words}}).encode()
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    words = "robot@x does not have storage.objects.create access"
+    scripted.answerer = lambda _: error(403, words)
+    return scripted.endpoint
 
 
-def test_a_bucket_without_write_permission_names_the_missing_permission(
-    forbidding,
-):
+def test_a_bucket_without_write_permission_names_the_missing_permission(forbidding):
     why = trouble("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
 
     assert "HTTP 403, robot@x does not have storage.objects.create access" in why
@@ -187,19 +171,41 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
 
 
 def test_a_bucket_that_does_not_answer_delays_the_output_and_no_launch(paths):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        away = {"STORAGE_EMULATOR_HOST": f"127.0.0.1:{free.getsockname()[1]}"}
+    away = {"STORAGE_EMULATOR_HOST": nowhere()}
 
-        assert run_start.blockers(process(env=away, outputs="gs://outputs/runs/mine"), paths) == []
+    assert run_start.blockers(process(env=away, outputs="gs://outputs/runs/mine"), paths) == []
 
 
-def test_a_kill_names_the_worker_that_it_could_not_reach_and_leaves_the_others_out():
-    answers = {
-        "pod-w0": {"info": {"state": "interrupted, saved"}},
-        "pod-w1": {"unreachable": True, "msg": "ssh: connect to host: Connection timed out"},
-    }
+@pytest.fixture(scope="module")
+def emulator():
+    with emulated_storage() as address:
+        yield address
 
-    assert failures(answers) == [
-        "pod-w1: can't be reached: ssh: connect to host: Connection timed out"
-    ]
+
+def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
+    assert trouble("gs://fleet/a/b", {"STORAGE_EMULATOR_HOST": emulator}) is None
+    assert Bucket("gs://fleet", address=emulator).names() == []
+
+
+def test_a_bucket_that_is_not_there_is_named_with_what_it_answered(emulator):
+    why = trouble("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
+
+    assert why.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
+
+
+def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named():
+    assert "(Connection refused)" in trouble("gs://fleet/a", {"STORAGE_EMULATOR_HOST": nowhere()})
+    assert "(Connection refused)" in bucket_trouble("gs://fleet/a", {}, nowhere())
+
+
+def test_a_place_that_is_neither_directory_nor_bucket_is_refused():
+    assert "s3://fleet: checkpoints need a directory or a bucket" in trouble("s3://fleet", {})
+
+
+def test_a_directory_of_the_workers_own_disk_dies_with_it(tmp_path):
+    assert "own disk" in dies_with_tpu(str(tmp_path / "deep/er"), "10.0.0.2", root=str(tmp_path))
+
+
+def test_another_disk_and_a_bucket_outlive_it(tmp_path):
+    assert dies_with_tpu(str(tmp_path), "10.0.0.2", root="/proc") is None
+    assert dies_with_tpu("gs://fleet/a", "10.0.0.2") is None
