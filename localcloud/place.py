@@ -16,12 +16,47 @@ _DEFAULT_CLOUDS = PROJECT_ROOT / ".localcloud"
 _NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Place:
     """One local cloud's directory; all names of the cloud's host resources are derived from it."""
 
     name: str
     directory: Path
+
+    def __post_init__(self) -> None:
+        #: Eight hex digits that make the names of this cloud's host resources unique.
+        self.tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
+        #: The network bridge; Linux allows at most 15 characters.
+        self.bridge = f"tpf{self.tag}"
+        #: The nftables table with the network's NAT and firewall rules; the one that maps external
+        #: addresses to machines; the one that redirects requests to the metadata server.
+        self.nft_table = f"tpufleet_{self.tag}"
+        self.nft_outside_table = f"{self.nft_table}_outside"
+        self.nft_metadata_table = f"{self.nft_table}_metadata"
+        #: The name prefix of this cloud's systemd units and control groups.
+        self.unit_prefix = f"tpufleet-{self.tag}"
+        #: The settings that ``up`` chose.
+        self.settings = self.directory / "cloud.json"
+        #: The API's address; the file exists while the cloud is up.
+        self.endpoint = self.directory / "endpoint"
+        #: The hosts file of the name server, with the machines' names and addresses.
+        self.hosts = self.directory / "hosts"
+        #: One directory per machine.
+        self.machines = self.directory / "machines"
+        #: ``/mnt/shared`` of all machines, if they share it.
+        self.shared = self.directory / "shared"
+        #: The data disks' files, with one subdirectory per zone.
+        self.disks = self.directory / "disks"
+        #: The buckets' objects, with one subdirectory per bucket.
+        self.bucket = self.directory / "bucket"
+        #: The address of the cloud's bucket; missing if there is no bucket.
+        self.bucket_endpoint = self.directory / "bucket-endpoint"
+        #: The log file of the bucket's processes.
+        self.bucket_log = self.directory / "bucket.log"
+        #: The server's log file.
+        self.log = self.directory / "server.log"
+        #: The lock file that the server holds while it runs.
+        self.lock = self.directory / "state.lock"
 
     @classmethod
     def of(cls, name: str) -> "Place":
@@ -68,91 +103,6 @@ class Place:
             if clouds == _DEFAULT_CLOUDS
             else [f"TPUFLEET_LOCALCLOUD_DIR={shlex.quote(str(clouds))}"]
         )
-
-    @property
-    def tag(self) -> str:
-        """Eight hex digits that make the names of this cloud's host resources unique."""
-        return hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
-
-    @property
-    def bridge(self) -> str:
-        """The name of the network bridge; Linux allows at most 15 characters."""
-        return f"tpf{self.tag}"
-
-    @property
-    def nft_table(self) -> str:
-        """The name of the nftables table with the network's NAT and firewall rules."""
-        return f"tpufleet_{self.tag}"
-
-    @property
-    def nft_outside_table(self) -> str:
-        """The name of the nftables table that maps external addresses to machines."""
-        return f"{self.nft_table}_outside"
-
-    @property
-    def nft_metadata_table(self) -> str:
-        """The name of the nftables table that redirects requests to the metadata server."""
-        return f"{self.nft_table}_metadata"
-
-    @property
-    def unit_prefix(self) -> str:
-        """The name prefix of this cloud's systemd units and control groups."""
-        return f"tpufleet-{self.tag}"
-
-    @property
-    def settings(self) -> Path:
-        """``cloud.json``: the settings that ``up`` chose."""
-        return self.directory / "cloud.json"
-
-    @property
-    def endpoint(self) -> Path:
-        """The text file with the API's address; it exists while the cloud is up."""
-        return self.directory / "endpoint"
-
-    @property
-    def hosts(self) -> Path:
-        """The hosts file of the name server, with the machines' names and addresses."""
-        return self.directory / "hosts"
-
-    @property
-    def machines(self) -> Path:
-        """The directory that contains one directory per machine."""
-        return self.directory / "machines"
-
-    @property
-    def shared(self) -> Path:
-        """The directory mounted as ``/mnt/shared`` in all machines, if they share it."""
-        return self.directory / "shared"
-
-    @property
-    def disks(self) -> Path:
-        """The directory of the data disks' files, with one subdirectory per zone."""
-        return self.directory / "disks"
-
-    @property
-    def bucket(self) -> Path:
-        """The directory of the buckets' objects, with one subdirectory per bucket."""
-        return self.directory / "bucket"
-
-    @property
-    def bucket_endpoint(self) -> Path:
-        """The text file with the address of the cloud's bucket; missing if there is no bucket."""
-        return self.directory / "bucket-endpoint"
-
-    @property
-    def bucket_log(self) -> Path:
-        """The log file of the bucket's processes."""
-        return self.directory / "bucket.log"
-
-    @property
-    def log(self) -> Path:
-        """The server's log file."""
-        return self.directory / "server.log"
-
-    @property
-    def lock(self) -> Path:
-        """The lock file that the server holds while it runs."""
-        return self.directory / "state.lock"
 
 
 def clouds_directory() -> Path:

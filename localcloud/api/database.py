@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_FIRST = """
+VERSION = 6  # increment with each change of the tables
+_TABLES = """
 CREATE TABLE nodes (
     uid INTEGER PRIMARY KEY,
     zone TEXT NOT NULL,
@@ -19,14 +20,23 @@ CREATE TABLE nodes (
     trouble TEXT NOT NULL DEFAULT '',
     create_time TEXT NOT NULL,
     body TEXT NOT NULL,
+    queued_resource INTEGER,
+    condition TEXT NOT NULL DEFAULT '{}',
+    preempt_at REAL,
     UNIQUE (zone, node_id)
 );
+CREATE INDEX nodes_of_queued_resources ON nodes (queued_resource);
 CREATE TABLE workers (
     uid INTEGER NOT NULL REFERENCES nodes (uid),
     worker INTEGER NOT NULL,
     machine TEXT NOT NULL UNIQUE,
     address TEXT NOT NULL UNIQUE,
+    external TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (uid, worker)
+);
+CREATE TABLE released_addresses (
+    turn INTEGER PRIMARY KEY AUTOINCREMENT,
+    address TEXT NOT NULL UNIQUE
 );
 CREATE TABLE operations (
     zone TEXT NOT NULL,
@@ -38,17 +48,26 @@ CREATE TABLE operations (
     end_time TEXT NOT NULL DEFAULT '',
     response TEXT,
     error TEXT,
+    detail TEXT NOT NULL DEFAULT '{}',
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    api_version TEXT NOT NULL DEFAULT 'v2',
     PRIMARY KEY (zone, operation_id)
 );
 CREATE INDEX operations_under_way ON operations (end_time) WHERE end_time = '';
+CREATE INDEX operations_of_subjects ON operations (uid);
+CREATE TABLE request_ids (
+    method TEXT NOT NULL,
+    zone TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    operation_id TEXT NOT NULL,
+    PRIMARY KEY (method, zone, request_id)
+);
 CREATE TABLE tokens (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL);
 CREATE TABLE service_accounts (
     email TEXT PRIMARY KEY,
     key_id TEXT NOT NULL,
     public_key TEXT NOT NULL
 );
-"""
-_QUEUED_RESOURCES = """
 CREATE TABLE queued_resources (
     uid INTEGER PRIMARY KEY,
     zone TEXT NOT NULL,
@@ -62,23 +81,6 @@ CREATE TABLE queued_resources (
     body TEXT NOT NULL,
     UNIQUE (zone, request_name)
 );
-CREATE TABLE request_ids (
-    method TEXT NOT NULL,
-    zone TEXT NOT NULL,
-    request_id TEXT NOT NULL,
-    operation_id TEXT NOT NULL,
-    PRIMARY KEY (method, zone, request_id)
-);
-ALTER TABLE nodes ADD COLUMN queued_resource INTEGER;
-ALTER TABLE nodes ADD COLUMN condition TEXT NOT NULL DEFAULT '{}';
-ALTER TABLE nodes ADD COLUMN preempt_at REAL;
-ALTER TABLE workers ADD COLUMN external TEXT NOT NULL DEFAULT '';
-ALTER TABLE operations ADD COLUMN detail TEXT NOT NULL DEFAULT '{}';
-ALTER TABLE operations ADD COLUMN cancel_requested INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX nodes_of_queued_resources ON nodes (queued_resource);
-CREATE INDEX operations_of_subjects ON operations (uid);
-"""
-_COMPUTE = """
 CREATE TABLE compute_resources (
     uid INTEGER PRIMARY KEY,
     collection TEXT NOT NULL,
@@ -100,32 +102,11 @@ CREATE TABLE compute_operations (
     begins REAL NOT NULL,
     ends REAL NOT NULL,
     request_id TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '',
     UNIQUE (scope, name)
 );
 CREATE INDEX compute_requests ON compute_operations (request_id) WHERE request_id != '';
 """
-_FAILED_OPERATIONS = """
-ALTER TABLE compute_operations ADD COLUMN error TEXT NOT NULL DEFAULT '';
-"""
-_RELEASED_ADDRESSES = """
-CREATE TABLE released_addresses (
-    turn INTEGER PRIMARY KEY AUTOINCREMENT,
-    address TEXT NOT NULL UNIQUE
-);
-"""
-_API_VERSIONS = """
-ALTER TABLE operations ADD COLUMN api_version TEXT NOT NULL DEFAULT 'v2';
-"""
-# A database file of version n already has the first n migrations.
-_MIGRATIONS = (
-    _FIRST,
-    _QUEUED_RESOURCES,
-    _COMPUTE,
-    _FAILED_OPERATIONS,
-    _RELEASED_ADDRESSES,
-    _API_VERSIONS,
-)
-VERSION = len(_MIGRATIONS)
 
 
 class Database:
@@ -135,7 +116,7 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file and migrate it; raise RuntimeError if its version is too new."""
+        """Open or create the file; raise RuntimeError if it has tables of another version."""
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -143,16 +124,15 @@ class Database:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             self._connection.execute(f"PRAGMA {pragma}")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
+        if version == 0:
+            script = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={VERSION}; COMMIT;"
+            self._connection.executescript(script)
+        elif version != VERSION:
             self._connection.close()
             raise RuntimeError(
                 f"{path} has version {version}, but this local cloud supports {VERSION}. "
                 "Run down with the version that created the cloud, then up with this one"
             )
-        if version < VERSION:
-            steps = " ".join(_MIGRATIONS[version:])
-            script = f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={VERSION}; COMMIT;"
-            self._connection.executescript(script)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

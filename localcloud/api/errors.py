@@ -41,6 +41,7 @@ _RPC_CODES: Mapping[str, int] = {
 }
 
 _TYPE = "type.googleapis.com/google.rpc."
+_SERVICE = {"service": "tpu.googleapis.com"}
 
 
 class ApiError(Exception):
@@ -67,14 +68,9 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """Return the response's JSON: ``{"error": {code, message, status[, details]}}``."""
-        error: dict[str, Any] = {
-            "code": self.code,
-            "message": self.message,
-            "status": self.status,
-        }
-        if self.details:
-            error["details"] = [dict(detail) for detail in self.details]
-        return {"error": error}
+        details = {"details": self.details} if self.details else {}
+        error = {"code": self.code, "message": self.message, "status": self.status}
+        return {"error": {**error, **details}}
 
 
 def invalid(field: str, message: str) -> ApiError:
@@ -96,45 +92,26 @@ def not_found(resource: str) -> ApiError:
 
 def already_exists(resource: str) -> ApiError:
     """Return the error (409) for creating a resource that already exists."""
-    detail = {
-        "@type": f"{_TYPE}ResourceInfo",
-        "resourceName": resource,
-    }
+    detail = {"@type": f"{_TYPE}ResourceInfo", "resourceName": resource}
     return ApiError(409, f"Resource '{resource}' already exists", details=[detail])
 
 
 def permission_denied(permission: str, resource: str) -> ApiError:
     """Return the error (403) for a resource of another project, whether or not it exists."""
-    detail = {
-        "@type": f"{_TYPE}ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": "iam.googleapis.com",
-        "metadata": {"permission": permission, "resource": resource},
-    }
+    metadata = {"permission": permission, "resource": resource}
+    detail = _info("IAM_PERMISSION_DENIED", metadata, "iam.googleapis.com")
     message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
     return ApiError(403, message, details=[detail])
 
 
 def unauthenticated(reason: str, message: str) -> ApiError:
     """Return the error (401) for a missing or bad token; ``reason`` is a google.api.ErrorReason."""
-    detail = {
-        "@type": f"{_TYPE}ErrorInfo",
-        "reason": reason,
-        "domain": "googleapis.com",
-        "metadata": {"service": "tpu.googleapis.com"},
-    }
-    return ApiError(401, message, details=[detail])
+    return ApiError(401, message, details=[_info(reason, _SERVICE)])
 
 
 def rate_limited(message: str) -> ApiError:
     """Return the error (429) for too many requests; a retry can succeed."""
-    detail = {
-        "@type": f"{_TYPE}ErrorInfo",
-        "reason": "RATE_LIMIT_EXCEEDED",
-        "domain": "googleapis.com",
-        "metadata": {"service": "tpu.googleapis.com"},
-    }
-    return ApiError(429, message, details=[detail])
+    return ApiError(429, message, details=[_info("RATE_LIMIT_EXCEEDED", _SERVICE)])
 
 
 def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
@@ -142,20 +119,16 @@ def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
 
     ``limit`` is the quota's name, ``consumer`` is ``projects/PROJECT``.
     """
-    failure = {
-        "@type": f"{_TYPE}QuotaFailure",
-        "violations": [
-            {"subject": consumer.replace("projects/", "project:"), "description": message}
-        ],
-    }
-    info = {
-        "@type": f"{_TYPE}ErrorInfo",
-        "reason": "RESOURCE_QUOTA_EXCEEDED",
-        "domain": "googleapis.com",
-        "metadata": {
-            "service": "tpu.googleapis.com",
-            "consumer": consumer,
-            "quota_limit": limit,
-        },
-    }
+    subject = consumer.replace("projects/", "project:")
+    violation = {"subject": subject, "description": message}
+    failure = {"@type": f"{_TYPE}QuotaFailure", "violations": [violation]}
+    metadata = {**_SERVICE, "consumer": consumer, "quota_limit": limit}
+    info = _info("RESOURCE_QUOTA_EXCEEDED", metadata)
     return ApiError(429, message, details=[failure, info])
+
+
+def _info(
+    reason: str, metadata: Mapping[str, str], domain: str = "googleapis.com"
+) -> Mapping[str, Any]:
+    info = {"reason": reason, "domain": domain, "metadata": metadata}
+    return {"@type": f"{_TYPE}ErrorInfo", **info}

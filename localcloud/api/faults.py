@@ -93,13 +93,13 @@ class Faults:
         The call counts as one of the ``times`` of each fault that affects it.
         """
         with self._lock:
-            slow = [self._take(it) for it in self._hit("latency", method, zone)]
+            slow = [self._taken(it) for it in self._hit("latency", zone, method)]
             delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
-            for active in self._hit("errors", method, zone)[:1]:
-                return Effect(delay, _error(method, self._take(active).details["code"]))
-            for active in self._hit("drops", method, zone)[:1]:
-                return Effect(delay, drop=self._take(active).details["when"])
-            for active in self._hit("mix", method, zone)[:1]:
+            for active in self._hit("errors", zone, method)[:1]:
+                return Effect(delay, _error(method, self._taken(active).details["code"]))
+            for active in self._hit("drops", zone, method)[:1]:
+                return Effect(delay, drop=self._taken(active).details["when"])
+            for active in self._hit("mix", zone, method)[:1]:
                 return replace(_drawn(active, method), delay=delay)
             return Effect(delay)
 
@@ -109,14 +109,46 @@ class Faults:
         The call counts as one of the fault's ``times``.
         """
         with self._lock:
-            for active in self._hit("outcomes", method, zone)[:1]:
-                details = self._take(active).details
+            for active in self._hit("outcomes", zone, method)[:1]:
+                details = self._taken(active).details
                 message = f"Injected fault: {method} ends with {details['code']}"
                 return {"code": details["code"], "message": details["message"] or message}
         return None
 
-    def _hit(self, kind: str, method: str, zone: str) -> list[_Active]:
-        """Return the active faults of a kind that match a call.
+    def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
+        """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
+
+        With ``count``, the shortage counts as one of the fault's ``times``.
+        """
+        with self._lock:
+            for active in self._hit("capacity", zone):
+                if fnmatchcase(accelerator, active.fault.details["acceleratorType"]):
+                    if count:
+                        active.use()
+                    return f"injected shortage of {accelerator}"
+        return ""
+
+    def reuses_addresses(self, zone: str) -> bool:
+        """Return whether a new node must get the addresses released last.
+
+        The node counts as one of the fault's ``times``.
+        """
+        with self._lock:
+            return any(self._taken(active) for active in self._hit("reuse", zone)[:1])
+
+    def lateness(self, worker: str, zone: str) -> float:
+        """Return by how many seconds a worker (``pod-w1``) must boot late.
+
+        The boot counts as one of the fault's ``times``.
+        """
+        with self._lock:
+            for active in self._hit("late", zone):
+                if fnmatchcase(worker, active.fault.details["worker"]):
+                    return float(self._taken(active).details["delaySeconds"])
+        return 0.0
+
+    def _hit(self, kind: str, zone: str, method: str = "") -> list[_Active]:
+        """Return the active faults of a kind that apply to a zone and, if given, to a method.
 
         The local cloud's own methods match only by their full name, never by a pattern.
         """
@@ -129,50 +161,9 @@ class Faults:
         ]
 
     @staticmethod
-    def _take(active: _Active) -> Fault:
+    def _taken(active: _Active) -> Fault:
         active.use()
         return active.fault
-
-    def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
-        """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
-
-        With ``count``, the shortage counts as one of the fault's ``times``.
-        """
-        with self._lock:
-            for active in self._active["capacity"]:
-                fault = active.fault
-                matches = fnmatchcase(accelerator, fault.details["acceleratorType"])
-                if matches and fault.zone in ("", zone) and not active.over:
-                    if count:
-                        active.use()
-                    return f"injected shortage of {accelerator}"
-        return ""
-
-    def reuses_addresses(self, zone: str) -> bool:
-        """Return whether a new node must get the addresses released last.
-
-        The node counts as one of the fault's ``times``.
-        """
-        with self._lock:
-            for active in self._active["reuse"]:
-                if active.fault.zone in ("", zone) and not active.over:
-                    active.use()
-                    return True
-        return False
-
-    def lateness(self, worker: str, zone: str) -> float:
-        """Return by how many seconds a worker (``pod-w1``) must boot late.
-
-        The boot counts as one of the fault's ``times``.
-        """
-        with self._lock:
-            for active in self._active["late"]:
-                fault = active.fault
-                matches = fnmatchcase(worker, fault.details["worker"])
-                if matches and fault.zone in ("", zone) and not active.over:
-                    active.use()
-                    return float(fault.details["delaySeconds"])
-        return 0.0
 
     def clear(self) -> None:
         """End all faults."""

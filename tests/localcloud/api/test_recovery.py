@@ -1,6 +1,5 @@
 """After a kill or stop, the next server finds all machines and resumes their operations."""
 
-import json
 import random
 import signal
 import socket
@@ -13,7 +12,6 @@ import pytest
 import requests
 
 from harness.playbooks import ROOT
-from localcloud.api import database
 from localcloud.machines.interface import MachineSpec
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 
@@ -136,38 +134,14 @@ def test_an_interrupted_reset_reboots_every_machine(local_api):
     assert local_api.machines.running == set(local_api.machines.specs)
 
 
-def test_a_database_of_the_first_version_is_migrated(local_api):
-    local_api.halt()
-    file = local_api.state / "state.sqlite"
-    for left in local_api.state.glob("state.sqlite*"):
-        left.unlink()
-    address = local_api.machines.pool[0]
-    local_api.machines.start(MachineSpec("t1v-n-old-w-0", address, {}))
-    body = json.dumps({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base"})
-    connection = sqlite3.connect(file)
-    connection.executescript(f"""
-        {database._FIRST}
-        INSERT INTO nodes VALUES
-            (7, '{ZONE}', 'old', 'READY', 'run', '', '2026-11-01T00:00:00Z', '{body}');
-        INSERT INTO workers VALUES (7, 0, 't1v-n-old-w-0', '{address}');
-        PRAGMA user_version=1;
-    """)  # noqa: S608 - ours, no input
-    connection.close()
-
-    local_api.boot()
-
-    (reply,) = local_api.get("/_localcloud/status")["nodes"]
-    assert (reply["name"], reply["state"]) == ("old", "READY")
-    assert [worker["alive"] for worker in reply["workers"]] == [True]
-
-
-def test_a_database_of_a_newer_version_is_refused(local_api):
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_database_of_another_version_is_refused(local_api, version):
     local_api.halt()
     connection = sqlite3.connect(local_api.state / "state.sqlite")
-    connection.execute("PRAGMA user_version=99")
+    connection.execute(f"PRAGMA user_version={version}")
     connection.close()
 
-    with pytest.raises(RuntimeError, match="has version 99"):
+    with pytest.raises(RuntimeError, match=f"has version {version}"):
         local_api.boot()
 
 
