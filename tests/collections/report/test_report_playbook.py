@@ -67,9 +67,8 @@ def test_the_report_is_published_to_the_bucket_but_not_in_check_mode(local_api, 
     assert served.headers["Content-Type"] == "text/html; charset=utf-8"
 
 
-@pytest.mark.parametrize("publish", ["report.html", "gs://fleet/report", "/pages/report.html"])
-def test_a_report_is_published_only_to_an_html_file_in_a_bucket(local_api, publish):
-    done = play(environment_of(local_api), REPORT, "-e", f"publish={publish}")
+def test_a_report_is_published_only_to_an_html_file_in_a_bucket(local_api):
+    done = play(environment_of(local_api), REPORT, "-e", "publish=gs://fleet/report")
     assert done.returncode != 0
     assert "publish=gs://BUCKET/report.html" in flat(done)
 

@@ -13,7 +13,6 @@ from ..runs import history
 from ..runs.event_kind import Action, EventKind
 from ..runs.goodput import by_cause
 from ..runs.judge import (
-    RunStatus,
     WorkerStatus,
     has_finished,
     judge_gone,
@@ -155,37 +154,6 @@ def _end_kind(process: ProcessStatus) -> str:
     return KILL if was_interrupted else CRASH
 
 
-def status_of(
-    run: str,
-    record: Mapping[str, Any],
-    live: Mapping[str, Mapping[str, Any]],
-    output: RunOutput,
-    tpu_state: str,
-    now: float,
-) -> RunStatus:
-    """Return the status of a run.
-
-    Args:
-        run: the name of the run.
-        record: its run record.
-        live: what run_info returned about the run, by worker; empty if its TPU is gone.
-        output: the summary of its stored output, used if ``live`` is empty.
-        tpu_state: the state of its TPU in the inventory.
-        now: unix seconds.
-    """
-    answers = live or {
-        host: answer["runs"][0] for host, answer in stored_answers(run, output, {}).items()
-    }
-    progress = progress_of(output)
-    workers = [
-        WorkerStatus(host, judge_process(host, answer), progress=progress)
-        for host, answer in answers.items()
-    ]
-    if live:
-        return judge_run(run, workers, record, now)
-    return judge_gone(run, workers, record, tpu_state, now)
-
-
 def run_view(
     run: str,
     record: Mapping[str, Any],
@@ -194,9 +162,30 @@ def run_view(
     tpu_state: str,
     now: float,
 ) -> RunView:
-    """Return what the report shows of a run. For the arguments see status_of."""
+    """Return what the report shows of a run.
+
+    Args:
+        run: the name of the run.
+        record: its run record.
+        live: what run_info returned about the run, by worker; empty if its TPU is gone.
+        output: the summary of its stored output, used for its status if ``live`` is empty.
+        tpu_state: the state of its TPU in the inventory.
+        now: unix seconds.
+    """
     events = events_of(record)
-    status = status_of(run, record, live, output, tpu_state, now)
+    answers = live or {
+        host: answer["runs"][0] for host, answer in stored_answers(run, output, {}).items()
+    }
+    progress = progress_of(output)
+    judged = [
+        WorkerStatus(host, judge_process(host, answer), progress=progress)
+        for host, answer in answers.items()
+    ]
+    status = (
+        judge_run(run, judged, record, now)
+        if live
+        else judge_gone(run, judged, record, tpu_state, now)
+    )
     if has_finished(record, status.processes):
         # Show the run as status.yml and the watch will record it.
         done = {"wanted": str(DesiredState.DONE)}
