@@ -1,7 +1,4 @@
-"""Results of the checks of playbooks/doctor.yml, one line each.
-
-Python 3.9, because workers import this file.
-"""
+"""Results of the checks of playbooks/doctor.yml, one line each."""
 
 from __future__ import annotations
 

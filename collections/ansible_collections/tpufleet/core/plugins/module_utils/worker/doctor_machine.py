@@ -1,6 +1,6 @@
 """The checks of playbooks/doctor.yml on a worker: disk, memory, devices, setup and recent errors.
 
-Python 3.9 and the standard library only, because workers run it. The checks change nothing.
+The checks change nothing.
 """
 
 from __future__ import annotations

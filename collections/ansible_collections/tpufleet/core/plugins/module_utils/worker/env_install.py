@@ -1,7 +1,4 @@
-"""Installation of an environment from a lock file by uv, from a package index or from wheels.
-
-Python 3.9 and the standard library only, because it runs before anything is installed.
-"""
+"""Installation of an environment from a lock file by uv, from a package index or from wheels."""
 
 from __future__ import annotations
 

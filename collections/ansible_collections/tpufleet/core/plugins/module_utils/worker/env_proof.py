@@ -2,7 +2,7 @@
 
 The built-in proofs are roles/jax/files/prove_*.py; the variable ``env_proof`` may name another
 command. A proof exits with 0, and its last line of output is a JSON object with the number of
-``devices``. Python 3.9 and the standard library only, because it runs on workers.
+``devices``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 No container engine runs the trainer. The unit mounts directories of the worker into the directory
 of the image's files, in a mount namespace of its own. Then the program roles/run/files/attempt
 makes that directory its root directory. So a trainer in an image is a process of the unit like any
-other. Python 3.9, standard library only, because workers import this file.
+other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Installation of an image: pulled and unpacked by a container engine, or copied from the leader.
 
-Runs on workers as root. Python 3.9, standard library only.
+Runs on workers as root.
 """
 
 from __future__ import annotations

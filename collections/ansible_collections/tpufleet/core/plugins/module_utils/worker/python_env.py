@@ -1,7 +1,4 @@
-"""Python environments of a worker: interpreter, name, completeness, use and disk space.
-
-Python 3.9 and the standard library only, because it runs before anything is installed.
-"""
+"""Python environments of a worker: interpreter, name, completeness, use and disk space."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Releases: manifest, name derived from the content, verification and installation.
 
-The controller and the workers share this file: Python 3.9, standard library only.
+The controller and the workers share this file.
 """
 
 from __future__ import annotations
