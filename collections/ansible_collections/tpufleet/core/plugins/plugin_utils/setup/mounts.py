@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -256,7 +256,7 @@ def _check_listed(mount: Mount, fleet: Sequence[object]) -> None:
 
 
 def _unit(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int) -> dict[str, Any]:
-    what, filesystem, options = _SOURCES[mount.kind](mount, hostvars, uid)
+    what, filesystem, options = _source(mount, hostvars, uid)
     if mount.read_only:
         options = ("ro", *options)
     return {
@@ -271,10 +271,25 @@ def _unit(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int) -> 
     }
 
 
-_Source = tuple[str, str, tuple[str, ...]]
+def _source(
+    mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return what to mount, the type of its file system, and the default options."""
+    values = mount.values
+    if mount.kind is Kind.NFS:
+        return f"{_address(mount, hostvars)}:{mount.export}", "nfs4", _NFS
+    if mount.kind is Kind.FILESTORE:
+        return f"{values['server']}:/{values['share']}", "nfs", _FILESTORE
+    if mount.kind is Kind.GCSFUSE:
+        options = ("_netdev", "allow_other", f"uid={uid}", f"gid={uid}", "implicit_dirs")
+        if values["directory"]:
+            options += (f"only_dir={values['directory']}",)
+        return values["bucket"], "gcsfuse", options if mount.read_only else ("rw", *options)
+    return mount.device, "ext4", _DATA  # the worker adds ro if the disk is attached read-only
 
 
-def _nfs(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], _uid: int) -> _Source:
+def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the address of a mount's NFS server. Raises AnsibleFilterError."""
     server = mount.values["server"]
     if server not in hostvars and "." not in server:
         raise AnsibleFilterError(
@@ -290,33 +305,7 @@ def _nfs(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], _uid: int) -> 
             f"mounts: {mount.path}: the inventory has no valid address of {server} "
             f"({address!r:.60}). Set tpu_internal_ip or ansible_host"
         )
-    return f"{address}:{mount.export}", "nfs4", _NFS
-
-
-def _filestore(mount: Mount, _hostvars: object, _uid: int) -> _Source:
-    return f"{mount.values['server']}:/{mount.values['share']}", "nfs", _FILESTORE
-
-
-def _gcsfuse(mount: Mount, _hostvars: object, uid: int) -> _Source:
-    options = ("_netdev", "allow_other", f"uid={uid}", f"gid={uid}", "implicit_dirs")
-    if mount.values["directory"]:
-        options += (f"only_dir={mount.values['directory']}",)
-    if not mount.read_only:
-        options = ("rw", *options)
-    return mount.values["bucket"], "gcsfuse", options
-
-
-def _disk(mount: Mount, _hostvars: object, _uid: int) -> _Source:
-    return mount.device, "ext4", _DATA  # the worker adds ro if the disk is attached read-only
-
-
-_SOURCES: Mapping[Kind, Callable[..., _Source]] = {
-    Kind.NFS: _nfs,
-    Kind.FILESTORE: _filestore,
-    Kind.GCSFUSE: _gcsfuse,
-    Kind.DISK: _disk,
-    Kind.HYPERDISK_ML: _disk,
-}
+    return address
 
 
 def _merged(options: Sequence[str], own: Sequence[str]) -> list[str]:
