@@ -13,7 +13,6 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action import run_fetch
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download, errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
     Bucket,
     StoredObject,
@@ -26,11 +25,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
     checkpoint_choice,
 )
 
-from harness.emulated_storage import emulated_storage, put_object
-from harness.playbooks import environment_of, play
+from harness.emulated_storage import put_object
+from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
-
-QUICK = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
+from tests.collections.test_storage import QUICK
+from tests.collections.test_storage import bucket as bucket
+from tests.collections.test_storage import emulator as emulator
 
 
 def saved(files):
@@ -78,17 +78,6 @@ def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_
 
 def test_a_checkpoint_set_aside_is_ignored():
     assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    with emulated_storage() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(emulator, request):
-    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)
 
 
 def put(bucket, files):
@@ -403,37 +392,34 @@ def test_another_word_for_checkpoint_choice_is_refused():
         checkpoint_choice("latest")
 
 
-def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
-    emulator, local_api, tmp_path
-):
+def fetched(emulator, local_api, to, files, **fields):
+    """Run fetch.yml for a run of which only the record and these checkpoints are left."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
-    record = record_fields(checkpoints="gs://fleet/played/mine")
-    (runs / "mine.json").write_text(json.dumps(record))
-    put(Bucket("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
+    (runs / "mine.json").write_text(json.dumps(record_fields(**fields)))
+    put(Bucket(fields["checkpoints"], address=emulator), files)
+    words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
+    return play(environment_of(local_api), "playbooks/fetch.yml", *words)
 
-    words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
-    result = play(environment_of(local_api), "playbooks/fetch.yml", *words)
+
+def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
+    emulator, local_api, tmp_path
+):
+    place = "gs://fleet/played/mine"
+    result = fetched(emulator, local_api, tmp_path, of(s10=GOOD), checkpoints=place)
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "10/manifest.json" in here(tmp_path / "to/checkpoints")
+    assert "10/manifest.json" in here(tmp_path / "checkpoints")
 
 
 def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
     emulator, local_api, tmp_path
 ):
-    (local_api.state / "bucket-endpoint").write_text(emulator)
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
-    record = record_fields(checkpoints="gs://fleet/cut/mine", command=["python", "mine.py"])
-    (runs / "mine.json").write_text(json.dumps(record))
-    put(Bucket("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
+    fields = {"checkpoints": "gs://fleet/cut/mine", "command": ["python", "mine.py"]}
+    result = fetched(emulator, local_api, tmp_path, of(s10=WEIGHTS), **fields)
 
-    words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
-    result = play(environment_of(local_api), "playbooks/fetch.yml", *words)
-
-    said = " ".join((result.stdout + result.stderr).split())
+    said = flat(result)
     assert result.returncode != 0
     assert "no finished checkpoint (10: it has no commit_success.txt" in said
     assert said.index("Copy what the run has written") < said.index("no finished checkpoint")

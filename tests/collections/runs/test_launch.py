@@ -108,14 +108,11 @@ def test_the_tpus_of_a_run_are_sorted_by_zone_and_name_each_once():
     assert [node.id for node in found["nodes"]] == ["2", "3", "1"]
 
 
-def test_the_overrides_and_the_environment_of_a_sweep_are_its_run_s_alone():
-    assert launches()["mine-b"].command == ("python", "-m", "train", "seed=2")
-    assert launches()["mine-b"].env == {"A": "1", "B": "2"}
-    assert launches()["mine-a"].env == {"A": "1"}
+def test_each_run_of_a_sweep_has_its_own_environment_and_tpu():
+    first, second = launches()["mine-a"], launches()["mine-b"]
 
-
-def test_a_launch_knows_the_tpus_that_it_is_on():
-    assert (launches()["mine-a"].nodes, launches()["mine-b"].nodes) == ((A,), (B,))
+    assert (first.env, first.nodes) == ({"A": "1"}, (A,))
+    assert (second.env, second.nodes) == ({"A": "1", "B": "2"}, (B,))
 
 
 def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():

@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emulated_storage import emulated_storage, put_object
+from harness.emulated_storage import emulated_storage
 
 NOW = 1_800_000_000.0
 LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, Outcome.FAILED, "fleet_state cannot be read")
@@ -248,10 +248,3 @@ def test_the_address_of_a_bucket_may_end_with_a_slash(bucket):
     assert read_heartbeats("gs://fleet/slash", bucket) == (SERVER,)
     (name,) = Bucket.of("gs://fleet/slash", bucket).names()
     assert name == "watch/passes/runs/server.example.json"
-
-
-def test_an_object_that_is_not_json_hides_no_other(bucket):
-    write_heartbeat("gs://fleet/odd", SERVER, bucket)
-    put_object(bucket["storage_endpoint"], "odd/watch/passes/runs/bad.json", b'["a list"]')
-
-    assert read_heartbeats("gs://fleet/odd", bucket) == (SERVER,)

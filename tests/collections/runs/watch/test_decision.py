@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
     ReasonCode,
     RunState,
@@ -23,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.observations import AWAY, LIMITS, NOW, TRAINING, ended, lost, pod
+from tests.collections.runs.observations import AWAY, LIMITS, NOW, ended, pod
 from tests.collections.runs.records import run_record
 
 IN_A_BUCKET = run_record(attempt=3)
@@ -38,29 +37,6 @@ def remember(record: RunRecord, decision) -> RunRecord:
     return changed(record, watch=decision.memory.fields())
 
 
-def test_a_preemption_is_counted_once_however_many_passes_observe_it():
-    first = decide(RECORD, lost(), NOW)
-    again = decide(remember(RECORD, first), lost(), NOW + 60)
-
-    assert (first.memory.preemptions, again.memory.preemptions) == (1, 1)
-    assert again.action is Action.RECREATE
-
-
-def test_a_tpu_that_cannot_be_created_is_tried_ever_more_seldom():
-    record, now, waits = RECORD, NOW, []
-    for _ in range(8):
-        decision = decide(record, lost(GONE), now)
-        assert decision.action is Action.RECREATE
-        waits.append(decision.memory.not_before - now)
-        record = remember(record, decision)
-        early = decide(record, lost(GONE), decision.memory.not_before - 1)
-        assert early.action is Action.NOTHING
-        now = decision.memory.not_before
-
-    assert waits[:4] == [10, 20, 40, 80]
-    assert waits[-1] == LIMITS.longest_backoff
-
-
 def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
     record, now, replaced = IN_A_BUCKET, NOW, 0
     for _ in range(100):
@@ -72,33 +48,6 @@ def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
 
     assert decision.action is Action.GIVE_UP
     assert replaced == LIMITS.replacements
-
-
-@pytest.mark.parametrize(("code", "crashes"), [("KILL", 1), ("75", 0), ("TERM", 0)])
-def test_an_interruption_is_not_a_crash_but_a_sigkill_is(code, crashes):
-    decision = decide(RECORD, pod(ended(code), ended("77")), NOW)
-
-    assert (decision.action, decision.memory.crashes) == (Action.LAUNCH, crashes)
-
-
-def test_the_first_crash_is_launched_at_once_and_the_next_ones_wait_longer():
-    record, waits = RECORD, []
-    for attempt in range(3, 7):
-        record = changed(record, attempt=attempt)
-        crash = pod(replace(ended("1"), attempt=attempt))
-        decision = decide(record, crash, NOW)
-        waits.append(max(0.0, decision.memory.not_before - NOW))
-        record = remember(record, decision)
-
-    assert waits == [0, 20, 40, 80]
-
-
-def test_a_stopped_run_is_never_started():
-    stopped = changed(RECORD, wanted="stopped")
-
-    assert decide(stopped, pod(TRAINING), NOW).action is Action.STOP
-    assert decide(stopped, pod(ended("75")), NOW).action is Action.NOTHING
-    assert decide(stopped, lost(), NOW).action is Action.NOTHING
 
 
 PROCESSES = st.builds(

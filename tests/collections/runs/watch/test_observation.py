@@ -214,12 +214,6 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
     assert [cause.code for cause in told.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
 
 
-def test_a_tpu_whose_workers_are_listed_with_different_states_is_waited_for():
-    hosts = workers() | {W1: workers()[W1] | {"tpu_state": "DELETING"}}
-
-    assert decide(RECORD, observed(RECORD, hosts, {}), 100.0).state is RunState.WAITING_FOR_TPU
-
-
 def test_the_tpu_is_addressed_as_the_inventory_names_it_though_the_api_lists_a_namesake():
     namesake = workers(id_="9", zone=ELSEWHERE, labels={})
 

@@ -159,36 +159,6 @@ def test_a_controller_without_the_release_gives_nothing_up(tmp_path, spent):
     assert without.records.read("mine")["wanted"] == "running"
 
 
-def test_a_lock_file_that_was_changed_counts_as_missing(controller):
-    controller.wants()
-    (lock,) = (controller.kept / "locks").iterdir()
-    lock.write_text("jax==9.9.9")
-
-    (waiting,) = controller.pass_once(answers(controller, ended("75")))
-
-    assert (waiting.state, controller.actor.played) == (RunState.WAITING_FOR_RELEASE, [])
-    assert str(lock) in why(waiting)
-
-
-def test_a_release_that_is_damaged_counts_as_missing(controller):
-    controller.wants()
-    (file,) = (controller.kept / "releases").glob("*/train.py")
-    file.write_text("print('other code')")
-
-    (waiting,) = controller.pass_once(answers(controller, ended("75")))
-
-    assert (waiting.state, controller.actor.played) == (RunState.WAITING_FOR_RELEASE, [])
-
-
-def test_a_run_that_was_killed_is_left_alone(controller):
-    controller.wants()
-    kill(controller)
-
-    controller.pass_once(answers(controller, ended("TERM")))
-
-    assert controller.actor.played == []
-
-
 def test_a_kill_after_the_records_were_read_is_obeyed(controller):
     controller.wants()
     watch = controller.watch()
