@@ -28,13 +28,3 @@ def test_worker_code_evaluates_no_type_union(file):
 @pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
 def test_a_file_has_no_syntax_that_is_newer_than_python_3_9(file):
     ast.parse(file.read_text(), feature_version=(3, 9))
-
-
-def test_newer_syntax_would_be_found():
-    with pytest.raises(SyntaxError):
-        ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
-
-
-def test_the_check_finds_a_type_union():
-    said = evaluated(ast.parse("def f(a: int | None = None) -> str: ..."))
-    assert sorted(said) == ["int | None", "str"]

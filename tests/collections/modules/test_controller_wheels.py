@@ -75,17 +75,13 @@ def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, in
     assert "\n" not in str(refused.value)
 
 
-def test_a_worker_without_a_leader_asks_the_controller_for_its_kind_of_wheels(tmp_path):
+@pytest.mark.parametrize("leader", [False, True], ids=["no leader", "one without wheels"])
+def test_a_worker_that_no_leader_helps_asks_the_controller_for_its_kind(tmp_path, leader):
     with pytest.raises(wheels.WheelsMissingError) as asked:
-        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=False, minor=9)
+        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=leader, minor=9)
 
     assert asked.value.needs["minor"] == 9
     assert asked.value.needs["glibc"] >= 17
-
-
-def test_a_worker_whose_leader_gives_nothing_asks_the_controller(tmp_path):
-    with pytest.raises(wheels.WheelsMissingError):
-        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=True, minor=9)
 
 
 def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, apple):

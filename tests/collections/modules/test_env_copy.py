@@ -50,15 +50,10 @@ def leader(tmp_path, monkeypatch):
     return env
 
 
-def rsyncd_conf(served):
-    """Return rsyncd.conf of the role fleet_ssh for directories by name."""
-    return rendered("fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves=served)
-
-
 def serve(tmp_path, directories, monkeypatch):
     """Answer as a leader that serves directories, to a worker whose key is in ``tmp_path``."""
     conf = tmp_path / "rsyncd.conf"
-    served = rsyncd_conf(directories)
+    served = rendered("fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves=directories)
     conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
     answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
@@ -104,20 +99,14 @@ def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tm
     assert list(env.parent.iterdir()) == []
 
 
-def test_an_environment_that_the_leader_has_not_finished_is_not_taken(tmp_path, leader):
-    (leader / COMPLETE).unlink()
+@pytest.mark.parametrize(
+    ("lost", "said"), [(COMPLETE, "no complete envs"), ("lib/apple.py", "is incomplete")]
+)
+def test_an_environment_that_the_leader_has_not_whole_is_not_taken(tmp_path, leader, lost, said):
+    (leader / lost).unlink()
     env = tmp_path / "envs" / NAME
 
-    with pytest.raises(FromLeaderError, match="no complete envs"):
-        copy_env(env, PYTHON, tmp_path)
-    assert not env.exists()
-
-
-def test_an_environment_that_the_leader_lost_a_part_of_is_not_taken(tmp_path, leader):
-    (leader / "lib/apple.py").unlink()
-    env = tmp_path / "envs" / NAME
-
-    with pytest.raises(FromLeaderError, match="is incomplete"):
+    with pytest.raises(FromLeaderError, match=said):
         copy_env(env, PYTHON, tmp_path)
     assert not env.exists()
 

@@ -218,17 +218,6 @@ def test_a_password_in_an_index_s_address_is_not_shown_or_kept(tmp_path, index, 
     assert not any(password.encode() in file.read_bytes() for file in files if file.is_file())
 
 
-def test_nothing_is_asked_of_a_network_where_the_cache_has_it_all(tmp_path, index, make):
-    lock = index.add("apple")
-    make(ENV_A, lock)
-    index.asked.clear()
-
-    env = make(ENV_B, lock, offline=True)
-
-    assert is_complete(env)
-    assert index.asked == []
-
-
 def test_an_index_configured_for_pip_is_used_by_uv(tmp_path, index):
     lock, env = index.add("apple"), tmp_path / ENV_A
 

@@ -125,13 +125,7 @@ def calls(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        NAME,
-        f"docker.io/library/python@sha256:{DIGEST}",
-        f"localhost:5000/a@sha256:{DIGEST}",
-        f"gcr.io/p/a-b__c.d@sha256:{DIGEST}",
-    ],
+    "name", [NAME, f"localhost:5000/a@sha256:{DIGEST}", f"gcr.io/p/a-b__c.d@sha256:{DIGEST}"]
 )
 def test_an_image_with_a_registry_and_a_digest_is_accepted(name):
     assert launch_spec(image=name).image == checked_image(name, "python x.py") == name
@@ -143,11 +137,9 @@ def test_an_image_with_a_registry_and_a_digest_is_accepted(name):
         "docker.io/library/python:3.12",
         f"docker.io/library/python:3.12@sha256:{DIGEST}",
         f"python@sha256:{DIGEST}",
-        f"library/python@sha256:{DIGEST}",
         f"-v.x/python@sha256:{DIGEST}",
         f"python.org/python@sha256:{DIGEST} --privileged",
         f"gcr.io/../python@sha256:{DIGEST}",
-        f"gcr.io//python@sha256:{DIGEST}",
         f"gcr.io/python@sha256:{DIGEST[:-1]}",
         f"gcr.io/python@sha256:{DIGEST}\n",
         f"user:password@gcr.io/python@sha256:{DIGEST}",

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import install, proven
 from ansible_collections.tpufleet.core.plugins.modules.release import from_the_leader
 
-from tests.collections.modules.test_env_copy import answer, rsyncd_conf
+from tests.collections.modules.test_env_copy import serve
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 
 
@@ -34,13 +34,7 @@ class Worker:
 
 @pytest.fixture(params=[True, False], ids=["the leader", "another worker"])
 def worker(request, tmp_path, monkeypatch):
-    conf = tmp_path / "rsyncd.conf"
-    served = rsyncd_conf({"releases": str(tmp_path / "leader")})
-    conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
-    answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    for name in ("ssh_config", "known_hosts"):
-        (tmp_path / name).touch()
+    serve(tmp_path, {"releases": str(tmp_path / "leader")}, monkeypatch)
     return Worker(tmp_path, leads=request.param)
 
 

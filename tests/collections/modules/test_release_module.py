@@ -38,7 +38,9 @@ def test_a_second_push_of_the_same_changes_nothing(push):
 
 
 def test_a_push_that_was_killed_is_cleared_away_by_the_next(push):
-    (push.releases / f".{push.name}.x1y2/train").mkdir(parents=True)
+    left = push.releases / f".{push.name}.x1y2/train"
+    left.mkdir(parents=True)
+    left.chmod(0o555)
     (push.releases / ".aaaa.gone").mkdir()
 
     push()

@@ -69,11 +69,13 @@ def test_a_release_that_fails_verification_is_sent_once_more_by_checksum(tmp_pat
 
 
 def test_the_worker_of_a_tpu_of_one_is_sent_it_as_a_leader_is(tmp_path):
-    alone = Worker(dict(GOOD))
+    alone, way = Worker(dict(GOOD)), Way.of(worker(0, 1), tmp_path)
 
-    alone.bring(Way.of(worker(0, 1), tmp_path))
+    alone.bring(way)
+    way.tell(True)
 
     assert alone.done == [("sent",), "proved it"]
+    assert list(tmp_path.iterdir()) == []  # nobody waits for it
 
 
 def test_another_worker_is_sent_nothing_unless_its_leader_can_t_give_it(tmp_path):
@@ -172,10 +174,6 @@ def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):
         away._send(tree, "code")
 
 
-def test_the_leader_waits_for_nobody(tmp_path):
-    assert Way.of(play(0, 0, 1), tmp_path).wait() is False
-
-
 @pytest.mark.parametrize("good", [True, False])
 def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path, good):
     leader, other = Way.of(play(0, 0, 1), tmp_path), Way.of(play(1, 0, 1), tmp_path)
@@ -183,18 +181,6 @@ def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path
     told.start()
 
     assert other.wait() is good
-
-
-def test_a_worker_alone_in_the_play_may_find_it_at_its_leader(tmp_path):
-    assert Way.of(play(1, 1), tmp_path).wait() is True
-
-
-def test_a_single_worker_is_its_own_leader(tmp_path):
-    way = Way.of(worker(0, 1, hostvars={}, ansible_play_hosts=[]), tmp_path)
-
-    way.tell(True)
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_old_releases_go_but_never_one_that_is_used(tmp_path):
