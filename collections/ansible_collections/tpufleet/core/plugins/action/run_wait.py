@@ -67,7 +67,7 @@ class ActionModule(ActionBase):
                 failed.touch()
                 return answer
             info = answer["runs"][0]
-            process = parse_process(self._task_host(task_vars), info)
+            process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
             spent = time.monotonic() - began
             if options["show"]:
                 Display().display(
@@ -103,10 +103,6 @@ class ActionModule(ActionBase):
                 if time.monotonic() >= last:
                     raise
                 time.sleep(POLL_SECONDS)
-
-    @staticmethod
-    def _task_host(task_vars: dict | None) -> str:
-        return str((task_vars or {}).get("inventory_hostname", ""))
 
 
 def outcome_of(

@@ -15,7 +15,7 @@ import yaml
 
 from ...module_utils.worker.contract import IMAGE
 from ...module_utils.worker.run import COMMAND, TRAINER, RunError, check_name, command_words
-from .run_sweep import Trial, assigned
+from .run_sweep import Trial, again, assigned, where
 
 OVERRIDES = "{set}"
 """The placeholder for overrides in a trainer command."""
@@ -257,29 +257,17 @@ def read_config(path: Path, strict: bool) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"the config {path} can't be read: {error}") from error
+    fix = again(path, "config")
     if strict or path.suffix in (".yml", ".yaml"):
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise RunError(
-                f"the config {path} is not YAML ({where(error)}). {again(path)}"
-            ) from error
+            raise RunError(f"the config {path} is not YAML ({where(error)}). {fix}") from error
         if strict and not isinstance(value, dict):
             raise RunError(
-                f"the config {path} has no settings (expected lines 'name: value'). {again(path)}"
+                f"the config {path} has no settings (expected lines 'name: value'). {fix}"
             )
     return text
-
-
-def again(path: Path) -> str:
-    """Return the end of an error about an invalid config: how to fix it and launch again."""
-    return f"Fix it, then run: ansible-playbook train.yml -e config={path}"
-
-
-def where(error: yaml.YAMLError) -> str:
-    """Format a YAML error as one line with the line number in the file."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
 
 SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"

@@ -40,10 +40,7 @@ def read_sweep(path: Path) -> list[Trial]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"the sweep {path} can't be read: {error}") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        what = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise RunError(f"the sweep {path} is not YAML ({where}{what}). {again(path)}") from error
+        raise RunError(f"the sweep {path} is not YAML ({where(error)}). {again(path)}") from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise RunError(
             f"the sweep {path} is not a list of runs (expected '- set: {{key: value}}' for each). "
@@ -137,6 +134,15 @@ def _mistake(path: Path, line: int, what: str) -> RunError:
     return RunError(f"the sweep {path}, line {line}: {what}: {again(path)}")
 
 
-def again(path: Path) -> str:
-    """Return the end of an error about an invalid sweep file: how to fix it and launch again."""
-    return f"Fix it, then run: ansible-playbook train.yml -e sweep={path}"
+def where(error: yaml.YAMLError) -> str:
+    """Format a YAML error as one line with the line number in the file."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
+
+
+def again(path: Path, name: str = "sweep") -> str:
+    """Return the end of an error about an invalid file: how to fix it and launch again.
+
+    ``name`` is the variable with the file.
+    """
+    return f"Fix it, then run: ansible-playbook train.yml -e {name}={path}"
