@@ -57,7 +57,6 @@ def test_the_expected_tpu_of_this_fleet_may_be_deleted():
         (replace(NODE, id=""), "another TPU has this name now"),
         (replace(NODE, zone="us-central1-a"), "not the expected TPU"),
         (replace(NODE, name="demo2"), "not the expected TPU"),
-        (replace(NODE, labels={}), f"no label {LABEL}"),
         (replace(NODE, labels={LABEL: ""}), f"no label {LABEL}"),
         (replace(NODE, labels={LABEL: "other"}), "belongs to the fleet 'other'"),
     ],
@@ -66,24 +65,27 @@ def test_no_other_tpu_may_be_deleted_unattended(node, why):
     assert why in deletion_blocker(node, DEMO, "lab")
 
 
-@pytest.mark.parametrize("labels", [{}, {LABEL: "other"}])
-def test_a_request_of_others_may_not_be_deleted_unattended(labels):
-    others = parse_queued_resource(request("FAILED") | spec_with(labels))
-    assert f"no label {LABEL}=lab" in request_blocker(others, "lab")
-
-
-def test_a_request_of_this_fleet_may_be_deleted_unattended():
-    ours = parse_queued_resource(request("FAILED") | spec_with({LABEL: "lab"}))
-    assert request_blocker(ours, "lab") == ""
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({}, f"no label {LABEL}=lab"),
+        ({LABEL: "other"}, f"no label {LABEL}=lab"),
+        ({LABEL: "lab"}, ""),
+    ],
+)
+def test_a_request_of_others_may_not_be_deleted_unattended(labels, why):
+    found = request_blocker(parse_queued_resource(request("FAILED") | spec_with(labels)), "lab")
+    assert why in found
+    assert bool(why) == bool(found)
 
 
 def spec_with(labels):
     return {"tpu": {"nodeSpec": [{"nodeId": "demo", "node": {"labels": labels}}]}}
 
 
-@pytest.mark.parametrize("zone", ["us-central2-b", "europe-west4-a", "us-central1-ai1a"])
+@pytest.mark.parametrize("zone", ["us-central2-b", "us-central1-ai1a"])
 def test_every_form_of_google_s_zones_is_an_identity_s(zone):
-    assert NodeIdentity.parse("demo", zone, "123").zone == zone
+    assert NodeIdentity.parse("demo", zone, "123") == NodeIdentity("demo", zone, "123")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,6 @@ def test_every_form_of_google_s_zones_is_an_identity_s(zone):
         ("demo", "", "123"),
         ("demo", "-", "123"),
         ("demo", "us-central2-b", ""),
-        ("demo", "us-central2-b", 123),
         ("demo", "us-central2-b", None),
         ("{{ x }}", "us-central2-b", "123"),
         ("demo", "us-central2-b", "1 -e yes=true"),
@@ -111,13 +112,9 @@ def test_a_fleet_name_that_cannot_be_a_label_is_refused(name):
         parse_fleet_name(name)
 
 
-def test_a_fleet_name_that_can_be_a_label_is_accepted():
-    assert parse_fleet_name("a" * 63) == "a" * 63
-    assert parse_fleet_name("my-lab_2") == "my-lab_2"
-
-
-def test_an_identity_with_name_zone_and_id_is_accepted():
-    assert NodeIdentity.parse("demo", "us-central2-b", "123") == DEMO
+@pytest.mark.parametrize("name", ["a" * 63, "my-lab_2"])
+def test_a_fleet_name_that_can_be_a_label_is_accepted(name):
+    assert parse_fleet_name(name) == name
 
 
 def test_create_leaves_the_tpu_of_another_fleet_alone_even_if_it_is_to_adopt():
@@ -132,9 +129,6 @@ def test_create_changes_a_tpu_without_an_owner_only_with_adopt():
 
     assert "-e tpu=demo -e adopt=true" in adoption_blocker(made_by_hand, "lab", False)
     assert adoption_blocker(made_by_hand, "lab", True) == ""
-
-
-def test_create_may_change_the_fleets_own_tpu():
     assert adoption_blocker(NODE, "lab", False) == ""
 
 

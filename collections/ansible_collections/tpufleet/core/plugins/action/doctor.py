@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Any
@@ -42,18 +42,17 @@ from ..plugin_utils.doctor.doctor_controller import (
 from ..plugin_utils.doctor.doctor_fleet import (
     bucket_findings,
     fleet_finding,
+    foreign_findings,
     grant_finding,
     quota_findings,
 )
 from ..plugin_utils.doctor.doctor_ways import way_findings, way_of
-from ..plugin_utils.doctor.foreign import foreign_findings
-from ..plugin_utils.doctor.inventory_error import ERROR
 from ..plugin_utils.doctor.retention import retention_findings
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.inventory_groups import foreign_tpus, workers_of
-from ..plugin_utils.fleet.source import zones_of
+from ..plugin_utils.fleet.source import INVENTORY_ERROR, zones_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.typed_values import parse_env
 from ..plugin_utils.runs.watch_heartbeat import (
@@ -61,7 +60,6 @@ from ..plugin_utils.runs.watch_heartbeat import (
     controller_name,
     read_heartbeats,
 )
-from ..plugin_utils.view.folded_names import folded
 
 #: Fewer retries than in create.yml, so that errors appear soon.
 _RETRY = RetryPolicy(tries=2, connect_tries=1, request_timeout=20)
@@ -119,7 +117,7 @@ class ActionModule(ActionBase):
     ) -> Iterator[Finding]:
         wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
         # The inventory's error message, empty if there is none; it ends with a command for the fix.
-        listed = str(self._value(ERROR, ""))
+        listed = str(self._value(INVENTORY_ERROR, ""))
         parts = _COMMAND.match(listed)
         inventory = (
             [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
@@ -128,10 +126,11 @@ class ActionModule(ActionBase):
             # In the local cloud, the workers' environment names the storage emulator of the bucket.
             emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
-        settings, error = self._settings(api)
-        if settings is None:
+        try:
+            settings = ApiSettings.of(api)
+        except NotConfigured as error:
             known = "endpoint" in api or not listed
-            yield from [problem("project", error)] if known else inventory
+            yield from [problem("project", str(error))] if known else inventory
             why = "can't be checked without " + ("a project" if known else "the inventory")
             for check in ("credentials", "clock", "TPU API", "zones", "quota", "bucket"):
                 yield unknown(check, why)
@@ -140,35 +139,15 @@ class ActionModule(ActionBase):
         if not any(each.state == PROBLEM for each in found):
             yield from inventory
         yield from found
-        answers = any(each.check == "TPU API" and each.state == OK for each in found)
-        yield from self._quota(api, settings, fleet, zones, today, answers)
+        if any(each.check == "TPU API" and each.state == OK for each in found):
+            yield from quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
+        else:
+            yield unknown("quota", "can't be checked without the API")
         state = str(self._value("fleet_state", ""))
         bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
         yield from bucket_findings(settings, bucket, wanted)
         outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
         yield from retention_findings(settings, str(outputs), days)
-
-    def _settings(self, api: Mapping[str, Any]) -> tuple[ApiSettings | None, str]:
-        try:
-            return ApiSettings.of(api), ""
-        except NotConfigured as error:
-            return None, str(error)
-
-    def _quota(
-        self,
-        api: Mapping[str, Any],
-        settings: ApiSettings,
-        fleet: Any,
-        zones: list[str],
-        today: date,
-        answers: bool,
-    ) -> list[Finding]:
-        if not answers:
-            return [unknown("quota", "can't be checked without the API")]
-        try:
-            return quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
-        except CloudError as error:
-            return [unknown("quota", str(error))]
 
     def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
         hostvars = self._vars.get("hostvars", {})
@@ -179,8 +158,7 @@ class ActionModule(ActionBase):
         except CloudError as error:
             yield problem("host keys", str(error), f"chmod 600 {known_hosts_file}")
             known = {}
-        is_known: Callable[[str], bool] = known.__contains__
-        yield from way_findings(ways, address, is_known, folded)
+        yield from way_findings(ways, address, known)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
         """Check the last passes of the watch, and whether a timer on this controller starts it."""

@@ -91,10 +91,9 @@ from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.session import API_SETTINGS, ApiSettings
 from ..module_utils.cloud.tpu_api import Listing
-from ..plugin_utils.doctor.inventory_error import known_variables
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.hosts import (
-    BUILT_VARIABLES,
+    FREE_TEXT,
     Host,
     HostOptions,
     build_hosts,
@@ -105,7 +104,7 @@ from ..plugin_utils.fleet.hosts import (
 from ..plugin_utils.fleet.inert_text import trust_inert
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
 from ..plugin_utils.fleet.slices import Slice, slices_of
-from ..plugin_utils.fleet.source import Source
+from ..plugin_utils.fleet.source import INVENTORY_ERROR, Source
 
 #: Ansible's exit status if an inventory or playbook can't be read.
 _PARSER_ERROR = 4
@@ -157,12 +156,32 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _report(self, error: str) -> None:
         """Continue without hosts; set the error and the known settings as variables of ``all``."""
-        other = {option: self.get_option(option) for option in ("zones", "address", "os_login")}
-        for name, value in known_variables(error, self._text, other, self._hints).items():
+        # Set all API settings or none: a missing endpoint would default to Google's.
+        has_api = set(API_SETTINGS) <= set(self._text)
+        known = {name: self._text[name] for name in API_SETTINGS} if has_api else {}
+        variables = {
+            **self._hints,
+            "tpu_api": known | {"zones": self.get_option("zones")},
+            "tpu_ssh": self._ssh_settings(),
+            "tpu_partial": False,
+            "tpu_unreachable": [],
+            INVENTORY_ERROR: error,
+        }
+        for name, value in variables.items():
             self.inventory.set_variable("all", name, value)
 
+    def _ssh_settings(self) -> dict[str, Any]:
+        """Return the value of ``tpu_ssh``, without templates that are not evaluated."""
+        options = {
+            "user": "ssh_user",
+            "private_key_file": "ssh_private_key_file",
+            "known_hosts_file": "known_hosts_file",
+        }
+        known = {name: self._text[key] for name, key in options.items() if key in self._text}
+        return known | {name: self.get_option(name) for name in ("address", "os_login")}
+
     def _fill(self, path: str, *, use_cache: bool) -> None:
-        hints = self._templated_options(path)
+        self._evaluate_options(path)
         settings = ApiSettings.of(self._text)
         parse_fleet_name(self._text["fleet_name"])
         options = HostOptions(
@@ -188,34 +207,31 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         kept = self._kept(nodes, slices)
         known = self._known_hosts(kept, options, source)
         built = build_hosts(kept, options, known, slices)
-        self._set_shared_variables(settings, listing, hints)
+        self._set_shared_variables(settings, listing)
         self._add_hosts(built.hosts)
         for warning in built.warnings:
             self.display.warning(warning)
 
     # --- options ---------------------------------------------------------------------------------
 
-    def _templated_options(self, path: str) -> dict[str, Any]:
-        """Evaluate the template options into ``_text``; return the evaluated option ``vars``."""
+    def _evaluate_options(self, path: str) -> None:
+        """Evaluate the option ``vars`` into ``_hints``, other template options into ``_text``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         seen: dict[str, Any] = {
             "inventory_dir": directory,
             "inventory_file": path,
             **(self._vars or {}),
         }
-        given = self.get_option("vars") or {}
-        values = self._hints
-        for name, value in given.items():
-            values[name] = self._template(f"vars.{name}", value, seen)
+        for name, value in (self.get_option("vars") or {}).items():
+            seen[name] = self._hints[name] = self._template(f"vars.{name}", value, seen)
         for option in _TEMPLATED:
             value = self._template(option, self.get_option(option), seen)
             self._text[option] = str("" if value is None else value).strip()
-        return values
 
     def _template(self, name: str, value: Any, seen: dict[str, Any]) -> Any:
         self.templar.available_variables = seen
         try:
-            result = self.templar.template(value)
+            return self.templar.template(value)
         except AnsibleError as error:
             hint = self._text.get("down_hint")
             if hint and name == "endpoint":
@@ -223,9 +239,6 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(
                 f"the option {name} can't be evaluated: {error.message}"
             ) from None
-        if name.startswith("vars."):
-            seen[name.removeprefix("vars.")] = result
-        return result
 
     # --- listing ---------------------------------------------------------------------------------
 
@@ -322,22 +335,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     # --- Ansible's inventory ---------------------------------------------------------------------
 
-    def _set_shared_variables(
-        self, settings: ApiSettings, listing: Listing, values: Mapping[str, Any]
-    ) -> None:
+    def _set_shared_variables(self, settings: ApiSettings, listing: Listing) -> None:
         shared = {
-            **values,
+            **self._hints,
             "tpu_api": {
                 **asdict(settings),
                 "zones": [str(zone) for zone in self.get_option("zones")],
             },
-            "tpu_ssh": {
-                "user": self._text["ssh_user"],
-                "private_key_file": self._text["ssh_private_key_file"],
-                "known_hosts_file": self._text["known_hosts_file"],
-                "address": self.get_option("address"),
-                "os_login": self.get_option("os_login"),
-            },
+            "tpu_ssh": self._ssh_settings(),
             "fleet_name": self._text["fleet_name"],
             "tpu_partial": bool(listing.unreachable),
         }
@@ -363,8 +368,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for name, host in named:
             self.inventory.add_host(name)
             for variable, value in host.variables.items():
-                built = variable in BUILT_VARIABLES
-                self.inventory.set_variable(name, variable, trust_inert(value) if built else value)
+                safe_value = value if variable in FREE_TEXT else trust_inert(value)
+                self.inventory.set_variable(name, variable, safe_value)
             is_own = is_ours(host.node.labels, self._text["fleet_name"])
             for group in (*host.groups, *(() if is_own else (FOREIGN_GROUP,))):
                 if group not in safe:

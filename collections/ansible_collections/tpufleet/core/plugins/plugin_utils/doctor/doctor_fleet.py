@@ -1,8 +1,8 @@
-"""Checks of the fleet file, the TPU grant, the quota and the bucket."""
+"""Checks of the fleet file, foreign TPUs, the TPU grant, the quota and the bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from urllib.parse import quote
 
@@ -16,7 +16,9 @@ from ..fleet.observed import match
 from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
+from ..view.folded_names import folded
 from .doctor_probe import Probe, Reply, StorageProbe
+from .summary import adopt_command
 
 #: IAM permissions that a run needs for the bucket of its checkpoints.
 RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
@@ -42,6 +44,24 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
     chips = sum(shape.chips for each in fleet if (shape := shape_of(each.specs[0].kind)))
     many = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
     return fleet, ok(check, f"{many}, {chips} chips")
+
+
+def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
+    """Yield findings about TPUs that do not belong to this fleet.
+
+    ``tpus`` maps the names of these TPUs to zones; ``fleet`` has the names in the fleet file.
+    """
+    check = "foreign TPUs"
+    for name in sorted(set(tpus) & set(fleet)):
+        message = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
+        yield problem(check, message, adopt_command(name))
+    others = sorted(set(tpus) - set(fleet))
+    if others:
+        yield ok(
+            check,
+            f"{folded(others)}: left alone unless named with -e tpu=NAME. To adopt one, add it to "
+            f"fleet.yml, then: {adopt_command('NAME')}",
+        )
 
 
 def grant_finding(grant_ends: object, today: date) -> Finding | None:

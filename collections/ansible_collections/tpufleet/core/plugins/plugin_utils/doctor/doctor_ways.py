@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
+from ..view.folded_names import folded
 
 TIMEOUT_S = 5.0
 AT_ONCE = 32
@@ -55,8 +56,7 @@ def knock(way: Way) -> str:
 def way_findings(
     ways: Sequence[Way],
     address: str,
-    known: Callable[[str], bool],
-    folded: Callable[[list[str]], str],
+    known: Container[str],
     knocking: Callable[[Way], str] = knock,
 ) -> Iterator[Finding]:
     """Check the connection to each worker.
@@ -66,8 +66,7 @@ def way_findings(
     Args:
         ways: the ssh connections of the READY workers.
         address: the inventory option ``address``: external, internal or iap.
-        known: whether the known_hosts file has a key for an alias.
-        folded: formats a list of worker names.
+        known: the aliases that have a key in the known_hosts file.
         knocking: connects to a worker's ssh port; returns the error, empty on success.
     """
     if not ways:
@@ -89,7 +88,7 @@ def way_findings(
             first = f"{them[0].address} port {them[0].port}"
             message = f"{folded([way.host for way in them])}: {answer} ({first})"
             yield problem("ssh", message, _opening(address, answer))
-    without_key = [way.host for way in ways if way.alias and not known(way.alias)]
+    without_key = [way.host for way in ways if way.alias and way.alias not in known]
     if without_key:
         by = "ansible-inventory --graph reads the keys; or set host_keys: accept-new in tpu.yml"
         yield problem("host keys", f"{folded(without_key)}: no known host key", by)

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...module_utils.worker.doctor_finding import PROBLEM, Finding, from_dicts, problem, verdict
 from ..view.folded_names import folded
-from .foreign import refused_key_fix
 
 Answer = Mapping[str, Any]
 #: ssh's message if the server accepts no key. ssh has no exit code for this error.
@@ -44,6 +43,11 @@ def doctor_summary(
     }
 
 
+def adopt_command(tpu: str) -> str:
+    """Return the command that adopts a TPU of the fleet file."""
+    return f"ansible-playbook playbooks/create.yml -e tpu={tpu} -e adopt=true"
+
+
 def worker_findings(
     answers: Mapping[str, Answer],
     facts: Mapping[str, Mapping[str, Any]],
@@ -71,7 +75,13 @@ def worker_findings(
         for each, hosts in sorted(alike.items(), key=lambda item: item[0].state == PROBLEM)
     ]
     found += [
-        problem(folded(hosts), "refuses the ssh key", refused_key_fix(tpu, is_foreign))
+        problem(
+            folded(hosts),
+            "refuses the ssh key",
+            f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
+            if is_foreign
+            else f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key",
+        )
         for (tpu, is_foreign), hosts in refused.items()
     ]
     return found + lost

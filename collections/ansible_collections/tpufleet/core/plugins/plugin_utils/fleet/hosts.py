@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
 from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
-from .slices import Slice, slices_of
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.nodes import Node
+    from .slices import Slice
 
 Address = Literal["external", "internal", "iap"]
 
@@ -26,38 +26,9 @@ Address = Literal["external", "internal", "iap"]
 #: this name, the zone is appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
-#: Variables that are built from validated fields. Other variables, such as labels, are free text,
-#: which Ansible must never evaluate as a template.
-BUILT_VARIABLES = frozenset(
-    {
-        "ansible_host",
-        "ansible_ssh_common_args",
-        "ansible_ssh_private_key_file",
-        "ansible_user",
-        "tpu_accelerator_type",
-        "tpu_chips",
-        "tpu_device_glob",
-        "tpu_external_ip",
-        "tpu_generation",
-        "tpu_health",
-        "tpu_id",
-        "tpu_internal_ip",
-        "tpu_internal_ips",
-        "tpu_leader_ip",
-        "tpu_multislice",
-        "tpu_name",
-        "tpu_queued_resource",
-        "tpu_slice_count",
-        "tpu_slice_id",
-        "tpu_slice_leader_ip",
-        "tpu_spot",
-        "tpu_state",
-        "tpu_topology",
-        "tpu_worker_count",
-        "tpu_worker_id",
-        "tpu_zone",
-    }
-)
+#: Variables with free text of the API, which Ansible must never evaluate as a template. The others
+#: are built from validated fields.
+FREE_TEXT = frozenset({"tpu_labels", "tpu_data_disks"})
 
 
 @dataclass(frozen=True)
@@ -92,8 +63,8 @@ class Host:
 class Hosts:
     """All hosts of the inventory, and warnings for the user of one line each."""
 
-    hosts: tuple[Host, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    hosts: tuple[Host, ...]
+    warnings: tuple[str, ...]
 
 
 def is_reachable(node: Node) -> bool:
@@ -102,10 +73,10 @@ def is_reachable(node: Node) -> bool:
 
 
 def build_hosts(
-    nodes: Iterable[Node],
+    nodes: Sequence[Node],
     options: HostOptions,
     known: Mapping[str, KnownHost],
-    slices: Mapping[str, Slice] | None = None,
+    slices: Mapping[str, Slice],
 ) -> Hosts:
     """Return the inventory hosts of TPUs.
 
@@ -114,11 +85,8 @@ def build_hosts(
             include the zone.
         options: options for ssh connections.
         known: the entries of the known_hosts file, by alias.
-        slices: the slices of all existing TPUs by Node.key (slices_of), needed if ``nodes`` has
-            only some of these TPUs.
+        slices: the slices of all existing TPUs by Node.key (slices_of).
     """
-    nodes = list(nodes)
-    slices = slices_of(nodes) if slices is None else slices
     named = Counter(node.name for node in nodes)
     hosts: list[Host] = []
     warnings: list[str] = []
@@ -275,11 +243,9 @@ def _worker_host(
 def _ssh_arguments(
     node: Node, alias: str, options: HostOptions, known: Mapping[str, KnownHost]
 ) -> str:
-    ssh = (
-        ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
-        if options.known_hosts_file
-        else ""
-    )
+    ssh = ""
+    if options.known_hosts_file:
+        ssh = ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
     if options.address != "iap":
         return ssh
     # ssh replaces %p by the port and runs the command in a shell.

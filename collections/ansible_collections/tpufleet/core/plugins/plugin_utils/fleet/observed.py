@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.quota import without_nodes
 
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.nodes import Node
     from ...module_utils.cloud.queued_resource import QueuedResource
     from .spec import FleetEntry
-
-#: Number of existing TPUs that an error about an unknown name lists.
-LISTED_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,8 @@ def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = Fals
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
     if not found and not known:
         where = f"in zone {zone}" if zone else "in the listed zones"
-        existing = sorted(node.where for node in nodes)
-        more = f" and {len(existing) - LISTED_NAMES} more" if len(existing) > LISTED_NAMES else ""
-        raise NotConfigured(
-            f"there is no TPU {name!r} {where}; "
-            + (
-                f"there are {', '.join(existing[:LISTED_NAMES])}{more}"
-                if existing
-                else "none exist"
-            )
-        )
+        existing = closest_names(name, (node.where for node in nodes))
+        raise NotConfigured(f"there is no TPU {name!r} {where}; there are {existing}")
     if len(found) > 1:
         zones = ", ".join(sorted(node.zone for node in found))
         raise NotConfigured(f"several zones have a TPU {name} ({zones}). Name one: -e zone=ZONE")

@@ -71,23 +71,15 @@ def create(
     ``present`` has the existing TPUs of the fleet, by name. ``report`` is called with the name and
     the current state of a TPU while it is changed.
     """
-
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
 
     def one(tpu: FleetEntry) -> Result:
         def progress(state: str) -> None:
             report(tpu.name, state)
 
-        result = _guarded(
-            tpu.name,
-            tpu.zones[0],
-            lambda: _create_one(source, quota, tpu, present.get(tpu.name), options, progress),
-        )
-        if result.changed and not options.check:
-            progress("READY")
-        return result
+        return _create_one(source, quota, tpu, present.get(tpu.name), options, progress)
 
-    return _in_parallel(one, fleet)
+    return _in_parallel(one, [(tpu.name, tpu.zones[0], tpu) for tpu in fleet])
 
 
 def delete(
@@ -99,17 +91,13 @@ def delete(
     """
 
     def one(node: Node) -> Result:
-        def work() -> Result:
-            outcome = source.delete(node, options, lambda state: report(node.name, state))
-            _forget(node, options)
-            return _result(node.name, node.zone, outcome)
-
-        result = _guarded(node.name, node.zone, work)
-        if result.changed and not options.check:
+        outcome = source.delete(node, options, lambda state: report(node.name, state))
+        _forget(node, options)
+        if outcome.changed and not options.check:
             report(node.name, "deleted")
-        return result
+        return _result(node.name, node.zone, outcome)
 
-    return _in_parallel(one, nodes)
+    return _in_parallel(one, [(node.name, node.zone, node) for node in nodes])
 
 
 def delete_requests(
@@ -118,20 +106,12 @@ def delete_requests(
     """Delete queued resources that have no TPUs."""
 
     def one(request: QueuedResource) -> Result:
-        def work() -> Result:
-            done = source.delete_queued(request, options, lambda state: report(request.name, state))
-            return Result(
-                request.name,
-                request.zone,
-                done.changed,
-                done.msg,
-                before=done.before,
-                after=done.after,
-            )
+        done = source.delete_queued(request, options, lambda state: report(request.name, state))
+        return Result(
+            request.name, request.zone, done.changed, done.msg, before=done.before, after=done.after
+        )
 
-        return _guarded(request.name, request.zone, work)
-
-    return _in_parallel(one, requests)
+    return _in_parallel(one, [(request.name, request.zone, request) for request in requests])
 
 
 def delete_disks(
@@ -140,19 +120,12 @@ def delete_disks(
     """Delete data disks, except those that the user did not agree to delete."""
 
     def one(disk: StoredDisk) -> Result:
-        def work() -> Result:
-            if options.agreed is not None and disk.key not in options.agreed:
-                return Result(
-                    disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays"
-                )
-            msg = ensure_disk_absent(
-                source.compute, disk, timeout=options.timeout, check=options.check
-            )
-            return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
+        if options.agreed is not None and disk.key not in options.agreed:
+            return Result(disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays")
+        msg = ensure_disk_absent(source.compute, disk, timeout=options.timeout, check=options.check)
+        return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
 
-        return _guarded(disk.name, disk.zone, work)
-
-    return _in_parallel(one, disks)
+    return _in_parallel(one, [(disk.name, disk.zone, disk) for disk in disks])
 
 
 def _create_one(
@@ -181,6 +154,8 @@ def _create_one(
             if present and outcome.node and outcome.node.key != present.key:
                 _forget(present, options)
             warnings = _remember_keys(source, outcome.node, options, progress)
+            if outcome.changed and not options.check:
+                progress("READY")
             return replace(_result(spec.name, spec.zone, outcome), warnings=warnings)
         try:
             source.polling.pause(f"find capacity for TPU {tpu.name}", _LONGEST_PAUSE, deadline)
@@ -228,15 +203,22 @@ def _result(name: str, zone: str, outcome: NodeOutcome) -> Result:
     )
 
 
-def _guarded(name: str, zone: str, work: Callable[[], Result]) -> Result:
-    try:
-        return work()
-    except errors.CloudError as error:
-        return Result(name, zone, changed=False, msg=str(error), reason=error.reason)
+def _in_parallel[T](
+    work: Callable[[T], Result], items: Sequence[tuple[str, str, T]]
+) -> list[Result]:
+    """Call ``work`` for each item; the result of a failed call has the error.
 
+    ``items`` are tuples of a name and a zone, for the error, and the item.
+    """
 
-def _in_parallel[T](work: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
+    def guarded(named: tuple[str, str, T]) -> Result:
+        name, zone, item = named
+        try:
+            return work(item)
+        except errors.CloudError as error:
+            return Result(name, zone, changed=False, msg=str(error), reason=error.reason)
+
     if not items:
         return []
     with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items))) as pool:
-        return list(pool.map(work, items))
+        return list(pool.map(guarded, items))

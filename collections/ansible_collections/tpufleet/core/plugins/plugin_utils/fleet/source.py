@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.tpu_api import Listing
     from .spec import FleetEntry
 
+INVENTORY_ERROR = "tpu_inventory_error"
+"""The inventory variable with the reason why the TPUs could not be listed, for doctor.yml."""
 #: Function that receives the current state of a TPU during a wait.
 Progress = Callable[[str], None]
 
