@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -43,16 +43,16 @@ class Plan:
         errors: says that the grant has ended; it does not stop the playbook.
     """
 
-    missing: list[dict[str, Any]] = field(default_factory=list)
-    disks: list[dict[str, Any]] = field(default_factory=list)
-    different: list[dict[str, Any]] = field(default_factory=list)
-    unwanted: list[dict[str, Any]] = field(default_factory=list)
-    dead_requests: list[dict[str, Any]] = field(default_factory=list)
-    waiting_requests: list[dict[str, Any]] = field(default_factory=list)
-    chips: list[dict[str, Any]] = field(default_factory=list)
-    days_left: int | None = None
-    warnings: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
+    missing: list[dict[str, Any]]
+    disks: list[dict[str, Any]]
+    different: list[dict[str, Any]]
+    unwanted: list[dict[str, Any]]
+    dead_requests: list[dict[str, Any]]
+    waiting_requests: list[dict[str, Any]]
+    chips: list[dict[str, Any]]
+    days_left: int | None
+    warnings: tuple[str, ...]
+    errors: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield the plan as lines of text."""

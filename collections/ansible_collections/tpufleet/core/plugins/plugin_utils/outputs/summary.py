@@ -96,7 +96,6 @@ class AttemptOutput:
         began: when its first process began; None if unknown.
         ended: when its last process ended; None if one has not ended, or was lost.
         first_step: the first step that the attempt did.
-        last_step: the last step that the attempt did.
         first: when the first step ended.
         last: when the last step ended.
         kept: the time of the steps that no later attempt repeated.
@@ -110,7 +109,6 @@ class AttemptOutput:
     began: float | None = None
     ended: float | None = None
     first_step: int | None = None
-    last_step: int | None = None
     first: float | None = None
     last: float | None = None
     kept: float = 0.0
@@ -214,7 +212,6 @@ class OwnSteps:
         return replace(
             attempt,
             first_step=int(self.steps[0]),
-            last_step=int(self.steps[-1]),
             first=self.times[0],
             last=self.times[-1],
             kept=kept,
