@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.worker.release import ReleaseError
+from ..module_utils.worker.release import ReleaseError, listing, read_manifest
 from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.release_cache import cache_release
 
@@ -100,7 +99,7 @@ class ActionModule(ActionBase):
         if "before" in result:
             result["diff"] = {
                 "before": result.pop("before"),
-                "after": listing(tree),
+                "after": listing(read_manifest(tree)),
                 "before_header": "last release",
                 "after_header": f"release {release}",
             }
@@ -261,11 +260,3 @@ def explain(complaint: str) -> str:
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
         return "no rsync on the worker. Install it: ansible-playbook setup.yml --tags base"
     return (telling or lines or ["no error output"])[-1]
-
-
-def listing(tree: Path) -> str:
-    """Format the manifest of the code in ``tree`` for a diff with the worker's manifest."""
-    entries = json.loads((tree / ".tpufleet-manifest.json").read_text(encoding="ascii"))
-    return "".join(
-        f"{ascii(path)[1:-1]} {kind} {digest[:12]}\n" for path, kind, digest in sorted(entries)
-    )

@@ -110,13 +110,13 @@ from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
-    Entry,
     ReleaseError,
     files_of,
     install,
     link_all,
     link_to,
     linked_release,
+    listing,
     proven,
     prune,
     read_manifest,
@@ -182,14 +182,6 @@ def bring(
         if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source, last)
         prune(releases, kept, {name, *used(paths)})
-
-
-def listing(entries: list[Entry]) -> str:
-    """Format a manifest for a diff: one line per file with path, kind and start of its digest."""
-    lines = [
-        f"{ascii(entry.path)[1:-1]} {entry.kind} {entry.digest[:12]}\n" for entry in sorted(entries)
-    ]
-    return "".join(lines)
 
 
 def main() -> None:

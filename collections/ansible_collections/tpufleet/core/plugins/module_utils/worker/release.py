@@ -121,6 +121,13 @@ def dump(entries: Iterable[Entry]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
+def listing(entries: Iterable[Entry]) -> str:
+    """Format a manifest for a diff: one line per file with path, kind and start of its digest."""
+    return "".join(
+        f"{ascii(entry.path)[1:-1]} {entry.kind} {entry.digest[:12]}\n" for entry in sorted(entries)
+    )
+
+
 def load(text: bytes) -> list[Entry]:
     """Parse a manifest.
 
