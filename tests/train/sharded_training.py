@@ -63,10 +63,10 @@ PACKED = {"data": {"documents": "packed"}}
 
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
-    "everything": (EVERYTHING, ("1", "4x1", "2x2")),
+    "everything": (EVERYTHING, ("1", "2x2")),
     "microbatches": ({"accumulate": 2, "sync": "microbatch"}, ("1", "2x2")),
     "splash": ({"attention": "splash"}, ("2x2",)),
-    "packed": (PACKED, ("1", "4x1", "2x2")),
+    "packed": (PACKED, ("1", "2x2")),
     "packed everything": (PACKED | EVERYTHING | {"attention": "splash"}, ("1", "2x2")),
 }
 """Config changes of each variant, and its meshes."""

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from train.core import attention, model
+from train.core import model
 from train.core.config import ModelConfig
 
 SMALL = ModelConfig(layers=1, heads=2, width=32, context=16, vocabulary=128)
@@ -73,17 +73,6 @@ def test_the_gradient_is_the_slope_of_the_loss(params, sequences_bt, cfg):
 
     step = np.float32(1e-3)
     assert (moved(step) - moved(-step)) / (2 * step) == pytest.approx(float(along), rel=0.05)
-
-
-def test_attention_equals_a_reference_in_float64():
-    draw = np.random.default_rng(0)
-    q, k, v = (draw.normal(size=(2, 5, 3, 4)).astype(np.float32) for _ in range(3))
-    expected = np.zeros(q.shape)
-    for b, i, h in np.ndindex(2, 5, 3):
-        scores = q[b, i, h].astype(np.float64) @ k[b, : i + 1, h].T / math.sqrt(4)
-        weights = np.exp(scores) / np.exp(scores).sum()
-        expected[b, i, h] = weights @ v[b, : i + 1, h]
-    np.testing.assert_allclose(attention.plain(q / math.sqrt(4), k, v), expected, atol=1e-5)
 
 
 def test_a_tied_model_has_no_separate_output_layer():
