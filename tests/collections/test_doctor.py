@@ -342,8 +342,3 @@ def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():
     assert message["lines"][2] == "FIX  pod-w1: disk: / is full: make room"
     assert message["lines"][3].startswith("FIX  pod-w2: can't be reached: ssh: connect timed out: ")
     assert (message["count"], message["lines"][-1]) == (2, "2 problems")
-
-
-def test_a_tpu_without_a_ready_worker_is_a_problem():
-    message = doctor_summary({"findings": []}, {}, "gone")
-    assert "no worker of TPU gone is READY" in message["lines"][0]

@@ -42,7 +42,6 @@ DEMO = {
 SEVERAL = {key: value for key, value in DEMO.items() if key != "zone"} | {
     "zones": ["us-east1-d", "us-central2-b"]
 }
-FULL = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
 
 
 def quiet(_name: str, _state: str) -> None:
@@ -156,26 +155,10 @@ def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
     assert find(nodes, "gone", known=True) == []
 
 
-def test_a_zone_without_capacity_is_skipped(client, scripted):
-    made: list[str] = []
-
-    def answer(asked):
-        zone = asked.path.split("/")[5]
-        if asked.method == "POST":
-            made.append(zone)
-            return Say(FULL if zone == "us-east1-d" else {"done": True})
-        there = zone == "us-central2-b" and zone in made
-        return Say(node()) if there else error(404, "not found")
-
-    scripted.answerer = answer
-    fleet = parse_fleet([SEVERAL])
-    (done,) = create(CloudTpus(client), fleet, {}, ChangeOptions(), quiet)
-    assert (done.zone, made) == ("us-central2-b", ["us-east1-d", "us-central2-b"])
-
-
 def test_missing_capacity_is_waited_for_until_the_timeout(client, scripted, clock):
+    full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
     scripted.answerer = lambda asked: (
-        Say(FULL) if asked.method == "POST" else error(404, "not found")
+        Say(full) if asked.method == "POST" else error(404, "not found")
     )
     (done,) = create(
         CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60), quiet

@@ -337,7 +337,8 @@ def test_an_api_that_is_down_is_one_line_with_its_address_and_the_hint(listed, s
 
 def test_two_hosts_of_one_name_are_one_line(listed, scripted):
     scripted.answerer = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
-    assert "Set hostnames" in the_line(listed())
+    line = the_line(listed())
+    assert "of TPU demo (us-central2-b) and of TPU demo-w0 (us-central2-b). Set hostnames" in line
 
 
 def test_a_wrong_option_is_one_line(listed, scripted):

@@ -197,12 +197,6 @@ def test_a_name_in_two_zones_is_hosts_with_the_zone_in_their_names():
     ]
 
 
-def test_two_hosts_of_one_name_are_refused_with_how_to_set_hostnames():
-    built = hosts_of(node("demo"), node("demo-w0", id="2", state="PREEMPTED"))
-    with pytest.raises(NotConfigured, match=r"demo \(us-central2-b\).*demo-w0 \(.*hostnames"):
-        refuse_clashes([(host.name, host) for host in built.hosts])
-
-
 def test_tpus_of_one_name_never_share_their_group():
     built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
     groups = {host.groups[1] for host in built.hosts}
