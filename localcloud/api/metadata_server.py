@@ -16,8 +16,7 @@ from localcloud.api.compute_project import COLLECTION, project_metadata
 from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.http_front import POLL_S, Connection, Server
-from localcloud.api.metadata import Guest, tree
-from localcloud.api.metadata_answer import Reply, answer
+from localcloud.api.metadata import Guest, Reply, answer, tree
 from localcloud.api.node_table import NodeTable
 from localcloud.api.operation_table import OperationTable
 

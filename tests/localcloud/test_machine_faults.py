@@ -3,30 +3,18 @@
 import os
 import shlex
 import socket
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from localcloud import client, cloud
 from localcloud.place import Place
+from tests.localcloud.real_machines import NODES, new_key, ssh, until
 
 pytestmark = pytest.mark.machines
-NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
 ASK = "curl -s -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1"
 STARTUP = "#!/bin/sh\necho started by $(id -un) >> /var/log/startup\n"
 SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
-
-
-def until(look, timeout_s: float = 60.0):
-    """Call ``look`` until it returns something true, and return that."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if seen := look():
-            return seen
-        time.sleep(0.2)
-    raise AssertionError(f"no result within {timeout_s} s")
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +27,7 @@ def place():
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
-    key = tmp_path_factory.mktemp("ssh") / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    return key
+    return new_key(tmp_path_factory.mktemp("ssh"))
 
 
 def metadata(key: Path) -> dict[str, str]:
@@ -80,15 +66,6 @@ def fault(place: Place, verb: str, worker: int, fault: str | None = None) -> Non
     client.ask(place, "POST", f"/_localcloud/nodes/pod:{verb}", body)
 
 
-def ssh(key: Path, address: str, command: str, user: str = "tpu") -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
-         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=5", "-o",
-         "BatchMode=yes", f"{user}@{address}", command],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-
-
 def test_a_worker_gets_its_number_from_the_metadata_server(workers, key):
     for index, address in enumerate(workers):
         reply = ssh(key, address, f"{ASK}/instance/attributes/agent-worker-number")
@@ -101,8 +78,7 @@ def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
 
 
 def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(place, workers, key, tmp_path):
-    other = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    other = new_key(tmp_path)
     patch = f"{NODES}/pod?updateMask=metadata"
     public = other.with_suffix(".pub").read_text()
     both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}

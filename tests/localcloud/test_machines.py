@@ -13,30 +13,18 @@ import pytest
 from localcloud import client, cloud, settings
 from localcloud.machines import mounts, processes
 from localcloud.place import Place
+from tests.localcloud.real_machines import NODES, new_key, ssh, until
 
 pytestmark = pytest.mark.machines
-ZONE = "us-central2-b"
-NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
 READY_DEADLINE_S = 120
 
 
 def wait_for_ready(place: Place, name: str) -> dict:
-    deadline = time.monotonic() + READY_DEADLINE_S
-    while time.monotonic() < deadline:
+    def look() -> dict | None:
         node = client.ask(place, "GET", f"{NODES}/{name}")
-        if node["state"] == "READY":
-            return node
-        time.sleep(0.2)
-    raise AssertionError(f"{name} is not READY after {READY_DEADLINE_S} s: {node}")
+        return node if node["state"] == "READY" else None
 
-
-def ssh(key: Path, address: str, command: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
-         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=10",
-         f"tpu@{address}", command],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    return until(look, READY_DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +37,7 @@ def place():
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
-    key = tmp_path_factory.mktemp("ssh") / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    return key
+    return new_key(tmp_path_factory.mktemp("ssh"))
 
 
 @pytest.fixture(scope="module")

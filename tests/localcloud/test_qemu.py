@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ from localcloud import client, cloud
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
 from localcloud.place import PROJECT_ROOT, Place
+from tests.localcloud import real_machines
+from tests.localcloud.real_machines import NODES, ZONE, new_key, until
 
 pytestmark = pytest.mark.qemu
-ZONE = "us-central2-b"
 PROJECT = "projects/local-fleet"
-NODES = f"/v2/{PROJECT}/locations/{ZONE}/nodes"
 DISKS = f"/compute/v1/{PROJECT}/zones/{ZONE}/disks"
 BOOT_S = 900
 SIZE_GIB = 10
@@ -42,16 +41,14 @@ def place():
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
-    key = tmp_path_factory.mktemp("ssh") / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    return key
+    return new_key(tmp_path_factory.mktemp("ssh"))
 
 
 @pytest.fixture(scope="module")
 def node(place, key, tmp_path_factory):
     for disk in MODES:
         client.ask(place, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
-        wait_until(lambda d=disk: client.ask(place, "GET", f"{DISKS}/{d}")["status"] == "READY", 60)
+        until(lambda d=disk: client.ask(place, "GET", f"{DISKS}/{d}")["status"] == "READY", 60)
     fill_disks(place, tmp_path_factory.mktemp("disks"))
     body = {
         "acceleratorType": "v2-8",
@@ -63,10 +60,10 @@ def node(place, key, tmp_path_factory):
         ],
     }
     client.ask(place, "POST", f"{NODES}?nodeId=one", body)
-    wait_until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     made = client.ask(place, "GET", f"{NODES}/one")
     # READY means that sshd answers; the guest agent installs the key a little later.
-    wait_until(lambda: boot_id(key, made), BOOT_S)
+    until(lambda: boot_id(key, made), BOOT_S)
     return made
 
 
@@ -104,22 +101,9 @@ def mount(
     )  # fmt: skip
 
 
-def wait_until(true, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s"
-        time.sleep(1)
-
-
 def ssh(key: Path, node: dict, command: str) -> str:
     address = node["networkEndpoints"][0]["ipAddress"]
-    done = subprocess.run(
-        ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
-         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=60", "-o",
-         "ServerAliveInterval=20", f"tpu@{address}", command],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    return done.stdout.strip()
+    return real_machines.ssh(key, address, command, connect_s=60).stdout.strip()
 
 
 def boot_id(key: Path, node: dict) -> str:
@@ -169,20 +153,20 @@ def test_a_reboot_of_the_guest_keeps_files_and_disks(node, key):
     ssh(key, node, "echo kept > ~/note; sync")
     before = boot_id(key, node)
     ssh(key, node, "sudo systemctl reboot --no-block")
-    wait_until(lambda: boot_id(key, node) not in ("", before), BOOT_S)
+    until(lambda: boot_id(key, node) not in ("", before), BOOT_S)
     assert ssh(key, node, "cat ~/note") == "kept"
     # The boot does not wait for data disks, which may appear after sshd.
     notes = "cat /mnt/disks/corpus/note /mnt/disks/given/note"
-    wait_until(lambda: ssh(key, node, notes) == "kept\ngiven", BOOT_S)
+    until(lambda: ssh(key, node, notes) == "kept\ngiven", BOOT_S)
 
 
 def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(place, node, key):
     before = boot_id(key, node)
     [server] = processes.with_argument(f"--directory={place.directory}")
     os.kill(server, signal.SIGKILL)
-    wait_until(lambda: not cloud.is_served(place), 30)
+    until(lambda: not cloud.is_served(place), 30)
     cloud.up(place, port=None, subnet=None, say=print)
-    wait_until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
 
 
@@ -195,7 +179,7 @@ def test_a_deleted_machine_leaves_no_process_link_or_file(place, node):
     assert tap.exists()
 
     client.ask(place, "DELETE", f"{NODES}/one")
-    wait_until(lambda: "nodes" not in client.ask(place, "GET", NODES), 60)
+    until(lambda: "nodes" not in client.ask(place, "GET", NODES), 60)
 
     assert not machines.alive(machine.name)
     assert not tap.exists()

@@ -1,4 +1,4 @@
-"""A database that property tests share, as a new file for each example would be slow."""
+"""Fixtures of the API's tests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import pytest
 
 from localcloud.api.database import Database
+from tests.localcloud.api.compute_caller import Compute
+from tests.localcloud.api.local_api import LocalApi
 
 
 class _RollBackError(Exception):
@@ -14,7 +16,10 @@ class _RollBackError(Exception):
 
 @pytest.fixture(scope="module")
 def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManager[Database]]]:
-    """Return a context manager with an empty database, whose changes are rolled back."""
+    """Return a context manager with an empty database, whose changes are rolled back.
+
+    Property tests share it, as a new file for each example would be slow.
+    """
     database = Database(tmp_path_factory.mktemp("state") / "state.sqlite")
 
     @contextmanager
@@ -25,3 +30,8 @@ def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManage
 
     yield context
     database.close()
+
+
+@pytest.fixture
+def compute(local_api: LocalApi) -> Compute:
+    return Compute(local_api)

@@ -132,6 +132,22 @@ class LocalApi:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def queue(self, name: str, spec: Mapping[str, Any], **fields: Any) -> requests.Response:
+        """Request a queued resource with one nodeSpec, by default of the node ``NODE``."""
+        full = {"parent": f"projects/{PROJECT}/locations/{ZONE}", "node": NODE, **spec}
+        body = {"tpu": {"nodeSpec": [full]}, **fields}
+        path = f"locations/{ZONE}/queuedResources"
+        return self.call("POST", path, body, queuedResourceId=name)
+
+    def queued(self, name: str, state: str) -> dict[str, Any]:
+        """Wait until a queued resource is in a state; return it."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.get(f"locations/{ZONE}/queuedResources/{name}")
+            return found if found["state"]["state"] == state else None
+
+        return wait_for(look)
+
     def ended(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         """Wait for an operation's end and return it."""
 

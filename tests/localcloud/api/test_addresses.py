@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localcloud.api.clock import timestamp
 from localcloud.api.node_table import NoCapacityError, NodeTable
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
+from tests.localcloud.api.local_api import ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 POOL = list(IPv4Network("10.77.0.0/28").hosts())
@@ -50,19 +50,9 @@ def test_a_restart_does_not_reuse_addresses_early(small):
 
 def test_a_queued_tpu_gets_no_address_of_a_tpu_just_deleted(small):
     before = made_and_deleted(small)
-    queued(small)
+    small.queue("q", {"nodeId": "queued"})
 
     assert not set(addresses(small.state_is("queued", "READY"))) & set(before)
-
-
-def queued(api):
-    spec = {
-        "parent": f"projects/local-fleet/locations/{ZONE}",
-        "nodeId": "queued",
-        "node": NODE,
-    }
-    path = f"locations/{ZONE}/queuedResources"
-    api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
 
 
 def test_a_maintained_workers_old_external_address_is_reused_last(small):
@@ -88,7 +78,7 @@ def test_early_reuse_gives_a_new_tpu_the_most_recently_released_addresses(small)
 def test_early_reuse_applies_to_queued_resources(small):
     deleted = made_and_deleted(small)
     small.call("POST", REUSE, {"reuse": [{}]})
-    queued(small)
+    small.queue("q", {"nodeId": "queued"})
 
     assert addresses(small.state_is("queued", "READY")) == deleted
 

@@ -87,23 +87,6 @@ def test_status_lists_nodes_machines_and_free_addresses(local_api):
     assert status["project"] == "local-fleet"
 
 
-def test_an_injected_error_occurs_the_requested_number_of_times_in_its_zone_only(local_api):
-    fault = {"method": "nodes.list", "code": 503, "times": 2, "zone": "-"}
-    wrong = local_api.call("POST", "/_localcloud/faults", {"errors": [fault]})
-    assert wrong.status_code == 400
-    fault = {"method": "nodes.create", "code": 429, "times": 2}
-    local_api.call("POST", "/_localcloud/faults", {"errors": [fault]})
-
-    answers = [
-        local_api.call("POST", f"locations/{ZONE}/nodes", {}, nodeId="one") for _ in range(3)
-    ]
-
-    assert [answer.status_code for answer in answers] == [429, 429, 400]
-    assert answers[0].json()["error"]["status"] == "RESOURCE_EXHAUSTED"
-    assert local_api.get("locations/-/nodes") == {}
-    assert not any(local_api.get("/_localcloud/faults").values())
-
-
 def test_every_request_is_logged_with_verb_path_code_and_method(local_api):
     local_api.ready("one")
     local_api.call("DELETE", f"locations/{ZONE}/nodes/two")

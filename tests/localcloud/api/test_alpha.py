@@ -26,7 +26,7 @@ def queued(api, spec, name="qr"):
 
 
 def active(api):
-    wait_for(lambda: api.get(f"{HERE}/queuedResources/qr")["state"]["state"] == "ACTIVE" or None)
+    api.queued("qr", "ACTIVE")
 
 
 def test_every_v2alpha1_method_has_the_documented_verb_path_and_parameters(local_api):

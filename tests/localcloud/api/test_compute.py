@@ -3,22 +3,16 @@
 import re
 import uuid
 
-import pytest
 import requests
 
 from tests.localcloud.api import compute_schema
-from tests.localcloud.api.compute_caller import HERE, Compute
+from tests.localcloud.api.compute_caller import HERE
 from tests.localcloud.api.local_api import ZONE
 from tests.localcloud.api.test_google_client import service
 
 DISKS = f"zones/{ZONE}/disks"
 MACHINES = f"zones/{ZONE}/machineTypes"
 RULE = {"name": "ssh", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
-
-
-@pytest.fixture
-def compute(local_api):
-    return Compute(local_api)
 
 
 def routes(api):

@@ -3,17 +3,11 @@
 import pytest
 
 from localcloud.api import compute_operation_table
-from tests.localcloud.api.compute_caller import Compute
-from tests.localcloud.api.local_api import NODE, ZONE, wait_for
+from tests.localcloud.api.local_api import NODE, ZONE
 
 DISKS = f"zones/{ZONE}/disks"
 NODES = f"locations/{ZONE}/nodes"
 SOURCE = f"projects/local-fleet/{DISKS}/data"
-
-
-@pytest.fixture
-def compute(local_api):
-    return Compute(local_api)
 
 
 def made(compute, **fields):
@@ -138,13 +132,7 @@ def test_a_disk_is_ready_when_its_operation_ends(local_api, compute, monkeypatch
 
 
 def test_a_queued_resource_with_a_missing_disk_is_refused(local_api):
-    spec = {
-        "parent": f"projects/local-fleet/locations/{ZONE}",
-        "nodeId": "one",
-        "node": {**NODE, **attached()},
-    }
-    path = f"locations/{ZONE}/queuedResources"
-    answer = local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
+    answer = local_api.queue("q", {"nodeId": "one", "node": {**NODE, **attached()}})
 
     assert answer.status_code == 404
 
@@ -152,21 +140,12 @@ def test_a_queued_resource_with_a_missing_disk_is_refused(local_api):
 def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, compute):
     made(compute)
     local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
-    spec = {
-        "parent": f"projects/local-fleet/locations/{ZONE}",
-        "nodeId": "one",
-        "node": {**NODE, **attached()},
-    }
-    path = f"locations/{ZONE}/queuedResources"
-    local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
+    local_api.queue("q", {"nodeId": "one", "node": {**NODE, **attached()}})
     compute.done("DELETE", f"{DISKS}/data")
     local_api.call("POST", "/_localcloud/faults", {"capacity": []})
 
-    def failure():
-        state = local_api.get(f"{path}/q")["state"]
-        return state if state["state"] == "FAILED" else None
-
-    assert SOURCE in wait_for(failure)["failedData"]["error"]["message"]
+    failed = local_api.queued("q", "FAILED")["state"]["failedData"]
+    assert SOURCE in failed["error"]["message"]
 
 
 def test_a_deletion_that_fails_leaves_the_disk_its_content(local_api, compute):

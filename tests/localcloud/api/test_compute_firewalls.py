@@ -6,17 +6,11 @@ from hypothesis import strategies as st
 
 from localcloud.api.compute_firewalls import FIREWALL, complete_rule, read_rule
 from localcloud.api.errors import ApiError
-from tests.localcloud.api.compute_caller import Compute
 
 RULES = "global/firewalls"
 TCP = [{"IPProtocol": "tcp", "ports": ["22"]}]
 RULE = {"name": "ssh", "allowed": TCP}
 NETWORK = "projects/p/global/networks/default"
-
-
-@pytest.fixture
-def compute(local_api):
-    return Compute(local_api)
 
 
 def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):

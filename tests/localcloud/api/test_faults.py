@@ -24,14 +24,7 @@ def create(api, name, zone=ZONE, **fields):
 
 
 def queue(api, name, **fields):
-    parent = f"projects/local-fleet/locations/{ZONE}"
-    spec = {"parent": parent, "nodeId": f"{name}-node", "node": SMALL}
-    body = {"tpu": {"nodeSpec": [spec]}, **fields}
-    return api.call("POST", QUEUE, body, queuedResourceId=name)
-
-
-def queue_state(api, name):
-    return api.get(f"{QUEUE}/{name}")["state"]["state"]
+    return api.queue(name, {"nodeId": f"{name}-node", "node": SMALL}, **fields)
 
 
 def outcome(api, path=NODES):
@@ -153,11 +146,11 @@ def test_a_shortage_applies_only_to_its_zone_and_type(local_api):
 def test_a_queued_resource_waits_until_there_is_capacity_again(local_api):
     faults(local_api, capacity=[{"zone": ZONE}])
     queue(local_api, "qr", spot={})
-    wait_for(lambda: queue_state(local_api, "qr") == "WAITING_FOR_RESOURCES" or None)
+    local_api.queued("qr", "WAITING_FOR_RESOURCES")
 
     faults(local_api, capacity=[])
 
-    wait_for(lambda: queue_state(local_api, "qr") == "ACTIVE" or None)
+    local_api.queued("qr", "ACTIVE")
 
 
 def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
@@ -190,9 +183,9 @@ def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
 def test_a_failed_queued_resource_uses_its_quota_until_it_is_deleted(local_api):
     faults(local_api, quota=[{"generation": "v4", "chips": 4}])
     queue(local_api, "qr", spot={})
-    wait_for(lambda: queue_state(local_api, "qr") == "ACTIVE" or None)
+    local_api.queued("qr", "ACTIVE")
     local_api.call("POST", "/_localcloud/nodes/qr-node:preempt")
-    wait_for(lambda: queue_state(local_api, "qr") == "SUSPENDED" or None)
+    local_api.queued("qr", "SUSPENDED")
 
     assert queue(local_api, "again").status_code == 429
     local_api.ended(local_api.call("DELETE", f"{QUEUE}/qr").json())

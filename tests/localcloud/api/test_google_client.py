@@ -63,31 +63,6 @@ def test_googles_client_creates_lists_changes_and_deletes_nodes(tpu):
     assert listed[0]["labels"] == {"x": "y"}
 
 
-def test_googles_client_creates_and_deletes_queued_slices(tpu):
-    slices = {"nodeCount": 2, "nodeIdPrefix": "s"}
-    spec = {"parent": HERE, "multisliceParams": slices, "node": NODE}
-    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
-    queue, name = tpu.queuedResources(), f"{HERE}/queuedResources/qr"
-
-    done(tpu, queue.create(parent=HERE, queuedResourceId="qr", body=body).execute())
-    wait_for(lambda: queue.get(name=name).execute()["state"]["state"] == "ACTIVE" or None)
-    deletion = done(tpu, queue.delete(name=name, force=True).execute())
-
-    assert "response" in deletion
-    assert tpu.nodes().list(parent=HERE).execute() == {}
-
-
-def test_googles_client_simulates_maintenance(local_api, tpu):
-    local_api.ready("one")
-    alpha = service(local_api, "v2alpha1").projects().locations()
-
-    name = f"{HERE}/nodes/one"
-    operation = alpha.nodes().simulateMaintenanceEvent(name=name, body={}).execute()
-
-    assert done(alpha, operation)["response"]["state"] == "READY"
-    assert len(local_api.machines.offs) == 1
-
-
 def test_googles_client_gets_an_errors_reason(tpu):
     with pytest.raises(HttpError) as refusal:
         tpu.nodes().get(name=f"{HERE}/nodes/none").execute()

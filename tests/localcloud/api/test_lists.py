@@ -79,10 +79,6 @@ def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
     assert found[0][0] == local_api.node("c", OTHER)
 
 
-def test_an_empty_list_is_an_empty_object(local_api):
-    assert local_api.get("locations/-/nodes") == {}
-
-
 @pytest.mark.parametrize(
     "query",
     [

@@ -14,7 +14,7 @@ from jax._src.clusters import cloud_tpu_cluster  # noqa: TID251 - the client und
 from localcloud.api import catalog
 from localcloud.api.metadata import bounds
 from localcloud.api.metadata_server import Tokens
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.local_api import ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 V1 = "/computeMetadata/v1"
@@ -128,14 +128,8 @@ def test_jax_finds_its_process_id_and_coordinator(cloud, workers, monkeypatch):
 
 
 def test_slices_of_a_queued_resource_have_their_number_and_coordinator(cloud):
-    spec = {
-        "parent": f"projects/local-fleet/locations/{ZONE}",
-        "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"},
-        "node": NODE,
-    }
-    path = f"locations/{ZONE}/queuedResources"
-    cloud.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="qr")
-    wait_for(lambda: cloud.get(f"{path}/qr")["state"]["state"] == "ACTIVE" or None)
+    cloud.queue("qr", {"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}})
+    cloud.queued("qr", "ACTIVE")
     first = cloud.addresses("s-0")[0]
 
     env = cloud.ask(cloud.addresses("s-1")[1], f"{ATTRIBUTES}/tpu-env").text.splitlines()

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from tests.localcloud.api.compute_caller import Compute
-from tests.localcloud.api.local_api import NODE, PROJECT, ZONE, wait_for
+from tests.localcloud.api.local_api import NODE, PROJECT, ZONE
 
 HERE = f"projects/{PROJECT}"
 NODES, QUEUE = f"locations/{ZONE}/nodes", f"locations/{ZONE}/queuedResources"
@@ -78,10 +78,9 @@ def test_each_of_several_networks_must_exist(local_api):
     assert node["networkConfigs"][0]["subnetwork"] == f"{SUBNETS}/default"
 
 
-def queued(api, network="default", node_id="one", name="q"):
+def queued(api, network="default", node_id="one"):
     node = {**NODE, "networkConfig": {"network": network}}
-    spec = {"parent": f"{HERE}/locations/{ZONE}", "nodeId": node_id, "node": node}
-    return api.call("POST", QUEUE, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId=name)
+    return api.queue("q", {"nodeId": node_id, "node": node})
 
 
 def test_a_queued_resource_in_a_missing_network_is_refused(local_api):
@@ -94,11 +93,7 @@ def test_a_queued_resource_whose_network_is_deleted_meanwhile_fails(local_api, c
     compute.done("DELETE", "global/networks/other")
     local_api.call("POST", "/_localcloud/faults", {"capacity": []})
 
-    def failure():
-        state = local_api.get(f"{QUEUE}/q")["state"]
-        return state["failedData"]["error"] if state["state"] == "FAILED" else None
-
-    error = wait_for(failure)
+    error = local_api.queued("q", "FAILED")["state"]["failedData"]["error"]
     assert (error["code"], "networks/other" in error["message"]) == (5, True)
 
 

@@ -33,13 +33,6 @@ def test_a_created_node_becomes_ready_with_an_endpoint_for_each_worker(local_api
     }
 
 
-def test_a_node_without_external_addresses_has_no_access_config(local_api):
-    node = local_api.ready("one", networkConfig={"enableExternalIps": False})
-
-    assert all("accessConfig" not in point for point in node["networkEndpoints"])
-    assert "enableExternalIps" not in node["networkConfig"]
-
-
 def test_a_node_in_creation_has_no_endpoints_and_no_health(
     local_api,
 ):

@@ -45,8 +45,7 @@ def state_of(api, name="qr"):
 
 
 def reaches(api, state, name="qr"):
-    wait_for(lambda: state_of(api, name) == state or None)
-    return api.get(f"{PATH}/{name}")
+    return api.queued(name, state)
 
 
 def delete(api, name="qr", **query):

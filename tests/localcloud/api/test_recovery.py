@@ -113,10 +113,8 @@ def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
 
 def test_an_interrupted_reset_reboots_every_machine(local_api):
     path = f"locations/{ZONE}/queuedResources"
-    node = {**NODE, "acceleratorType": "v4-64"}
-    spec = {"parent": f"projects/local-fleet/locations/{ZONE}", "nodeId": "one", "node": node}
-    local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="qr")
-    wait_for(lambda: local_api.get(f"{path}/qr")["state"]["state"] == "ACTIVE" or None)
+    local_api.queue("qr", {"nodeId": "one", "node": {**NODE, "acceleratorType": "v4-64"}})
+    local_api.queued("qr", "ACTIVE")
     local_api.machines.hold = threading.Event()
     local_api.machines.reached_hold.clear()
     operation = local_api.call("POST", f"{path}/qr:reset", {}).json()
@@ -249,26 +247,17 @@ def test_a_kill_at_any_moment_loses_and_duplicates_nothing(killable):
 def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
     moments = random.Random(20261122)  # noqa: S311 - reproducible, not secret
     path = f"locations/{ZONE}/queuedResources"
-    spec = {
-        "parent": f"projects/local-fleet/locations/{ZONE}",
-        "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"},
-        "node": NODE,
-    }
-    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
 
     def kill_a_little_later():
         threading.Event().wait(moments.uniform(0, 0.4))
         killable.kill()
         killable.boot()
 
-    def reaches(state):
-        look = lambda: killable.get(f"{path}/qr")["state"]["state"] == state or None  # noqa: E731
-        wait_for(look)
-
-    killable.call("POST", path, body, queuedResourceId="qr")
+    slices = {"nodeCount": 2, "nodeIdPrefix": "s"}
+    killable.queue("qr", {"multisliceParams": slices}, spot={})
     kill_a_little_later()
     kill_a_little_later()
-    reaches("ACTIVE")
+    killable.queued("qr", "ACTIVE")
     assert list(killable.machine_states().values()) == [True] * 4
     killable.call("POST", f"{path}/qr:reset", {})
     kill_a_little_later()
@@ -276,7 +265,7 @@ def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
     killable.state_is("s-1", "READY")
     killable.call("POST", "/_localcloud/nodes/s-0:preempt", {"warningSeconds": 0.1})
     kill_a_little_later()
-    reaches("SUSPENDED")
+    killable.queued("qr", "SUSPENDED")
     deletion = killable.call("DELETE", f"{path}/qr").json()
     kill_a_little_later()
 
