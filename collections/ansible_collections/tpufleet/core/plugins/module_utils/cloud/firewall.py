@@ -27,7 +27,6 @@ ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 MOSH_PORTS = "60000-61000"
 """UDP ports of mosh (mosh-server(1))."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
-_LISTS = ("sourceRanges", "sourceTags", "targetTags")
 _IMMUTABLE = ("name", "network", "direction")
 
 
@@ -41,13 +40,13 @@ class Rule:
 
     name: str
     network: str
-    priority: int
-    allowed: tuple[str, ...]
-    denied: tuple[str, ...]
-    source_ranges: tuple[str, ...]
-    source_tags: tuple[str, ...]
     target_tags: tuple[str, ...]
     description: str
+    priority: int = ALLOW_PRIORITY
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    source_ranges: tuple[str, ...] = ()
+    source_tags: tuple[str, ...] = ()
     direction: str = "INGRESS"
     disabled: bool = False
     id: str = ""
@@ -137,20 +136,7 @@ def desired_rules(
         )
 
     def rule(kind: str, about: str, **fields: Any) -> Rule:
-        defaults: dict[str, Any] = {
-            "priority": ALLOW_PRIORITY,
-            "allowed": (),
-            "denied": (),
-            "source_ranges": (),
-            "source_tags": (),
-        }
-        return Rule(
-            f"{name}-{kind}",
-            network,
-            target_tags=(tag,),
-            description=f"{MARK}: {about}",
-            **defaults | fields,
-        )
+        return Rule(f"{name}-{kind}", network, (tag,), f"{MARK}: {about}", **fields)
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
     allowed = ("tcp:22", *([f"udp:{MOSH_PORTS}"] if mosh else []))
@@ -181,29 +167,23 @@ def open_to_all(ranges: Iterable[str]) -> bool:
 
 def parse_rule(data: Mapping[str, Any]) -> Rule:
     """Parse a firewall rule from the API's JSON. Raises BadAnswer."""
-    name = data.get("name")
-    if not isinstance(name, str) or not name:
-        raise BadAnswer(f"malformed API response: a firewall rule without a name ({name!r:.60})")
-    lists: dict[str, tuple[str, ...]] = {}
-    for key in _LISTS:
-        items = data.get(key) or []
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise BadAnswer(f"firewall rule {name}: malformed API response: {key} is {items!r:.60}")
-        lists[key] = tuple(items)
-    priority = data.get("priority", 1000)
+    name = Fields(data, "a firewall rule").text("name")
+    if not name:
+        raise BadAnswer("malformed API response: a firewall rule without a name")
+    read = Fields(data, f"firewall rule {name}")
     return Rule(
         name,
-        str(data.get("network") or ""),
-        priority if isinstance(priority, int) else 1000,
-        _protocol_names(data.get("allowed"), name),
-        _protocol_names(data.get("denied"), name),
-        lists["sourceRanges"],
-        lists["sourceTags"],
-        lists["targetTags"],
-        str(data.get("description") or ""),
-        str(data.get("direction") or "INGRESS"),
-        data.get("disabled") is True,
-        Fields(data, f"firewall rule {name}").id(),
+        read.text("network"),
+        read.words("targetTags"),
+        read.text("description"),
+        priority=read.number("priority") if "priority" in data else ALLOW_PRIORITY,
+        allowed=_protocol_names(read.parts("allowed")),
+        denied=_protocol_names(read.parts("denied")),
+        source_ranges=read.words("sourceRanges"),
+        source_tags=read.words("sourceTags"),
+        direction=read.text("direction") or "INGRESS",
+        disabled=read.flag("disabled"),
+        id=read.id(),
     )
 
 
@@ -353,11 +333,9 @@ def _protocols(names: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _protocol_names(entries: object, name: str) -> tuple[str, ...]:
+def _protocol_names(entries: Iterable[Fields]) -> tuple[str, ...]:
     found: list[str] = []
-    for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, Mapping):
-            raise BadAnswer(f"firewall rule {name}: malformed API response ({entry!r:.60})")
-        protocol, ports = str(entry.get("IPProtocol") or ""), entry.get("ports") or []
-        found += [f"{protocol}:{port}" for port in ports] if ports else [protocol]
+    for entry in entries:
+        protocol = entry.text("IPProtocol")
+        found += [f"{protocol}:{port}" for port in entry.words("ports")] or [protocol]
     return tuple(found)

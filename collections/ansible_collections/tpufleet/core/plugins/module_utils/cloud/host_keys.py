@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from .nodes import Node
     from .tpu_api import TpuApi
 
-#: Guest attributes, which Google's guest agent sets: the path of the host keys, the path that
-#: selects all attributes, and the name of the attribute with the host name.
-HOST_KEYS_PATH = "hostkeys/"
-ALL_PATHS = ""
-HOST_NAME_ENTRY = "hostname"
+#: Guest attributes, which Google's guest agent sets: the path of the host keys, and the name of the
+#: attribute with the host name.
+_HOST_KEYS_PATH = "hostkeys/"
+_HOST_NAME_ENTRY = "hostname"
 
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 PUBLISHED_WITHIN_S = 120.0
@@ -71,7 +70,7 @@ def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
         for kind, key in published.items()
         if _KEY_TYPE.fullmatch(kind) and _is_key_of(kind, key)
     }
-    name = published.get(HOST_NAME_ENTRY, "")
+    name = published.get(_HOST_NAME_ENTRY, "")
     return KnownHost(alias, keys, name if _HOST_NAME.fullmatch(name) else "") if keys else None
 
 
@@ -173,7 +172,7 @@ def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list
     worker, each worker's keys are requested separately. ``with_names`` also reads the guests' host
     names.
     """
-    path = ALL_PATHS if with_names else HOST_KEYS_PATH
+    path = "" if with_names else _HOST_KEYS_PATH
     workers = len(node.endpoints)
     answers = api.guest_attributes(node.zone, node.name, path)
     if len(answers) != workers:

@@ -70,7 +70,7 @@ def compare(spec: NodeSpec, node: Node) -> Differences:
     metadata = _merged_metadata(node.metadata, spec.metadata or {})
     if metadata != dict(node.metadata):
         change("metadata", metadata)
-    if spec.external_ip is not None and spec.external_ip != node.external_ips:
+    if spec.external_ip is not None and spec.external_ip != node.external_ip:
         patch["networkConfig"] = {"enableExternalIps": spec.external_ip}
         mask.append("network_config.enable_external_ips")
     return Differences(tuple(_immutable(spec, node)), patch, tuple(mask))
@@ -103,22 +103,9 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 def facts_of(node: Node) -> dict[str, Any]:
     """Return a TPU's fields for a diff, with digests of metadata, which may hold secrets."""
-    return {
-        "name": node.name,
-        "zone": node.zone,
-        "accelerator_type": node.accelerator_type,
-        "runtime_version": node.runtime_version,
-        "spot": node.spot,
-        "preemptible": node.preemptible,
-        "reserved": node.reserved,
-        "network": node.network,
-        "subnetwork": node.subnetwork,
-        "external_ip": node.external_ips,
-        "service_account": node.service_account,
-        "secure_boot": node.secure_boot,
+    keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
+    return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],
-        "description": node.description,
-        "labels": dict(node.labels),
         "tags": list(node.tags),
         "metadata": _digests(node.metadata),
     }

@@ -127,13 +127,11 @@ def ensure_power(
     timeout: float,
     node_id: str = "",
     check: bool = False,
-    progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
     """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED.
 
-    ``started`` is the desired state, ``timeout`` is in seconds, and ``progress`` receives the TPU's
-    state during the wait. With ``check``, nothing is changed. Raises CloudError; Different if the
-    TPU has another id than ``node_id``, unless that is empty.
+    ``started`` is the desired state, ``timeout`` is in seconds. With ``check``, nothing is changed.
+    Raises CloudError; Different if the TPU has another id than ``node_id``, unless that is empty.
     """
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
     what = f"{verb} TPU {name} ({zone})"
@@ -160,8 +158,7 @@ def ensure_power(
             requested = True
             with suppress(errors.NoAnswer):  # the next read shows whether the TPU starts or stops
                 operation = api.power_node(zone, name, verb)
-                api.wait(operation, what, deadline, lambda: progress(verb.upper()))
-        progress(node.state)
+                api.wait(operation, what, deadline)
         node = read()
         if node is None:
             raise errors.OperationFailed(f"can't {what}: somebody deleted it")

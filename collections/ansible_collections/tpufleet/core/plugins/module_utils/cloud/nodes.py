@@ -54,7 +54,7 @@ class Node:
     reserved: bool
     network: str
     subnetwork: str
-    external_ips: bool
+    external_ip: bool
     endpoints: tuple[Endpoint, ...]
     queued_resource: str
     multislice: bool
@@ -127,7 +127,7 @@ def parse_node(data: object) -> Node:
         reserved=scheduling.flag("reserved"),
         network=network.text("network"),
         subnetwork=network.text("subnetwork"),
-        external_ips=network.flag("enableExternalIps"),
+        external_ip=network.flag("enableExternalIps"),
         endpoints=tuple(
             Endpoint(end.address("ipAddress"), end.part("accessConfig").address("externalIp"))
             for end in read.parts("networkEndpoints")

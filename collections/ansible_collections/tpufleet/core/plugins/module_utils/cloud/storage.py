@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -95,7 +94,6 @@ class Bucket:
         address: str = GOOGLE_STORAGE,
         credentials_file: str = "",
         retry: RetryPolicy | None = None,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.place = BucketUrl.parse(url)
         self.url = url.rstrip("/")
@@ -104,15 +102,11 @@ class Bucket:
             self.address,
             partial(open_storage_session, self.address, credentials_file),
             retry=retry,
-            sleep=sleep,
         )
 
     @classmethod
     def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
-        """Create a client with the key file and storage endpoint of the inventory's ``tpu_api``.
-
-        Raises NotConfigured for an invalid URL, and if ``api`` names a cloud without Cloud Storage.
-        """
+        """Create a client for the inventory's variable ``tpu_api``, as ``of_settings`` does."""
         return cls.of_settings(url, ApiSettings.of(api))
 
     @classmethod

@@ -76,11 +76,8 @@ class TpuApi(GoogleApi):
                     raise
                 return Listing([], (zone,))
 
-        if len(wanted) == 1:
-            answers = [list_zone(wanted[0])]
-        else:
-            with ThreadPoolExecutor(max_workers=min(8, len(wanted))) as pool:
-                answers = list(pool.map(list_zone, wanted))
+        with ThreadPoolExecutor(max_workers=min(8, len(wanted))) as pool:
+            answers = list(pool.map(list_zone, wanted))
         unreachable = tuple(sorted({zone for answer in answers for zone in answer.unreachable}))
         if unreachable and not allow_partial:
             raise errors.PartialAnswer(
