@@ -10,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 
 from harness.playbooks import environment_of
 from harness.scripted_api import ScriptedApi, serving
+from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
 
@@ -44,6 +45,12 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedApi]:
 def client(scripted: ScriptedApi, clock: Clock) -> TpuApi:
     """The client of that server; its waits pass in no time."""
     return TpuApi(ApiSettings.of(scripted.api), polling=Polling(clock.sleep, clock))
+
+
+@pytest.fixture
+def api(local_api: LocalApi) -> TpuApi:
+    """The client of a local cloud's own API."""
+    return cloud_of(local_api)
 
 
 @pytest.fixture

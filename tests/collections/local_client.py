@@ -1,4 +1,4 @@
-"""A client of a local cloud's API whose waits take a twentieth of the time."""
+"""A client of a local cloud's API, and the changes that its server saw."""
 
 import time
 
@@ -10,6 +10,13 @@ from tests.localcloud.api.local_api import PROJECT, LocalApi
 
 
 def cloud_of(local_api: LocalApi) -> TpuApi:
-    """Return a client with the cloud's credentials."""
+    """Return a client with the cloud's credentials, whose waits take a twentieth of the time."""
     settings = ApiSettings(PROJECT, local_api.endpoint, str(local_api.credentials_file))
     return TpuApi(settings, polling=Polling(lambda seconds: time.sleep(seconds / 20)))
+
+
+def changes(local_api: LocalApi, kind: str) -> list[str]:
+    """The requests that change resources of a kind, as the server saw them."""
+    lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
+    verbs = ("POST", "PATCH", "DELETE")
+    return [line for line in lines if line.startswith(verbs) and f"/{kind}" in line]

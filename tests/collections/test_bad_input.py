@@ -15,11 +15,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 
 from harness.playbooks import play
 from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
-from tests.collections.local_client import cloud_of
 from tests.collections.running_modules import run_module
 from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
-from tests.localcloud.api.local_api import LocalApi
 
 
 def refusing(code: int, words: str, *, zones_too: bool = True, zone_is: bool = True):
@@ -102,9 +100,9 @@ def test_a_refusal_that_is_not_the_projects_sends_nobody_to_look_for_projects(cl
 @pytest.mark.parametrize(
     "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
 )
-def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: LocalApi, change):
+def test_the_local_cloud_refuses_in_one_line_with_what_there_is(api, change):
     with pytest.raises(errors.CloudError) as caught:
-        ensure_present(cloud_of(local_api), replace(DEMO, **change), timeout=20)
+        ensure_present(api, replace(DEMO, **change), timeout=20)
     said = str(caught.value)
     assert said.isprintable()
     assert next(iter(change.values())) in said
@@ -112,11 +110,10 @@ def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: Local
     assert "has the" not in said, "what the API named itself is not said again"
 
 
+TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
 MODULES = {
-    "tpu_node": {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"},
-    "tpu_queued_resource": {
-        **{"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
-    },
+    "tpu_node": TPU,
+    "tpu_queued_resource": TPU,
     "vpc_firewall": {},
 }
 

@@ -3,17 +3,10 @@
 import re
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
-    ChangeOptions,
-    list_nodes,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
-from tests.collections.local_client import cloud_of
-from tests.collections.test_fleet import DEMO, quiet
+from tests.collections.test_fleet import DEMO
+from tests.collections.test_shortage import make
 from tests.localcloud.api.local_api import LocalApi
 
 SWEEP = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 8}
@@ -21,19 +14,11 @@ NAMES = [f"sweep-{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_eight_tpus_are_created_once_each(local_api: LocalApi, seed: int):
+def test_eight_tpus_are_created_once_each(api: TpuApi, local_api: LocalApi, seed: int):
     mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
     answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
     assert answer.status_code == 200, answer.text
-    api = cloud_of(local_api)
-    fleet = parse_fleet([SWEEP])
-    done = create(
-        CloudTpus(api),
-        fleet,
-        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
-        ChangeOptions(timeout=60),
-        quiet,
-    )
+    done = make(api, SWEEP, timeout=60)
     assert [each.msg for each in done if each.failed] == []
     local_api.call("POST", "/_localcloud/faults", {"mix": []})
     assert re.search(r" (429|503|0) nodes\.", local_api.log()), "no call met a fault"
@@ -42,11 +27,5 @@ def test_eight_tpus_are_created_once_each(local_api: LocalApi, seed: int):
     assert {node["state"] for node in nodes} == {"READY"}
     assert len({node["id"] for node in nodes}) == len(NAMES)
     assert not re.search(r"request DELETE .*/nodes/", local_api.log())
-    again = create(
-        CloudTpus(api),
-        fleet,
-        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
-        ChangeOptions(timeout=60),
-        quiet,
-    )
+    again = make(api, SWEEP, timeout=60)
     assert [each.changed for each in again] == [False] * 8

@@ -15,18 +15,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 
 from harness.playbooks import flat, play
 from harness.scripted_api import ZONE, Say, error
-from tests.collections.local_client import cloud_of
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_shortage import make
-from tests.localcloud.api.local_api import LocalApi
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"data_disks": [CORPUS]}
-
-
-@pytest.fixture
-def api(local_api: LocalApi) -> TpuApi:
-    return cloud_of(local_api)
 
 
 def disk(api: TpuApi, name: str = "corpus"):

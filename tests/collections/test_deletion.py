@@ -24,56 +24,50 @@ from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 
-FOUND = StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK)
 BUSY = error(503, "try again")
 TOO_OFTEN = error(429, "rate", details=[{"reason": "RATE_LIMIT_EXCEEDED"}])
 NOT_DONE = [BUSY, TOO_OFTEN, error(500, "oops"), Drop()]
 DISK = {"name": "corpus", "id": "1", "sizeGb": "50", "description": MARK, "status": "READY"}
 
 
-class Cloud:
-    """One name of an API: what has it now, and what takes it over at the first deletion."""
-
-    def __init__(self, scripted, there, later, deletion):
-        self.there, self.later, self.deletion = there, later, deletion
-        scripted.answerer = self.answer
-
-    def answer(self, asked):
-        if asked.method == "DELETE":
-            self.there = self.later
-            return self.deletion
-        return Say(self.there)
-
-
 def deletions(scripted):
     return scripted.methods().count("DELETE")
 
 
-@pytest.mark.parametrize("deletion", NOT_DONE)
-def test_a_tpu_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
-    Cloud(scripted, node(id="4711"), node(id="4712"), deletion)
-
+def delete_tpu(client):
     ensure_absent(client, ZONE, "demo", timeout=600)
 
-    assert deletions(scripted) == 1
 
-
-@pytest.mark.parametrize("deletion", NOT_DONE)
-def test_a_request_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
-    Cloud(scripted, request("FAILED"), request(created="2026-11-21T11:00:00Z"), deletion)
-
+def delete_request(client):
     ensure_not_requested(client, ZONE, "demo", timeout=600)
 
-    assert deletions(scripted) == 1
+
+def delete_disk(client):
+    stored = StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK)
+    ensure_disk_absent(client.compute, stored, timeout=600)
 
 
 @pytest.mark.parametrize("deletion", NOT_DONE)
-def test_a_disk_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
-    Cloud(scripted, DISK, DISK | {"id": "2"}, deletion)
+@pytest.mark.parametrize(
+    ("delete_it", "there", "later"),
+    [
+        (delete_tpu, node(id="4711"), node(id="4712")),
+        (delete_request, request("FAILED"), request(created="2026-11-21T11:00:00Z")),
+        (delete_disk, DISK, DISK | {"id": "2"}),
+    ],
+)
+def test_what_took_the_name_between_two_tries_is_not_deleted(
+    client, scripted, deletion, delete_it, there, later
+):
+    def answer(asked):
+        nonlocal there
+        if asked.method == "DELETE":
+            there = later
+            return deletion
+        return Say(there)
 
-    ensure_disk_absent(
-        client.compute, StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK), timeout=600, check=False
-    )
+    scripted.answerer = answer
+    delete_it(client)
 
     assert deletions(scripted) == 1
 

@@ -14,18 +14,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
 
 from harness.playbooks import OURS, flat, play
 from harness.scripted_api import ZONE
-from tests.collections.local_client import cloud_of
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_shortage import make
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"accelerator_type": "v4-32", "data_disks": [CORPUS]}
 ML_POD = POD | {"accelerator_type": "v6e-16", "runtime_version": "v2-alpha-tpuv6e"}
-
-
-@pytest.fixture
-def api(local_api):
-    return cloud_of(local_api)
 
 
 def nodes(api, *names):

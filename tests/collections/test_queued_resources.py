@@ -17,21 +17,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
     QueuedResourceSpec,
     parse_queued_resource,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
-from tests.collections.local_client import cloud_of
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.collections.local_client import changes
+from tests.localcloud.api.local_api import wait_for
 
 TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
 DEMO = QueuedResourceSpec("demo", TPU, tier="spot")
 GONE = error(404, "not found")
-
-
-@pytest.fixture
-def cloud(local_api: LocalApi) -> TpuApi:
-    """A client of the local cloud's own API."""
-    return cloud_of(local_api)
 
 
 def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **fields):
@@ -44,80 +37,70 @@ def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **field
     }
 
 
-def changes(local_api: LocalApi) -> list[str]:
-    """The requests that change something, as the server saw them."""
-    lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
-    return [
-        line
-        for line in lines
-        if line.startswith(("POST", "PATCH", "DELETE")) and "/queuedResources" in line
-    ]
-
-
-def test_a_request_is_queued_and_its_tpu_waited_for(cloud, local_api):
-    done = ensure_requested(cloud, replace(DEMO, valid_for=3600), timeout=20)
+def test_a_request_is_queued_and_its_tpu_waited_for(api, local_api):
+    done = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
     assert (done.changed, done.request.state, done.request.nodes) == (True, "ACTIVE", ("demo",))
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
 
 
-def test_a_request_that_does_not_differ_is_not_repeated(cloud, local_api):
-    ensure_requested(cloud, DEMO, timeout=20)
-    before = changes(local_api)
-    assert not ensure_requested(cloud, DEMO, timeout=20).changed
-    assert changes(local_api) == before
+def test_a_request_that_does_not_differ_is_not_repeated(api, local_api):
+    ensure_requested(api, DEMO, timeout=20)
+    before = changes(local_api, "queuedResources")
+    assert not ensure_requested(api, DEMO, timeout=20).changed
+    assert changes(local_api, "queuedResources") == before
 
 
-def test_check_mode_shows_the_request_and_sends_none(cloud, local_api):
-    foretold = ensure_requested(cloud, DEMO, timeout=20, check=True)
-    assert (foretold.changed, changes(local_api)) == (True, [])
-    assert foretold.after == ensure_requested(cloud, DEMO, timeout=20).after
+def test_check_mode_shows_the_request_and_sends_none(api, local_api):
+    foretold = ensure_requested(api, DEMO, timeout=20, check=True)
+    assert (foretold.changed, changes(local_api, "queuedResources")) == (True, [])
+    assert foretold.after == ensure_requested(api, DEMO, timeout=20).after
 
 
-def test_several_tpus_are_slices_of_one_run(cloud, local_api):
-    done = ensure_requested(cloud, replace(DEMO, count=2), timeout=20)
+def test_several_tpus_are_slices_of_one_run(api, local_api):
+    done = ensure_requested(api, replace(DEMO, count=2), timeout=20)
     assert done.request.nodes == ("demo-0", "demo-1")
     assert local_api.node("demo-1")["multisliceNode"] is True
-    assert not ensure_requested(cloud, replace(DEMO, count=2), timeout=20).changed
+    assert not ensure_requested(api, replace(DEMO, count=2), timeout=20).changed
 
 
-def test_a_request_whose_tpu_was_preempted_is_recreated(cloud, local_api):
-    first = ensure_requested(cloud, DEMO, timeout=20)
+def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
+    first = ensure_requested(api, DEMO, timeout=20)
     assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
     local_api.state_is("demo", "PREEMPTED")
     wait_for(
         lambda: (
-            parse_queued_resource(cloud.get_queued_resource(ZONE, "demo")).state == "SUSPENDED"
+            parse_queued_resource(api.get_queued_resource(ZONE, "demo")).state == "SUSPENDED"
             or None
         )
     )
     with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
-        ensure_requested(cloud, DEMO, timeout=20, replace_dead=False)
-    again = ensure_requested(cloud, DEMO, timeout=20)
+        ensure_requested(api, DEMO, timeout=20, replace_dead=False)
+    again = ensure_requested(api, DEMO, timeout=20)
     assert (again.request.state, again.request.key != first.request.key) == ("ACTIVE", True)
 
 
-def test_a_request_is_only_removed_with_its_living_tpus_by_force(cloud, local_api):
-    ensure_requested(cloud, DEMO, timeout=20)
+def test_a_request_is_only_removed_with_its_living_tpus_by_force(api, local_api):
+    ensure_requested(api, DEMO, timeout=20)
     with pytest.raises(errors.InvalidRequest, match=r"its TPUs \(demo\), too, set force: true"):
-        ensure_not_requested(cloud, ZONE, "demo", timeout=20)
-    assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True, check=True).changed
+        ensure_not_requested(api, ZONE, "demo", timeout=20)
+    assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True, check=True).changed
     assert local_api.node("demo")["state"] == "READY"
-    assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True).changed
-    assert cloud.list_queued_resources() == []
-    assert cloud.list_nodes().entries == []
-    assert not ensure_not_requested(cloud, ZONE, "demo", timeout=20).changed
+    assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True).changed
+    assert api.list_queued_resources() == []
+    assert api.list_nodes().entries == []
+    assert not ensure_not_requested(api, ZONE, "demo", timeout=20).changed
 
 
-def test_a_living_request_that_differs_is_never_touched(cloud, local_api):
-    ensure_requested(cloud, DEMO, timeout=20)
-    before = changes(local_api)
+def test_a_living_request_that_differs_is_never_touched(api, local_api):
+    ensure_requested(api, DEMO, timeout=20)
+    before = changes(local_api, "queuedResources")
     with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
         ensure_requested(
-            cloud,
+            api,
             replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16")),
             timeout=20,
         )
-    assert changes(local_api) == before
+    assert changes(local_api, "queuedResources") == before
 
 
 def test_without_waiting_it_returns_when_the_request_is_in_the_queue(client, scripted):

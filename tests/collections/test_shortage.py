@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
@@ -19,7 +18,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import node
-from tests.collections.local_client import cloud_of
 from tests.collections.test_fleet import quiet
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi, wait_for
@@ -32,11 +30,6 @@ SWEEP = {
     "runtime_version": "tpu-ubuntu2204-base",
     "spot": True,
 }
-
-
-@pytest.fixture
-def api(local_api: LocalApi) -> TpuApi:
-    return cloud_of(local_api)
 
 
 def fault(local_api: LocalApi, **faults) -> None:
@@ -52,7 +45,8 @@ def asked_for(local_api: LocalApi) -> list[str]:
 def make(api: TpuApi, *entries, **options):
     fleet = parse_fleet(list(entries))
     present = match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
-    return create(CloudTpus(api), fleet, present, ChangeOptions(timeout=20, **options), quiet)
+    options = {"timeout": 20, **options}
+    return create(CloudTpus(api), fleet, present, ChangeOptions(**options), quiet)
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
@@ -76,8 +70,7 @@ def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
     assert asked_for(local_api) == ZONES
 
 
-def test_capacity_that_comes_back_is_waited_for(local_api):
-    api = cloud_of(local_api)
+def test_capacity_that_comes_back_is_waited_for(api, local_api):
     fault(local_api, capacity=[{"acceleratorType": "v2-*", "times": 3}])
     (done,) = make(api, SWEEP, wait_for_capacity=600)
     assert not done.failed, done.msg

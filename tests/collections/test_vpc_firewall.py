@@ -10,19 +10,19 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall impor
     open_to_all,
     parse_rule,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.scripted_api import Drop, Say, error
-from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
 OFFICE = "203.0.113.0/28"
 
 
 @pytest.fixture
-def compute(local_api: LocalApi) -> ComputeApi:
-    return cloud_of(local_api).compute
+def compute(api: TpuApi) -> ComputeApi:
+    return api.compute
 
 
 def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: bool = False):
