@@ -1,7 +1,7 @@
 """Authenticated connections between the workers of an attempt (`attempt_rendezvous.py`).
 
 Worker 0 first sends a nonce. Every later line is a message with its HMAC-SHA256 (the seal):
-`<64 hex digits> <JSON object>`. Python 3.9, standard library.
+`<64 hex digits> <JSON object>`.
 """
 
 import errno

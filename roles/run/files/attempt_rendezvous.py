@@ -4,7 +4,7 @@ Worker 0 listens at a port that depends on the attempt, and the others connect t
 prove that it knows the attempt's token before anything that it sends is parsed. Worker 0 compares
 run, attempt, release and environment. Then the others must find a file that worker 0 writes to the
 checkpoint directory. The connections stay open, so that each worker learns how the trainers of the
-others end (the program `attempt`). Python 3.9, standard library.
+others end (the program `attempt`).
 """
 
 import contextlib

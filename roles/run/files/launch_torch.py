@@ -1,7 +1,7 @@
 """Start several processes (ranks) of a PyTorch trainer on one worker, in place of torchrun.
 
 If its processes fail, torchrun exits with 1 whatever their exit codes are, so a trainer that has
-saved after SIGTERM would count as crashed. Python 3.9, standard library.
+saved after SIGTERM would count as crashed.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Environment variables that the ranks of TorchTPU (torch_tpu) need, the same on all workers.
 
 TorchTPU itself can set them only on Kubernetes and on a single host (torch.tpu.distributed,
-set_tpu_launch_env). This module reads them from the TPU VM's metadata server. Python 3.9, standard
-library.
+set_tpu_launch_env). This module reads them from the TPU VM's metadata server.
 """
 
 import ipaddress

@@ -1,7 +1,4 @@
-"""How `attempt` and `tpufleet_launch` end the other trainers after one trainer has ended.
-
-Python 3.9, standard library.
-"""
+"""How `attempt` and `tpufleet_launch` end the other trainers after one trainer has ended."""
 
 import os
 import signal

@@ -5,6 +5,7 @@ import shutil
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
+    bucket_objects,
     contract,
     run_start,
     run_unit,
@@ -15,7 +16,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
-    bucket_trouble,
     dies_with_tpu,
     trouble,
 )
@@ -193,9 +193,11 @@ def test_a_bucket_that_is_not_there_is_named_with_what_it_answered(emulator):
     assert why.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
 
 
-def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named():
+def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named(monkeypatch):
+    monkeypatch.setattr(bucket_objects, "TOKEN", nowhere())
+
     assert "(Connection refused)" in trouble("gs://fleet/a", {"STORAGE_EMULATOR_HOST": nowhere()})
-    assert "(Connection refused)" in bucket_trouble("gs://fleet/a", {}, nowhere())
+    assert "(Connection refused)" in trouble("gs://fleet/a", {})
 
 
 def test_a_place_that_is_neither_directory_nor_bucket_is_refused():

@@ -254,16 +254,15 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
     }
 
 
+ACTIONS = {"checked": checked, "launched": launched, "started": started, "stopped": stopped}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},
-            "state": {
-                "type": "str",
-                "choices": ["checked", "launched", "started", "stopped"],
-                "required": True,
-            },
+            "state": {"type": "str", "choices": list(ACTIONS), "required": True},
             "launch": {"type": "dict"},
             "process_id": {"type": "int", "default": 0},
             "finished_attempt": {"type": "int", "default": 0},
@@ -285,14 +284,7 @@ def main() -> None:
     try:
         check_secrets(params["secrets"])
         with one_at_a_time(RUNS):
-            if params["state"] == "checked":
-                result = checked(params, paths, module.check_mode)
-            elif params["state"] == "launched":
-                result = launched(params, paths, module.check_mode)
-            elif params["state"] == "started":
-                result = started(params, paths, module.check_mode)
-            else:
-                result = stopped(params, paths, module.check_mode)
+            result = ACTIONS[params["state"]](params, paths, module.check_mode)
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:

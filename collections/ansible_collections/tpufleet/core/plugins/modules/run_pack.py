@@ -135,21 +135,15 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
         add_file(archive, stream, f"{run}/{path.name}")
     if params["bundle"]:
         for name, command in DIAGNOSTICS.items():
-            output = output_of(command, UNIT.format(run))
-            entry = tarfile.TarInfo(f"{run}/{name}")
-            entry.size = len(output)
-            archive.addfile(entry, io.BytesIO(output))
+            add_content(archive, output_of(command, UNIT.format(run)), f"{run}/{name}")
     if launched:
-        content = json.dumps(launched, indent=1).encode()
-        entry = tarfile.TarInfo(f"{run}/launch.json")
-        entry.size = len(content)
-        archive.addfile(entry, io.BytesIO(content))
+        add_content(archive, json.dumps(launched, indent=1).encode(), f"{run}/launch.json")
     place = str(launched.get("checkpoints", ""))
+    told = {"passed_over": [], "unreadable": [], "missing": ""}
     if params["checkpoints"] == "none" or "://" in place:
-        return {"passed_over": [], "unreadable": [], "missing": ""}
+        return told
     if not place:
-        missing = "launch.json names no checkpoint location"
-        return {"passed_over": [], "unreadable": [], "missing": missing}
+        return told | {"missing": "launch.json names no checkpoint location"}
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
@@ -183,6 +177,13 @@ def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
     """
     with stream:
         archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), stream)
+
+
+def add_content(archive: tarfile.TarFile, content: bytes, name: str) -> None:
+    """Add a file with the given content."""
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
 
 
 def pack_checkpoints(

@@ -1,7 +1,6 @@
 """Objects in a Cloud Storage bucket, written and read with this worker's service account.
 
-JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects. Python 3.9, standard library
-only, because workers import this file.
+JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects.
 """
 
 from __future__ import annotations
@@ -31,29 +30,31 @@ class StorageApi(NamedTuple):
     seconds: float = SECONDS
 
 
-def storage_api(
-    env: Mapping[str, str], token_address: str = TOKEN, seconds: float = SECONDS
-) -> StorageApi:
+def has_own_key(env: Mapping[str, str]) -> bool:
+    """Return whether the trainer uses a key file instead of this worker's service account."""
+    return bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"))
+
+
+def storage_api(env: Mapping[str, str], seconds: float = SECONDS) -> StorageApi:
     """Return Google's storage API with a new access token of this worker's service account.
 
     If ``env``, the trainer's variables, names an emulator (STORAGE_EMULATOR_HOST), returns the
-    emulator, which needs no token. ``token_address`` is the URL of the metadata server that issues
-    the token, ``seconds`` the time limit of each request. Raises OSError or ValueError if no token
-    is issued.
+    emulator, which needs no token. ``seconds`` is the time limit of each request. Raises OSError or
+    ValueError if no token is issued.
     """
     emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if emulator:
         return StorageApi(emulator if "://" in emulator else f"http://{emulator}", {}, seconds)
-    token = access_token(token_address, seconds)
-    return StorageApi(GOOGLE, {"Authorization": f"Bearer {token}"}, seconds)
+    headers = {"Authorization": f"Bearer {access_token(seconds)}"}
+    return StorageApi(GOOGLE, headers, seconds)
 
 
-def access_token(address: str = TOKEN, seconds: float = SECONDS) -> str:
+def access_token(seconds: float = SECONDS) -> str:
     """Return a new access token of this worker's service account, from the metadata server.
 
-    ``address`` is the URL of the token there. Raises OSError or ValueError if no token is issued.
+    Raises OSError or ValueError if no token is issued.
     """
-    answer = json.loads(ask("GET", address, {"Metadata-Flavor": "Google"}, seconds=seconds))
+    answer = json.loads(ask("GET", TOKEN, {"Metadata-Flavor": "Google"}, seconds=seconds))
     try:
         return str(answer["access_token"])
     except (KeyError, TypeError):

@@ -5,7 +5,7 @@ file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX t
 ``<step>/`` or ``<name>_<step>/``. A finished Orbax save has no suffix ``.orbax-checkpoint-tmp``
 and, in a bucket, contains ``commit_success.txt``
 (https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). For other trainers, the
-user gives a pattern of the checkpoints' paths. Python 3.9.
+user gives a pattern of the checkpoints' paths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Constants shared by the controller, modules on workers, and the programs of a run's unit.
 
-Paths, exit codes, ports and timeouts. The programs of the unit are in roles/run/files. Python 3.9,
-standard library only, because workers import this file.
+Paths, exit codes, ports and timeouts. The programs of the unit are in roles/run/files. They and the
+files of this directory run on workers, so they need only Python 3.9 and its standard library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The file that marks a run as done, beside its checkpoints.
 
-`roles/run/files/attempt_done` writes it when an attempt has finished the run. Python 3.9, standard
-library only, because workers import it too.
+`roles/run/files/attempt_done` writes it when an attempt has finished the run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .bucket_objects import bucket_content
+from .bucket_objects import bucket_content, has_own_key
 from .contract import DONE_MARKER
 from .safe_files import read_json
 
@@ -58,7 +57,7 @@ def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarke
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)
-    if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
+    if has_own_key(env):
         return None
     text = bucket_content(f"{checkpoints.rstrip('/')}/{DONE_MARKER}", env, MAX_BYTES + 1)
     return None if text is None else parse_text(text, run)

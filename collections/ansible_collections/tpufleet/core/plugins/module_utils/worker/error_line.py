@@ -3,7 +3,7 @@
 Python prints an exception after its stack, whose frames are indented. Of chained exceptions, the
 last one ended the program. Notes (PEP 678), such as JAX's "For simplicity, JAX has removed its
 internal frames", follow the exception, so the last line of a log may be a note. Native code, such
-as libtpu, prints its reason before its stack. Python 3.9.
+as libtpu, prints its reason before its stack.
 """
 
 from __future__ import annotations

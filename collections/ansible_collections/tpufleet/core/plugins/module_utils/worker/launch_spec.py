@@ -2,8 +2,7 @@
 
 The run plan builds a LaunchSpec once. The run record stores it, the module ``run`` writes it to
 ``launch.json`` on each worker, and the programs of the run's unit read it from there. A new field
-needs changes only here and where it is used. Python 3.9, standard library only, because workers
-import this file.
+needs changes only here and where it is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The identity of a TPU, and patterns of its fields.
-
-Python 3.9, because workers import this file.
-"""
+"""The identity of a TPU, and patterns of its fields."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/
 
 The directory ``output`` in a run's directory has three files for each attempt: ``ATTEMPT.json``
 (written at its start), ``ATTEMPT.exit.json`` (how it ended) and ``ATTEMPT.state.json`` (how much of
-it is stored). The trainer's user owns all of them. Python 3.9, standard library only, because
-workers import this file.
+it is stored). The trainer's user owns all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One process of a launch on its worker: its environment variables, identity and files.
 
-Pure functions; worker/run_start.py writes the files and starts the process. Python 3.9, standard
-library only.
+Pure functions; worker/run_start.py writes the files and starts the process.
 """
 
 from __future__ import annotations

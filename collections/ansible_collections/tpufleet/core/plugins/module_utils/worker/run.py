@@ -1,4 +1,4 @@
-"""Names, paths and chips of a run on one worker. Python 3.9, standard library only."""
+"""Names, paths and chips of a run on one worker."""
 
 from __future__ import annotations
 

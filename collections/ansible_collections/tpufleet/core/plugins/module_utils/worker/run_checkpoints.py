@@ -1,7 +1,6 @@
 """Checks that a run's checkpoints and stored output can be written from this worker.
 
-Other checks verify that checkpoints outlive the TPU. Python 3.9 and the standard library only,
-because it runs on workers.
+Other checks verify that checkpoints outlive the TPU.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from .bucket_objects import TOKEN, delete_object, storage_api, why, write_object
+from .bucket_objects import delete_object, has_own_key, storage_api, why, write_object
 from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
@@ -58,35 +57,30 @@ def unwritable(path: str, user: str = USER) -> str | None:
     )
     if tried.returncode == 0:
         return None
-    why = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
+    cause = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
     return (
-        f"{path}: {user} can't write checkpoints there ({why.rpartition(': ')[2]}). "
+        f"{path}: {user} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
         f"Create the directory: ansible-playbook setup.yml, or {OTHER}"
     )
 
 
-def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
+def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
     """Try to write an object beside the checkpoints in a bucket, then delete it.
 
-    Uses this worker's service account, with a token from the URL ``token_address``. Writes nothing
-    if ``env``, the trainer's variables, names a key file (GOOGLE_APPLICATION_CREDENTIALS). Returns
-    why it fails; None if it works.
+    Writes nothing if ``env``, the trainer's variables, names a key file. Returns why it fails; None
+    if it works.
     """
     if has_own_key(env):
         return None
     try:
-        try_write(url, env, token_address)
+        try_write(url, env)
     except OSError as error:
-        return (
-            f"{url}: this worker can't write checkpoints there ({why(error)}). {grant(url)}, "
-            f"or {OTHER}"
-        )
+        cause, fix = why(error), f"{grant(url)}, or {OTHER}"
     except ValueError:
-        return (
-            f"{url}: this worker can't write checkpoints there (malformed API response). "
-            f"To fix it, {OTHER}"
-        )
-    return None
+        cause, fix = "malformed API response", f"To fix it, {OTHER}"
+    else:
+        return None
+    return f"{url}: this worker can't write checkpoints there ({cause}). {fix}"
 
 
 def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
@@ -113,11 +107,6 @@ def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> s
     return None
 
 
-def has_own_key(env: Mapping[str, str]) -> bool:
-    """Return whether the trainer uses a key file instead of this worker's service account."""
-    return bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"))
-
-
 def bucket_of(url: str) -> str:
     """Return the ``gs://BUCKET`` that a ``gs://`` URL begins with."""
     return "/".join(url.split("/")[:3])
@@ -131,14 +120,13 @@ def grant(url: str) -> str:
     )
 
 
-def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:
+def try_write(url: str, env: Mapping[str, str]) -> None:
     """Write an object below a ``gs://`` URI and delete it, with this worker's service account.
 
-    ``env`` has the trainer's variables, and ``token_address`` is the URL that issues access tokens.
-    An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises OSError (urllib.error.HTTPError with a
-    ``code`` if the request is refused), ValueError.
+    ``env`` has the trainer's variables, which may name an emulator. Raises OSError
+    (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
-    api = storage_api(env, token_address)
+    api = storage_api(env)
     place = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
     write_object(api, place, b"a try\n")
     delete_object(api, place)

@@ -1,8 +1,7 @@
 """The JSON files of a run's directory, validated: heartbeat.json, exit.json and rendezvous.json.
 
 The trainer's user can write anything into these files. A value of the wrong type counts as missing.
-Control characters, which could manipulate a terminal, are removed. Python 3.9, because workers
-import this file.
+Control characters, which could manipulate a terminal, are removed.
 """
 
 from __future__ import annotations

@@ -10,14 +10,7 @@ from .safe_files import open_file
 
 def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
     """Return the last ``lines`` lines of a log, read from at most its last ``most`` bytes."""
-    if lines <= 0:
-        return []
-    try:
-        with open_file(path) as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
-            text = stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
+    text = _end(path, most)[1].decode("utf-8", errors="replace") if lines > 0 else ""
     return text.splitlines()[-lines:]
 
 
@@ -44,14 +37,18 @@ def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
 
     Only the last ``most`` bytes of the log are searched.
     """
-    try:
-        with open_file(path) as stream:
-            start = max(0, stream.seek(0, os.SEEK_END) - most)
-            stream.seek(start)
-            data = stream.read()
-    except OSError:
-        return 0
+    start, data = _end(path, most)
     ends = [place for place, sign in enumerate(data) if sign == 10]
     if len(ends) <= lines:
         return start if start == 0 or not ends else start + ends[0] + 1
     return start + ends[-lines - 1] + 1
+
+
+def _end(path: Path, most: int) -> tuple[int, bytes]:
+    """Return the last ``most`` bytes of a file and their offset; nothing if it can't be read."""
+    try:
+        with open_file(path) as stream:
+            start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            return start, stream.read()
+    except OSError:
+        return 0, b""

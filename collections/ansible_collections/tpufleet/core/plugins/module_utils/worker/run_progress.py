@@ -1,12 +1,12 @@
 """The time that a run spent in steps that were not repeated after a restart, from its metrics.
 
-Compilation, waiting and the time between attempts are not part of this time. Python 3.9, because
-workers import this file.
+Compilation, waiting and the time between attempts are not part of this time.
 """
 
 from __future__ import annotations
 
 import calendar
+import errno
 import json
 import os
 import re
@@ -21,7 +21,7 @@ MOST_UNSOUND_LINES = 1000
 """A search stops after this number of consecutive lines that are not metrics."""
 MOST_LOG = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
-_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
+_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
 
 
 class Line(NamedTuple):
@@ -40,12 +40,8 @@ def progress(folder: Path) -> dict[str, float] | None:
     file is missing, if the metrics have fewer than two steps, or if the log is too long. Each
     attempt is found by binary search, because the times in the file rise and attempts are few.
     """
-    log = folder / "log"
     try:
-        with open_file(log) as stream:
-            if os.fstat(stream.fileno()).st_size > MOST_LOG:
-                return None
-        starts = sorted(each["time"] for each in attempts(log, MOST_LOG))
+        starts = _starts(folder / "log")
         with open_file(folder / "metrics.jsonl") as stream:
             size = stream.seek(0, os.SEEK_END)
             borders = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
@@ -68,24 +64,19 @@ def progress(folder: Path) -> dict[str, float] | None:
     return {"first": first.step, "last": last.step, "counted": round(counted, 3)}
 
 
-def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
-    """Return the starts of attempts in a run's log, in order, each as ``{attempt, time}``.
-
-    Only the first ``most`` bytes of the log are searched.
-    """
-    try:
-        with open_file(log) as stream:
-            text = stream.read(most)
-    except OSError:
-        return []
+def _starts(log: Path) -> list[float]:
+    """Return when the attempts of a run began, according to its log. Raises OSError."""
+    with open_file(log) as stream:
+        text = stream.read(MOST_LOG + 1)
+    if len(text) > MOST_LOG:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(log))
     found = []
-    for stamp, number in _ATTEMPT.findall(text):
+    for stamp in _ATTEMPT.findall(text):
         try:
-            started = float(_seconds(stamp.decode()))
+            found.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
         except (ValueError, OverflowError):  # a similar line of the trainer, with an invalid date
             continue
-        found.append({"attempt": int(number), "time": started})
-    return found
+    return sorted(found)
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
@@ -141,7 +132,3 @@ def _read(text: bytes, start: int) -> Line | None:
         return Line(start, start + len(text), int(record["step"]), float(record["time"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-
-
-def _seconds(stamp: str) -> int:
-    return calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))

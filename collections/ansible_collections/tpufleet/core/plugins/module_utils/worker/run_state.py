@@ -1,7 +1,6 @@
 """The state of a run on one worker, and its reason: the codes that workers report.
 
-The controller turns them into sentences (plugin_utils/runs/status.py). Python 3.9, standard
-library only.
+The controller turns them into sentences (plugin_utils/runs/status.py).
 """
 
 from __future__ import annotations

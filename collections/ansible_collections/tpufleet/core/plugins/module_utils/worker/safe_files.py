@@ -2,7 +2,7 @@
 
 The trainer's user owns these directories, so it can put a link, a pipe or a huge file at any name
 in them. These functions follow no link that another user could have made, do not block on a pipe,
-and limit how much they read. Python 3.9, standard library only, because workers import this file.
+and limit how much they read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Processes that hold an accelerator device but belong to no run, and how they are ended.
-
-Python 3.9, standard library only, because workers import it.
-"""
+"""Processes that hold an accelerator device but belong to no run, and how they are ended."""
 
 from __future__ import annotations
 

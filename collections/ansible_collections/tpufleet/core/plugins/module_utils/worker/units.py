@@ -1,7 +1,4 @@
-"""systemd's units of this worker's runs: their properties, and which of them are active.
-
-Python 3.9, standard library only, because workers import this file.
-"""
+"""systemd's units of this worker's runs: their properties, and which of them are active."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ from collections.abc import Mapping
 from .run import RunError
 
 UNIT = "tpufleet-run@{}.service"
-SHOWN = (
-    *("Id", "LoadState", "ActiveState", "SubState", "Result"),
-    *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
-)
+SHOWN = "Id,ActiveState,Result,ExecMainCode,ExecMainStatus,ExecMainExitTimestampMonotonic"
 ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 """Values of systemd's ActiveState for a unit that has processes."""
 
@@ -37,8 +31,7 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     # every run that has failed since the boot, which takes milliseconds for each. Units given by
     # name are reported in any state.
     only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
-    words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
-    for paragraph in systemctl(*words).split("\n\n"):
+    for paragraph in systemctl("show", f"--property={SHOWN}", *only, *units).split("\n\n"):
         unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
         if unit:
             found[run_of(unit.get("Id", ""))] = unit

@@ -1,7 +1,4 @@
-"""Programs that modules run as the trainer's user, with access to this worker's devices.
-
-Python 3.9 and the standard library only, because it runs on workers.
-"""
+"""Programs that modules run as the trainer's user, with access to this worker's devices."""
 
 from __future__ import annotations
 
