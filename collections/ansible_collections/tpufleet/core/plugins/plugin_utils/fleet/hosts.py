@@ -26,9 +26,38 @@ Address = Literal["external", "internal", "iap"]
 #: this name, the zone is appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
-#: Variables with free text of the API, which Ansible must never evaluate as a template. The others
-#: are built from validated fields.
-FREE_TEXT = frozenset({"tpu_labels", "tpu_data_disks"})
+#: Variables that are built from validated fields. Other variables, such as labels, are free text,
+#: which Ansible must never evaluate as a template.
+BUILT_VARIABLES = frozenset(
+    {
+        "ansible_host",
+        "ansible_ssh_common_args",
+        "ansible_ssh_private_key_file",
+        "ansible_user",
+        "tpu_accelerator_type",
+        "tpu_chips",
+        "tpu_device_glob",
+        "tpu_external_ip",
+        "tpu_generation",
+        "tpu_health",
+        "tpu_id",
+        "tpu_internal_ip",
+        "tpu_internal_ips",
+        "tpu_leader_ip",
+        "tpu_multislice",
+        "tpu_name",
+        "tpu_queued_resource",
+        "tpu_slice_count",
+        "tpu_slice_id",
+        "tpu_slice_leader_ip",
+        "tpu_spot",
+        "tpu_state",
+        "tpu_topology",
+        "tpu_worker_count",
+        "tpu_worker_id",
+        "tpu_zone",
+    }
+)
 
 
 @dataclass(frozen=True)
