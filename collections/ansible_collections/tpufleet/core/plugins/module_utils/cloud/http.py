@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .session import ApiSettings, open_session
+
+if TYPE_CHECKING:
+    from .session import ApiSettings
 
 PAGE_SIZE = 500
 
@@ -241,7 +243,7 @@ class GoogleApi:
         self.polling = polling or Polling()
         self._http = GoogleHttp(
             self._address,
-            partial(open_session, self._address, settings.credentials_file),
+            partial(settings.open_session, self._address),
             retry=retry,
             sleep=self.polling.sleep,
         )

@@ -74,6 +74,10 @@ class ApiSettings:
         address = emulator or self.storage_endpoint
         return address or ("" if self.endpoint else GOOGLE_STORAGE)
 
+    def open_session(self, address: str) -> AuthorizedSession:
+        """Open a session for the API at a base URL, as the function ``open_session`` does."""
+        return open_session(address, self.credentials_file)
+
 
 #: Names of the inventory plugin's options that are API settings.
 API_SETTINGS = tuple(field.name for field in fields(ApiSettings))
