@@ -54,28 +54,39 @@ def typing(environment, word: str, *words: str) -> tuple[int, str]:
     return child.wait(60), seen.decode(errors="replace")
 
 
-def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
-    result = play(environment, "playbooks/create.yml", "--check", "--diff")
+def succeeds(environment, playbook, *words: str, **more) -> subprocess.CompletedProcess[str]:
+    """Run a playbook that must succeed."""
+    result = play(environment, playbook, *words, **more)
     assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def refused(environment, playbook, *words: str, **more) -> str:
+    """Run a playbook that must fail; return its output."""
+    result = play(environment, playbook, *words, **more)
+    assert result.returncode != 0, result.stdout + result.stderr
+    return flat(result)
+
+
+def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
+    result = succeeds(environment, "playbooks/create.yml", "--check", "--diff")
     assert "+    accelerator_type: v4-16" in result.stdout
     assert "GET /v2/" in local_api.log()
     assert not re.search(r"(POST|PATCH|DELETE) /v2/", local_api.log())
     assert not (local_api.state / "ssh").exists()
 
 
-def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api):
+@pytest.mark.parametrize("words", [(), ("-e", "yes=false")], ids=["no answer", "no"])
+def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api, words):
     local_api.ready("demo", labels=OURS)
-    result = play(environment, "playbooks/delete.yml")
-    assert result.returncode != 0
-    assert "add -e yes=true" in " ".join(result.stdout.split() + result.stderr.split())
+    assert "add -e yes=true" in refused(environment, "playbooks/delete.yml", *words)
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_yes_deletes_the_named_one_only(environment, local_api):
     local_api.ready("demo")
     local_api.ready("old")
-    result = play(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
-    assert result.returncode == 0, result.stdout + result.stderr
+    succeeds(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
     names = [node["name"].rsplit("/", 1)[1] for node in local_api.get("locations/-/nodes")["nodes"]]
     assert names == ["demo"]
 
@@ -98,22 +109,14 @@ def test_a_limit_without_the_controller_is_a_warning(environment, local_api, ver
     local_api.ready("demo")
     said = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
     viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
-    done = play(viewed, *said)
-    assert done.returncode == 0, flat(done)
+    done = succeeds(viewed, *said)
     assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(done)
-    assert local_api.node("demo")["state"] == "READY"
-
-
-def test_yes_false_deletes_nothing(environment, local_api):
-    local_api.ready("demo", labels=OURS)
-    assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_api):
     local_api.ready("demo")
-    done = play(environment, "playbooks/delete.yml", "-e", "yes=true")
-    assert done.returncode == 0, flat(done)
+    done = succeeds(environment, "playbooks/delete.yml", "-e", "yes=true")
     assert "TPU demo (us-central2-b) stays: this fleet did not create it" in flat(done)
     assert local_api.node("demo")["state"] == "READY"
 
@@ -181,15 +184,11 @@ def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
     before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
-    said = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
-    refused = play(environment, *said)
-    assert refused.returncode != 0
-    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in flat(refused)
-    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in flat(
-        refused
-    )
-    adopted = play(environment, *said, "-e", "adopt=true", "--diff")
-    assert adopted.returncode == 0, flat(adopted)
+    words = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
+    said = refused(environment, *words)
+    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in said
+    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in said
+    adopted = succeeds(environment, *words, "-e", "adopt=true", "--diff")
     assert re.search(r"\+ +tpufleet-fleet: default", adopted.stdout)
     assert not re.search(r"- +owner: ada", adopted.stdout)
     assert local_api.node("demo") == before
@@ -199,17 +198,15 @@ def test_a_preempted_tpu_of_somebody_else_is_not_replaced(environment, local_api
     local_api.ready("demo", schedulingConfig={"spot": True})
     local_api.call("POST", "/_localcloud/nodes/demo:preempt")
     local_api.state_is("demo", "PREEMPTED")
-    refused = play(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
-    assert refused.returncode != 0
-    assert "this fleet did not create it" in flat(refused)
+    said = refused(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
+    assert "this fleet did not create it" in said
 
 
 def test_another_fleet_s_tpu_cannot_be_adopted(environment, local_api):
     local_api.ready("demo", labels={LABEL: "others"})
     words = ("-e", "tpu=demo", "-e", "adopt=true", "--check")
-    refused = play(environment, "playbooks/create.yml", *words)
-    assert refused.returncode != 0
-    assert "it belongs to the fleet 'others', not to default" in flat(refused)
+    said = refused(environment, "playbooks/create.yml", *words)
+    assert "it belongs to the fleet 'others', not to default" in said
 
 
 def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
@@ -227,12 +224,27 @@ def test_the_name_at_the_terminal_deletes(environment, local_api):
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
-def test_a_module_uses_the_inventory_s_api_and_is_idempotent(environment, tmp_path):
+def queued_resource_task(state: str) -> str:
+    return f"""
+    - tpufleet.core.tpu_queued_resource:
+        api: "{{{{ tpu_api }}}}"
+        name: big
+        zone: us-central2-b
+        accelerator_type: v4-8
+        runtime_version: tpu-ubuntu2204-base
+        tier: spot
+        valid_for: 6h
+        node_count: 2
+        force: true
+        state: {state}
+"""
+
+
+@pytest.mark.parametrize("task_for", [node_task, queued_resource_task])
+def test_a_module_uses_the_inventory_s_api_and_is_idempotent(environment, tmp_path, task_for):
     task = tmp_path / "task.yml"
-    states = ("present", "present", "absent", "absent")
-    task.write_text(play_of(*map(node_task, states)))
-    result = play(environment, task)
-    assert result.returncode == 0, result.stdout + result.stderr
+    task.write_text(play_of(*map(task_for, ("present", "present", "absent", "absent"))))
+    result = succeeds(environment, task)
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]
 
@@ -253,24 +265,21 @@ def test_the_code_is_looked_for_where_the_command_was_typed(environment, tmp_pat
     assert f"there is no code directory {ROOT.parent}/no-such-code" in flat(result)
 
 
-def test_a_run_is_stopped_in_the_record_though_no_worker_has_it(environment, local_api):
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [({}, "stopped"), ({"tpu": "pod", "record": False}, "running")],
+    ids=["by a user", "by the watch"],
+)
+def test_a_stop_without_a_ready_worker_changes_only_the_record_and_only_for_a_user(
+    environment, local_api, variables, wanted
+):
     record = local_api.state / "fleet/runs/mine.json"
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps(record_fields(generation=1)))
-    result = play(environment, "playbooks/kill.yml", "-e", "run=mine")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert json.loads(record.read_text())["wanted"] == "stopped"
-    assert "no worker is READY" in flat(result)
-
-
-def test_a_stop_by_the_watch_leaves_the_record_though_no_worker_is_ready(environment, local_api):
-    record = local_api.state / "fleet/runs/mine.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps(record_fields(generation=1)))
-    words = ("-e", json.dumps({"run": "mine", "tpu": "pod", "record": False}))
-    result = play(environment, "playbooks/kill.yml", *words)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert json.loads(record.read_text())["wanted"] == "running"
+    words = ("-e", json.dumps({"run": "mine", **variables}))
+    result = succeeds(environment, "playbooks/kill.yml", *words)
+    assert json.loads(record.read_text())["wanted"] == wanted
+    assert ("no worker is READY" in flat(result)) == (wanted == "stopped")
 
 
 def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
@@ -278,24 +287,21 @@ def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
     inventory.write_text(
         "state_PREEMPTED: {hosts: {gone: {tpu_name: gone, tpu_state: PREEMPTED}}}\n"
     )
-    result = play(environment, "playbooks/status.yml", "-e", "tpu=gone", "-i", str(inventory))
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = succeeds(environment, "playbooks/status.yml", "-e", "tpu=gone", "-i", str(inventory))
     assert re.search(r"- +- +preempted .* gone", result.stdout)
 
 
 def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
     local_api.ready("demo")
-    result = play(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
-    assert result.returncode != 0
-    assert "the name of the TPU is empty" in flat(result)
+    said = refused(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
+    assert "the name of the TPU is empty" in said
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
     before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    result = play(environment, "playbooks/create.yml", "-e", "recreate=true")
-    assert result.returncode != 0
-    assert "This deletes TPU demo (us-central2-b, v4-8" in flat(result)
+    said = refused(environment, "playbooks/create.yml", "-e", "recreate=true")
+    assert "This deletes TPU demo (us-central2-b, v4-8" in said
     assert local_api.node("demo") == before
 
 
@@ -309,27 +315,6 @@ def test_workers_that_are_reached_from_outside_get_external_addresses(environmen
     ]
     assert [done.returncode for done in said] == [0, 0], said
     assert ["external_ip: true" in done.stdout for done in said] == [False, True]
-
-
-def test_the_module_of_queued_resources_is_idempotent_and_removes_by_force(environment, tmp_path):
-    ask = """
-    - tpufleet.core.tpu_queued_resource:
-        api: "{{ tpu_api }}"
-        name: big
-        zone: us-central2-b
-        accelerator_type: v4-8
-        runtime_version: tpu-ubuntu2204-base
-        tier: spot
-        valid_for: 6h
-        node_count: 2
-        force: true
-        state: """
-    task = tmp_path / "task.yml"
-    task.write_text(play_of(*(ask + s for s in ("present", "present", "absent", "absent"))))
-    result = play(environment, task)
-    assert result.returncode == 0, result.stdout + result.stderr
-    seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
-    assert seen == ["changed", "ok", "changed", "ok"]
 
 
 def later_request(local_api: LocalApi, name: str) -> None:
@@ -349,16 +334,14 @@ def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, lo
     later_request(local_api, "soon")
     result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon")
     assert "This deletes queued resource soon (us-central2-b, v4-8" in flat(result)
-    result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon", "-e", "yes=true")
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = succeeds(environment, "playbooks/delete.yml", "-e", "tpu=soon", "-e", "yes=true")
     assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []
 
 
 def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     local_api.ready("old")
     later_request(local_api, "soon")
-    result = play(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = succeeds(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
     said = flat(result)
     assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be created" in said
     assert "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in said
@@ -373,8 +356,7 @@ def test_create_makes_the_firewall_rules_that_the_fleet_asks_for_and_tags_its_tp
     walled = shutil.copytree(ROOT / "inventory/local", tmp_path / "walled")
     asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\ndevtools_enabled: true\n"
     (walled / "group_vars/all/firewall.yml").write_text(asked_for)
-    done = play(environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeds(environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled))
     assert re.search(r"\+ +ours-ssh:", done.stdout)
     assert "udp:60000-61000" in done.stdout
     assert re.search(r"\+ +tags:\n\+ +- ours", done.stdout)
@@ -386,8 +368,7 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, 
     said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
     unsure = play(environment, *said, "tpu=demo")
     assert "several zones have a TPU demo (us-central1-b, us-central2-b)" in flat(unsure)
-    done = play(environment, *said, "tpu=demo_us-central1-b")
-    assert done.returncode == 0, flat(done)
+    succeeds(environment, *said, "tpu=demo_us-central1-b")
     (left,) = local_api.get("locations/-/nodes")["nodes"]
     assert "/us-central2-b/" in left["name"]
 
@@ -422,23 +403,17 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     assert local_api.node("old")["acceleratorType"] == "v4-16"
 
 
-def test_workers_that_do_not_answer_do_not_fail_a_deletion_and_are_named(environment, local_api):
+NFS = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
+
+
+@pytest.mark.parametrize(
+    ("variables", "worker"), [({}, "demo-w0"), (NFS, "demo-w1")], ids=["worker", "NFS server"]
+)
+def test_hosts_that_do_not_answer_do_not_fail_a_deletion_and_are_named(
+    environment, local_api, variables, worker
+):
     for name in ("demo", "old"):
         local_api.ready(name, labels=OURS)
-
-    result = play(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "demo-w0 may still accept the addresses of deleted TPUs" in flat(result)
-
-
-def test_an_nfs_server_that_does_not_answer_does_not_fail_a_deletion(environment, local_api):
-    for name in ("demo", "old"):
-        local_api.ready(name, labels=OURS)
-    shared = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
-    words = ("-e", "tpu=old", "-e", "yes=true", "-e", json.dumps(shared))
-
-    result = play(environment, "playbooks/delete.yml", *words)
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "demo-w1 may still accept the addresses of deleted TPUs" in flat(result)
+    words = ("-e", json.dumps({"tpu": "old", "yes": True, **variables}))
+    result = succeeds(environment, "playbooks/delete.yml", *words)
+    assert f"{worker} may still accept the addresses of deleted TPUs" in flat(result)
