@@ -38,7 +38,7 @@ UNMARKED = re.compile(
 COMMAND = re.compile(
     r"^ *(?:\$ |ansible|make |python |gcloud |export |requirements/|\.venv)", re.MULTILINE
 )
-PLAYING = {"play", "must_play", "playbook", "must_run", "command", "run"}
+PLAYING = {"play", "refused", "must_play", "playbook", "must_run", "command", "run"}
 _FIRST = re.compile(r"ansible(?:-\w+)?|.+\.yml")
 NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
