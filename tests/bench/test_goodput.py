@@ -78,7 +78,7 @@ def test_no_steps_count_zero_seconds():
 
 
 def test_goodput_can_read_records_when_run_as_a_module():
-    record = "ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record"
+    record = "ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store"
     script = f"import bench.goodput, {record}"
     command = [sys.executable, "-c", script]
 

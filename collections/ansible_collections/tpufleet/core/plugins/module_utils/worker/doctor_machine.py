@@ -151,9 +151,10 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     found = strays(machine.device_glob, machine.proc)
     for stray in found:
+        name = program(machine.proc / str(stray.pid))  # arguments may be secret
         yield problem(
             "devices",
-            f"{stray.command} (pid {stray.pid}) holds {stray.device}, but belongs to no run",
+            f"{name} (pid {stray.pid}) holds {stray.device}, but belongs to no run",
             f"ansible {machine.name} -b -a 'kill {stray.pid}'",
         )
     if count >= machine.chips and not found:

@@ -67,9 +67,9 @@ def progress(folder: Path) -> dict[str, float] | None:
 def _starts(log: Path) -> list[float]:
     """Return when the attempts of a run began, according to its log. Raises OSError."""
     with open_file(log) as stream:
-        text = stream.read(MOST_LOG + 1)
-    if len(text) > MOST_LOG:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(log))
+        if os.fstat(stream.fileno()).st_size > MOST_LOG:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(log))
+        text = stream.read(MOST_LOG)
     found = []
     for stamp in _ATTEMPT.findall(text):
         try:
