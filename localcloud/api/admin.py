@@ -227,8 +227,8 @@ class Admin(Methods):
     def _one(self, call: Call) -> Node:
         """Return the node named in the call's path, which may omit the zone.
 
-        Raises a 404 if there is no such node, a 400 if the path omits the zone and several zones
-        have a node of this name.
+        Raises HTTP 404 if there is no such node, HTTP 400 if the path omits the zone and several
+        zones have a node of this name.
         """
         node_id, zone = call.names["node"], call.names.get("zone")
         found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]

@@ -84,7 +84,7 @@ ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
 def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[str, Any]:
     """Validate a Disk from a request and return it as stored, with the full name of its type.
 
-    ``parent`` is ``projects/PROJECT``, ``scope`` is the disk's ``zones/ZONE``. Raises a 400 that
+    ``parent`` is ``projects/PROJECT``, ``scope`` is the disk's ``zones/ZONE``. Raises HTTP 400 that
     names the invalid field, or a 404 if the disk type is unknown.
     """
     body = _canonical(value)
@@ -111,7 +111,7 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
 
 
 def requested_size(value: Mapping[str, Any]) -> int:
-    """Return the new size in GB from a resize request; raise a 400 if it is invalid."""
+    """Return the new size in GB from a resize request; raise HTTP 400 if it is invalid."""
     body = _canonical(value)
     if "sizeGb" not in body:
         raise required("sizeGb")
@@ -132,7 +132,7 @@ def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
-    """Return the new access mode from an update request; raise a 400 if it is invalid.
+    """Return the new access mode from an update request; raise HTTP 400 if it is invalid.
 
     ``paths`` is the request's list of the fields to change, which can only be the access mode.
     """
@@ -194,7 +194,7 @@ class Disks(Collection):
         return self._begin(call, "insert", made)
 
     def _resize(self, call: Call) -> ComputeOperation:
-        """Enlarge a disk; raise a 400 if the size is not larger."""
+        """Enlarge a disk; raise HTTP 400 if the size is not larger."""
         size, disk = requested_size(call.json()), self._find(call)
         if size <= int(disk.body["sizeGb"]):
             why = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
@@ -205,7 +205,7 @@ class Disks(Collection):
     def _update(self, call: Call) -> ComputeOperation:
         """Change the access mode of a disk.
 
-        Raises a 400 if the disk is attached to a TPU, or if it is a Hyperdisk ML that is shared
+        Raises HTTP 400 if the disk is attached to a TPU, or if it is a Hyperdisk ML that is shared
         already, because that can't be undone.
         """
         paths = call.query.get("updateMask") or call.query.get("paths", "")
@@ -219,7 +219,7 @@ class Disks(Collection):
         return self._begin(call, "update", disk)
 
     def _set_labels(self, call: Call) -> ComputeOperation:
-        """Replace a disk's labels; raise a 412 if the fingerprint is not that of its labels."""
+        """Replace a disk's labels; raise HTTP 412 if the fingerprint is not that of its labels."""
         wanted, disk = read(call.json(), _LABELS, "resource"), self._find(call)
         if wanted.get("labelFingerprint") != fingerprint(disk.body.get("labels", {})):
             message = "Labels fingerprint either invalid or resource labels have changed"
@@ -231,7 +231,7 @@ class Disks(Collection):
         return self._begin(call, "setLabels", disk)
 
     def _delete(self, call: Call) -> ComputeOperation:
-        """Delete a disk; raise a 400 if the disk is attached to a TPU."""
+        """Delete a disk; raise HTTP 400 if the disk is attached to a TPU."""
         disk = self._find(call)
         self._check_unused(disk)
         self._table.remove(disk.uid)

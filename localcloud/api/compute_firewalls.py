@@ -48,7 +48,7 @@ _INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
 def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
     """Validate a Firewall from a request and return it without output-only fields.
 
-    False and null values remain, because they can change a stored rule. Raises a 400 that names
+    False and null values remain, because they can change a stored rule. Raises HTTP 400 that names
     the invalid field.
     """
     read(value, FIREWALL, "resource")
@@ -59,7 +59,7 @@ def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
 def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a rule as stored, with default values; its ``network`` must be a full resource name.
 
-    Raises a 400 that names the invalid field.
+    Raises HTTP 400 that names the invalid field.
     """
     rule = {key: value for key, value in body.items() if value not in (None, [], "")}
     check_name(rule.get("name", ""))
@@ -82,7 +82,7 @@ def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> None:
-    """Raise a 400 if ``name`` is not a valid name of a Compute resource."""
+    """Raise HTTP 400 if ``name`` is not a valid name of a Compute resource."""
     if not name:
         raise required("name")
     if not NAME.fullmatch(name):

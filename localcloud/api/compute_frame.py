@@ -69,7 +69,7 @@ class Frame:
         return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
 
     def zone(self, call: Call) -> str:
-        """Return ``zones/Z`` for a call; raise a 404 if Z is unknown, a 503 if Z is unreachable."""
+        """Return ``zones/Z`` for a call; raise HTTP 404 if Z is unknown, 503 if unreachable."""
         return f"zones/{self.project.one(call.names)}"
 
     def reached(self) -> tuple[list[str], list[str]]:
@@ -78,7 +78,7 @@ class Frame:
         return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
 
     def region(self, call: Call) -> str:
-        """Return ``regions/R`` for a call; raise a 404 if R is unknown."""
+        """Return ``regions/R`` for a call; raise HTTP 404 if R is unknown."""
         region = call.names["region"]
         if region not in self.regions():
             raise ComputeError(
@@ -215,7 +215,7 @@ class Frame:
     def _earlier(self, method: str, call: Call) -> ComputeOperation | None:
         """Return the operation that an earlier request with the same id started, or None.
 
-        Raises a 400 if the id is not a UUID or was used for another method or resource.
+        Raises HTTP 400 if the id is not a UUID or was used for another method or resource.
         """
         request_id = call.query.get("requestId", "")
         found = self.operations.earlier(request_id) if request_id else None
@@ -274,7 +274,7 @@ class Collection:
         return self._frame.zone(call) if "zone" in call.names else "global"
 
     def _find(self, call: Call) -> Resource:
-        """Return the resource in the call's path; raise a 404 if it does not exist."""
+        """Return the resource in the call's path; raise HTTP 404 if it does not exist."""
         scope, name, collection = self._scope(call), call.names[self.kind], f"{self.kind}s"
         found = self._table.get(collection, scope, name)
         if found is None:

@@ -84,7 +84,7 @@ class Networks(Collection):
         return self._begin(call, "insert", made)
 
     def _delete(self, call: Call) -> ComputeOperation:
-        """Delete a network; raise a 400 if a firewall rule or a TPU uses it."""
+        """Delete a network; raise HTTP 400 if a firewall rule or a TPU uses it."""
         network = self._find(call)
         name = self._full(network.path)
         for rule in self._table.all("firewalls"):

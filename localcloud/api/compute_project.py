@@ -67,7 +67,7 @@ class ComputeProject:
         }
 
     def _set_metadata(self, call: Call) -> ComputeOperation:
-        """Replace the project's metadata; raise a 412 if the fingerprint is not the current one."""
+        """Replace the project's metadata; raise HTTP 412 if the fingerprint is out of date."""
         body = read(call.json(), _METADATA, "resource")
         items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(body)]
         project = self._project()

@@ -132,8 +132,8 @@ def read_faults(
     """Parse a request to inject faults; return the zones to make unreachable, and faults by kind.
 
     ``wanted`` is the request's body. The zones are None if the request has no ``unreachable``.
-    ``zones`` and ``methods`` are all that exist. Raises a 400 that names the allowed values if the
-    request is invalid.
+    ``zones`` and ``methods`` are all that exist. Raises HTTP 400 that names the allowed values if
+    the request is invalid.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):

@@ -67,8 +67,8 @@ class Faults:
         """Replace the active faults of each kind in ``wanted``; with ``add``, add to them instead.
 
         ``wanted`` has lists of faults by kind (see ``fault_message``) and a list of zones as
-        ``unreachable``. Without ``add``, an empty list ends the faults of a kind. Raises a 400 and
-        changes no fault if any part of ``wanted`` is invalid.
+        ``unreachable``. Without ``add``, an empty list ends the faults of a kind. Raises HTTP 400
+        and changes no fault if any part of ``wanted`` is invalid.
         """
         unreachable, faults = read_faults(wanted, self._zones, self.methods)
         now = time.monotonic()

@@ -80,7 +80,8 @@ class Lifecycle:
     def preempt(self, node: Node) -> None:
         """Preempt a READY or RESTARTING node: mark it PREEMPTED, then delete its machines.
 
-        Raises a 400 if the node is in another state, MachineError if a machine cannot be deleted.
+        Raises HTTP 400 if the node is in another state, MachineError if a machine cannot be
+        deleted.
         """
         self._mark_preempted(node)
         try:

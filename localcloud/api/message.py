@@ -70,7 +70,7 @@ def read(value: Any, kind: Any, path: str) -> Any:
     """Validate a value from a request and return it as stored.
 
     ``kind`` is what the value must be: a Python type, or an instance of a class of this module.
-    ``path`` names the value, such as ``node.labels``. Raises a 400 that names the invalid field.
+    ``path`` names the value, such as ``node.labels``. Raises HTTP 400 that names the invalid field.
     """
     if isinstance(kind, Message):
         return _read_message(value, kind, path)

@@ -1,4 +1,4 @@
-"""What the classes with API methods share: state, services, and answers with operations."""
+"""Base class of the handlers of API methods: shared state and services, stored operations."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Methods:
         self._resources = NodeResources(shared.database, shared.project.parent)
 
     def _find_node(self, call: Call) -> Node:
-        """Return the node in the call's path; raise a 404 if it does not exist."""
+        """Return the node in the call's path; raise HTTP 404 if it does not exist."""
         name = self._name(call)
         node = self._nodes.get(call.names["zone"], call.names["node"])
         if node is None:
@@ -95,7 +95,7 @@ class Methods:
 
 
 def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
-    """Return the workers with these ids, all workers for no ids; raise a 400 for an unknown id."""
+    """Return the workers with these ids, or all; raise HTTP 400 for an unknown id."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
     # gcloud sends one empty id to select all workers.

@@ -81,7 +81,7 @@ class NodeChanges(Methods):
         return self._switch(call, "start", "STOPPED", "STARTING", RUN)
 
     def _switch(self, call: Call, verb: str, state: str, to: str, wanted: str) -> Mapping[str, Any]:
-        """Start powering a node with one worker off or on; return the running operation."""
+        """Start or stop a node that has one worker; return the running operation."""
         call.json()
         with self._database.transaction():
             node = self._find_node(call)
@@ -164,7 +164,7 @@ class NodeChanges(Methods):
 
 
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:
-    """Parse a field mask; raise a 400 if it is empty or names a field not in ``mutable``."""
+    """Parse a field mask; raise HTTP 400 if it is empty or names a field not in ``mutable``."""
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
     known = ", ".join(mutable)
     if not fields:

@@ -143,7 +143,7 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
-    """Validate the Node message of a request and add its defaults; raise a 400 if it is invalid.
+    """Validate the Node message of a request and add its defaults; raise HTTP 400 if it is invalid.
 
     ``parent`` is ``projects/PROJECT``.
     """
@@ -152,7 +152,7 @@ def requested(value: Any, parent: str, zone: str, version: Version) -> NodeReque
 
 
 def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
-    """Validate a parsed node and add its defaults; raise a 400 that names the invalid field.
+    """Validate a parsed node and add its defaults; raise HTTP 400 that names the invalid field.
 
     ``parent`` is ``projects/PROJECT``. ``path`` is the node's path in the request; error messages
     name a field as ``path.FIELD``.
@@ -191,12 +191,12 @@ def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
 
 
 def checked_node_id(field: str, text: str) -> str:
-    """Return ``text`` if it is a valid node id, else raise a 400 that names ``field``."""
+    """Return ``text`` if it is a valid node id, else raise HTTP 400 that names ``field``."""
     return _checked(field, text, _NODE_ID)
 
 
 def checked_request_name(field: str, text: str) -> str:
-    """Return ``text`` if it is a valid queued resource id, else raise a 400 naming ``field``."""
+    """Return ``text`` if it is a valid queued resource id; raise HTTP 400 that names ``field``."""
     return _checked(field, text, _REQUEST_ID)
 
 

@@ -58,8 +58,8 @@ class NodeResources:
         """Return a node's body with the full names of its networks and subnetworks.
 
         The default network is ``default``; the default subnetwork is the network's subnetwork in
-        the zone's region. Raises a 404 if a network, subnetwork or disk does not exist, a 400 if a
-        subnetwork belongs to another region or network, or for the reasons of ``check_disks``.
+        the zone's region. Raises HTTP 404 if a network, subnetwork or disk does not exist, a 400 if
+        a subnetwork belongs to another region or network, or for the reasons of ``check_disks``.
         """
         if "networkConfigs" not in body:
             config = self._network(body.get("networkConfig", {}), "node.networkConfig", zone)
@@ -95,7 +95,8 @@ class NodeResources:
     def _name(self, pattern: re.Pattern[str], field: str, reference: str, region: str = "") -> str:
         """Return the name in a reference to a network, or to a subnetwork of ``region``.
 
-        Raises a 400 if the reference is malformed or in another region, a 404 for another project.
+        Raises HTTP 400 if the reference is malformed or in another region, a 404 for another
+        project.
         """
         found = pattern.fullmatch(reference)
         if found is None:
@@ -122,7 +123,7 @@ class NodeResources:
         (https://cloud.google.com/tpu/docs/attach-durable-block-storage). ``owner`` is the uid of an
         existing node; disks already attached to this node are allowed.
 
-        Raises a 404 if a disk does not exist, otherwise a 400 that explains the problem.
+        Raises HTTP 404 if a disk does not exist, otherwise a 400 that explains the problem.
         """
         for index, disk in enumerate(disks):
             field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")

@@ -127,7 +127,7 @@ class Accounts:
         return token
 
     def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:
-        """Raise a 401 unless the ``Authorization`` header has a valid bearer token.
+        """Raise HTTP 401 unless the ``Authorization`` header has a valid bearer token.
 
         A signed JWT is also accepted as a token if it has a scope or if its audience is one of
         ``audiences``.

@@ -125,7 +125,7 @@ class OperationTable:
     def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
         """Return the operation that an earlier request with the same id started, or None.
 
-        Raises a 400 if the id is not a UUID or was used for another target.
+        Raises HTTP 400 if the id is not a UUID or was used for another target.
         """
         if not request_id:
             return None
@@ -193,7 +193,7 @@ def _json(text: str | None) -> Mapping[str, Any] | None:
 
 
 def check_request_id(request_id: str) -> None:
-    """Raise a 400 if the id is not a UUID or is the all-zero UUID."""
+    """Raise HTTP 400 if the id is not a UUID or is the all-zero UUID."""
     try:
         known = uuid.UUID(request_id).int != 0
     except ValueError:

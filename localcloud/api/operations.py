@@ -104,7 +104,7 @@ class Operations:
         return {}
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a completed operation; raise a 400 if it is running."""
+        """Delete a completed operation; raise HTTP 400 if it is running."""
         operation = self._find(call)
         if not operation.end_time:
             raise failed_precondition(

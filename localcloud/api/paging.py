@@ -55,8 +55,8 @@ def requested_page(
     """Parse the page size and ``pageToken`` from query parameters.
 
     ``collection`` identifies the list: a token of another list is invalid. ``size`` is the name of
-    the parameter with the page size, ``largest`` the upper limit of its value. Raises a 400 for an
-    invalid size or token.
+    the parameter with the page size, ``largest`` the upper limit of its value. Raises HTTP 400 for
+    an invalid size or token.
     """
     return Page(collection, _size(size, query.get(size, ""), largest), _after(collection, query))
 

@@ -33,14 +33,14 @@ class Project:
         return f"{self.parent}/locations/{zone}/{collection}/{name}"
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
-        """Raise a 403 if the project in the path is not the cloud's project."""
+        """Raise HTTP 403 if the project in the path is not the cloud's project."""
         if names.get("project", self._id) != self._id:
             resource = f"projects/{names['project']}"
             service = "" if method.startswith("compute.") else "tpu."
             raise permission_denied(f"{service}{method}", resource)
 
     def known_zone(self, zone: str) -> str:
-        """Return a zone's resource name; raise a 404 if the zone is unknown."""
+        """Return a zone's resource name; raise HTTP 404 if the zone is unknown."""
         if zone not in self.zones:
             known = ", ".join(self.zones)
             raise ApiError(
@@ -49,7 +49,7 @@ class Project:
         return f"{self.parent}/locations/{zone}"
 
     def one(self, names: Mapping[str, str]) -> str:
-        """Return the zone of a call; raise a 404 if it is unknown, a 503 if it is unreachable.
+        """Return the zone of a call; raise HTTP 404 if it is unknown, 503 if it is unreachable.
 
         ``names`` are the variables in the call's path.
         """
@@ -62,7 +62,7 @@ class Project:
     def many(self, names: Mapping[str, str]) -> Scope:
         """Return the zones for a list request: the zone in the path, or all zones for ``-``.
 
-        ``names`` are the variables in the path. Raises a 404 if the zone is unknown.
+        ``names`` are the variables in the path. Raises HTTP 404 if the zone is unknown.
         """
         zone = names["zone"]
         if zone != "-":

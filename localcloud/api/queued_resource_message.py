@@ -100,7 +100,7 @@ class WantedNode:
 def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
     """Validate the QueuedResource message of a request and return the fields to store.
 
-    ``parent`` is ``projects/PROJECT``. Raises a 400 or 404 if the message is invalid.
+    ``parent`` is ``projects/PROJECT``. Raises HTTP 400 or 404 if the message is invalid.
     """
     fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
     tiers = [tier for tier in TIERS if tier in fields]
@@ -122,7 +122,7 @@ def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[s
 
 
 def _check_model(fields: Mapping[str, Any]) -> None:
-    """Raise a 400 if a field that the provisioning model requires is missing or invalid."""
+    """Raise HTTP 400 if a field that the provisioning model requires is missing or invalid."""
     model = fields.get("provisioningModel")
     if model == "RESERVATION_BOUND" and "reservationName" not in fields:
         raise invalid("queuedResource.reservationName", f"{model} needs reservationName")
@@ -139,7 +139,7 @@ def _check_model(fields: Mapping[str, Any]) -> None:
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
     """Return the termination time of nodes created at ``created``, or None if it is unlimited.
 
-    Times are in seconds since 1970. ``body`` is the queued resource's body. Raises a 400 for an
+    Times are in seconds since 1970. ``body`` is the queued resource's body. Raises HTTP 400 for an
     invalid ``runDuration``.
     """
     fields, path = body.get("runDuration", {}), "queuedResource.runDuration"
@@ -155,7 +155,7 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
 def wanted_nodes(
     body: Mapping[str, Any], parent: str, zone: str, request_name: str
 ) -> list[WantedNode]:
-    """Return the nodes that a queued resource requests; raise a 400 naming an invalid field.
+    """Return the nodes that a queued resource requests; raise HTTP 400 that names an invalid field.
 
     ``body`` are the stored fields of the queued resource, ``request_name`` is its name, ``parent``
     is ``projects/PROJECT``.
@@ -205,7 +205,7 @@ def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, An
 def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
     """Return the start and end of the interval in which nodes may be created, from queueingPolicy.
 
-    Times are in seconds since 1970; None means no limit. Raises a 400 for an invalid policy.
+    Times are in seconds since 1970; None means no limit. Raises HTTP 400 for an invalid policy.
     """
     policy = body.get("queueingPolicy", {})
     if len(policy) > 1:

@@ -46,7 +46,7 @@ class Quota:
         self._faults = faults
 
     def check(self, zone: str, wanted: Sequence[NodeRequest]) -> None:
-        """Raise a 429 that names the quota if the nodes in ``wanted`` would exceed it."""
+        """Raise HTTP 429 that names the quota if the nodes in ``wanted`` would exceed it."""
         limits = self._faults.quotas()
         if not limits:
             return

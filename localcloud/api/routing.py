@@ -42,7 +42,7 @@ class Call:
     version: Version = Version.V2
 
     def json(self) -> dict[str, Any]:
-        """Parse the request body; an empty body gives {}. Raises a 400 if it is no JSON object."""
+        """Parse the request body; {} if it is empty. Raises HTTP 400 if it is no JSON object."""
         if not self.content.strip():
             return {}
         try:
@@ -107,7 +107,7 @@ class Router:
 
 
 def query_of(route: Route, target: str) -> dict[str, str]:
-    """Return the query parameters of a request target; raise a 400 for an unknown parameter."""
+    """Return the query parameters of a request target; raise HTTP 400 for an unknown parameter."""
     query = {}
     for name, value in parse_qsl(urlsplit(target).query, keep_blank_values=True):
         if name in SYSTEM_PARAMETERS:

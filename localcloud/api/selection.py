@@ -40,7 +40,7 @@ class _Term:
 def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
     """Return the predicate for the filter ``text``.
 
-    Raises a 400 for invalid syntax, or for a field that is not one of ``fields``.
+    Raises HTTP 400 for invalid syntax, or for a field that is not one of ``fields``.
     """
     terms = []
     for part in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
@@ -55,7 +55,7 @@ def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
 def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Item]:
     """Return the items sorted by ``text``, a value of ``orderBy`` such as ``type desc, name``.
 
-    Raises a 400 for invalid syntax, or for a field that is not one of ``fields``.
+    Raises HTTP 400 for invalid syntax, or for a field that is not one of ``fields``.
     """
     result = list(items)
     for part in reversed(text.split(",") if text.strip() else []):
@@ -95,7 +95,7 @@ def parse_compute_filter(text: str, fields: Sequence[str]) -> Callable[[Item], b
     """Return the predicate for a Compute ``filter``, which may also use ``eq`` and ``ne``.
 
     ``eq`` and ``ne`` compare with a regular expression that must match the whole value; gcloud
-    sends, for example, ``name eq ".*\\bx\\b.*"``. Raises a 400 for invalid syntax or unknown
+    sends, for example, ``name eq ".*\\bx\\b.*"``. Raises HTTP 400 for invalid syntax or unknown
     fields.
     """
     found = _COMPUTE_TERM.fullmatch(text.strip())

@@ -134,6 +134,21 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     assert "--server" in asked
 
 
+def test_a_control_path_among_the_ssh_arguments_counts():
+    options = {
+        "ssh_executable": "ssh",
+        "control_path": "%(directory)s/%%h",
+        "control_path_dir": "/run/cp",
+        "ssh_common_args": "-o ControlPath=/run/own",
+        "host": "10.0.0.2",
+    }
+
+    command = [*ssh_command(options.get)[:-1], "-G", "worker"]
+
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert "controlpath /run/own" in shown
+
+
 def test_rsync_connects_as_ansible_does():
     options = {
         "ssh_executable": "ssh",

@@ -16,6 +16,7 @@ from typing import Any
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible.utils.path import unfrackpath
 
 from ..module_utils.worker.release import ReleaseError, listing, read_manifest
 from ..plugin_utils.runs.code_tree import staged
@@ -45,13 +46,14 @@ def ssh_command(option: Callable[[str], Any]) -> list[str]:
         "IdentityFile": option("private_key_file"),
         "StrictHostKeyChecking": "no" if option("host_key_checking") is False else None,
     }
-    if option("control_path"):
-        directory = Path(option("control_path_dir")).expanduser()
-        values["ControlPath"] = option("control_path") % {"directory": directory}
     for keyword, value in values.items():
         words += ["-o", f'{keyword}="{value}"'] if value else []
     for name in ("ssh_common_args", "ssh_extra_args"):
         words += shlex.split(option(name) or "")
+    if option("control_path"):
+        # Last, because ssh uses the first value: a ControlPath in the arguments before counts.
+        directory = unfrackpath(option("control_path_dir"))
+        words += ["-o", f'ControlPath="{option("control_path") % {"directory": directory}}"']
     return [option("ssh_executable"), *words, option("host")]
 
 

@@ -48,7 +48,7 @@ class ComputeApi(GoogleApi):
         return self._get(self._firewall_path(name), f"read the firewall rule {name}")
 
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a firewall rule once; return the operation, None if missing."""
+        """Request deletion of a firewall rule without retries; return its operation, or None."""
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class ComputeApi(GoogleApi):
         )
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a disk once; return the operation, None if it is missing."""
+        """Request the deletion of a disk without retries; return its operation, or None."""
         return self._delete(self._disk_path(zone, name), f"delete the disk {name} ({zone})")
 
     def _change(

@@ -139,7 +139,7 @@ class TpuApi(GoogleApi):
         return self._http.ask("PATCH", self._alpha_path(zone, name), what, params=params, body=body)
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a node once; return the operation, None if it is missing."""
+        """Request the deletion of a node without retries; return its operation, or None."""
         return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
@@ -214,7 +214,7 @@ class TpuApi(GoogleApi):
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
     ) -> Mapping[str, Any] | None:
-        """Request the deletion of a queued resource once; return the operation, None if missing.
+        """Request the deletion of a queued resource without retries; return its operation, or None.
 
         ``force`` deletes its TPUs, too.
         """

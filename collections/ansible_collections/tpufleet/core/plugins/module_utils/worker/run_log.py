@@ -45,7 +45,7 @@ def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
 
 
 def _end(path: Path, most: int) -> tuple[int, bytes]:
-    """Return the last ``most`` bytes of a file and their offset; nothing if it can't be read."""
+    """Return the offset of the last ``most`` bytes of a file, and these; 0 and b"" on an error."""
     try:
         with open_file(path) as stream:
             start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))

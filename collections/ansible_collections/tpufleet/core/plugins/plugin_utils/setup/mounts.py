@@ -289,7 +289,10 @@ def _source(
 
 
 def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the address of a mount's NFS server. Raises AnsibleFilterError."""
+    """Return the address of a mount's NFS server.
+
+    Raises AnsibleFilterError if the inventory has no such host or no valid address of it.
+    """
     server = mount.values["server"]
     if server not in hostvars and "." not in server:
         raise AnsibleFilterError(
