@@ -155,7 +155,11 @@ def train_here(cfg: Config, directory: Path) -> int:
     place = Contract("alone", directory, directory / "checkpoints")
     check_writable(place)
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
+    run = Run(cfg, place, corpus, Heartbeat(directory, cfg.steps))
+    try:
+        return run.train()
+    finally:
+        run.watchdog.off()  # after an exception, it would end this process half an hour later
 
 
 def clean_environment() -> dict[str, str]:
