@@ -63,6 +63,17 @@ def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):
     assert "no worker has this run" in flat(done)
 
 
+def test_a_run_with_an_invalid_record_is_stopped_beside_foreign_tpus(kill, local_api, tmp_path):
+    (local_api.state / "fleet/runs/mine.json").write_text("{")
+    foreign = tmp_path / "foreign.yml"
+    foreign.write_text("foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n")
+
+    done = kill("-i", str(foreign), run="mine", kill_stopped=ENDED)
+
+    assert done.returncode == 0, flat(done)
+    assert "mine.json is not a JSON object" in flat(done)
+
+
 def test_a_run_without_a_record_that_a_worker_has_is_stopped_with_a_warning(kill):
     done = kill(run="elsewhere", kill_stopped=ENDED)
 

@@ -56,6 +56,29 @@ def test_a_multislice_is_found_whatever_is_in_its_name(environment, tmp_path):
     assert "Could not match supplied host pattern" not in flat(result)
 
 
+def test_what_workers_say_is_shown_although_the_record_cannot_be_read(local_api, tmp_path):
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    (folder / "mine.json").write_text("{")
+    inventory = tmp_path / "hosts.yml"
+    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
+    answer = {"run": "mine", "run_look": {"runs": [report("training", attempt=2)]}}
+
+    result = play(
+        environment_of(local_api),
+        "playbooks/status.yml",
+        "-i",
+        str(inventory),
+        "-e",
+        json.dumps(answer),
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mine 2 training" in flat(result)
+    assert "The desired state of the runs is unknown: " in flat(result)
+
+
 @pytest.mark.parametrize(
     ("verb", "cases"),
     [("status", [(1, "running"), (2, "done")]), ("logs", [(2, "done")])],

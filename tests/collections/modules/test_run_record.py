@@ -60,13 +60,22 @@ def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(tmp_path, mon
     assert answer(tmp_path, "stopped")["others"] == []
 
 
-def test_a_run_with_a_record_exists_even_if_it_has_ended_or_its_record_is_invalid(tmp_path):
+def test_a_run_whose_record_says_that_it_has_ended_exists(tmp_path):
     answer(tmp_path, "running")
     answer(tmp_path, "done")
-    (tmp_path / "runs/broken.json").write_text('{"wanted": "x"}')
 
     assert answer(tmp_path, "stopped")["exists"]
-    assert answer(tmp_path, "stopped", run="broken")["exists"]
+
+
+@pytest.mark.parametrize("text", ['{"wanted": "x"}', "[]", "{"])
+def test_a_run_with_an_invalid_record_can_be_stopped_with_a_warning(tmp_path, text):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/broken.json").write_text(text)
+
+    told = answer(tmp_path, "stopped", run="broken")
+
+    assert (told["changed"], told["exists"]) == (False, True)
+    assert "run 'broken': invalid record: " in told["warnings"][0]
 
 
 def test_an_unknown_run_is_refused_with_the_closest_names_and_where_to_see_all():

@@ -8,8 +8,10 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
-    InvalidRecordError,
     parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
+    InvalidRecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore

@@ -12,8 +12,8 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
+    InvalidRecordError,
     RecordConflictError,
     RecordError,
 )
@@ -177,7 +177,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     path.parent.mkdir()
     path.write_text('{"wanted":')
 
-    with pytest.raises(RecordError, match=r"mine\.json can't be read"):
+    with pytest.raises(InvalidRecordError, match=r"mine\.json is not a JSON object"):
         RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
 
     assert path.read_text() == '{"wanted":'
@@ -251,14 +251,16 @@ def test_records_in_a_bucket_need_a_cloud_with_a_bucket():
         record_store("gs://fleet/state/", api)
 
 
-def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
+@pytest.mark.parametrize("text", [b'["a list"]', b"{", b"\xff", b""])
+def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(api, text):
     store = record_store("gs://fleet/damaged", api)
-    store.change("good", 0, {}, {"kind": "launched"})
-    put_object(api["storage_endpoint"], "damaged/runs/bad.json", b'["a list"]')
+    put_object(api["storage_endpoint"], "damaged/runs/bad.json", text)
 
-    with pytest.raises(RecordError, match=r"bad\.json"):
+    with pytest.raises(
+        InvalidRecordError, match=r"gs://fleet/damaged/runs/bad\.json is not a JSON"
+    ):
         store.read("bad")
-    assert store.runs() == ["bad", "good"]
+    assert store.runs() == ["bad"]
 
 
 def test_all_valid_records_are_read_and_invalid_ones_named(store):

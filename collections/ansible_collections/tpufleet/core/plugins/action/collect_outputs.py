@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError
@@ -55,9 +54,10 @@ class ActionModule(ActionBase):
         try:
             return collect(Path(given["directory"]), host, ask, is_dry=self._task.check_mode)
         except OutputError as error:
-            raise AnsibleActionFail(str(error)) from None
+            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
+            return {"failed": True, "msg": str(error)}
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
 
 
 def collect(

@@ -50,7 +50,8 @@ class ActionModule(ActionBase):
             else:
                 found = all_records(store)
         except (RecordError, RunError) as error:
-            raise AnsibleActionFail(str(error)) from None
+            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
+            return {"failed": True, "msg": str(error)}
         return found | (last_passes(options["fleet_state"], api) if options["passes"] else {})
 
 

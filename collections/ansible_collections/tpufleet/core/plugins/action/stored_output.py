@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.output_stream import FILES
@@ -79,9 +78,10 @@ class ActionModule(ActionBase):
                 files += write_record(record, Path(given["to"])) if given["bundle"] else []
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
-            raise AnsibleActionFail(str(error)) from None
+            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
+            return {"failed": True, "msg": str(error)}
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
         return nothing | {
             "changed": bool(files),
             "location": f"{store.location}/{record.run}",

@@ -121,6 +121,10 @@ class BadAnswer(CloudError):
     reason = "bad_answer"
 
 
+class BadObject(BadAnswer):
+    """The content of a stored object is not a JSON object; the text is the object's URL."""
+
+
 class OperationFailed(CloudError):
     """A long-running operation failed, or its resource disappeared before it ended."""
 

@@ -125,7 +125,7 @@ class Bucket:
     def read(self, name: str) -> tuple[dict[str, Any], int]:
         """Return an object's JSON and its generation; ``{}`` and ABSENT if it does not exist.
 
-        Raises NotFound if the bucket does not exist.
+        Raises NotFound if the bucket does not exist, BadObject if the content is no JSON object.
         """
         what = f"read {self.url}/{name}"
         for _ in range(_READ_TRIES):
@@ -136,7 +136,10 @@ class Bucket:
                     continue  # created between the two requests: read it again
                 return {}, ABSENT
             generation = _generation(reply.headers.get(_GENERATION_HEADER), what)
-            return dict(self._http.json_object(reply, what)), generation
+            try:
+                return dict(self._http.json_object(reply, what)), generation
+            except errors.BadAnswer:
+                raise errors.BadObject(f"{self.url}/{name}") from None
         raise errors.Unavailable(f"can't {what}: it is listed, but can't be read. Try again")
 
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:

@@ -11,8 +11,8 @@ from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.worker.run import RunError, check_name
 from .event_kind import EventKind
 from .history import Event
-from .record import DesiredState, InvalidRecordError, RunRecord
-from .record_error import RecordConflictError, RecordError
+from .record import DesiredState, RunRecord
+from .record_error import InvalidRecordError, RecordConflictError, RecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec

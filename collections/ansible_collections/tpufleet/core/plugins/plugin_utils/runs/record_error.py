@@ -7,3 +7,14 @@ class RecordError(Exception):
 
 class RecordConflictError(RecordError):
     """The record has been changed by another process since it was read."""
+
+
+class InvalidRecordError(RecordError):
+    """A field of a record is invalid; ``problem`` says why."""
+
+    def __init__(self, run: str, field: str, problem: str) -> None:
+        self.field, self.problem = field, problem
+        super().__init__(
+            f"run {run!a}: invalid record: {field} {problem}. Nothing is done for this run. "
+            "Repair the record in fleet_state, or move it away"
+        )

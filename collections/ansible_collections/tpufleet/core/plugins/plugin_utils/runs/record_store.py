@@ -17,11 +17,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.cloud.errors import CloudError, Conflict
+from ...module_utils.cloud.errors import BadObject, CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
 from ..replaced_file import replace_file
 from .event_kind import MOST_HISTORY
-from .record_error import RecordConflictError, RecordError
+from .record_error import InvalidRecordError, RecordConflictError, RecordError
 from .wanted_time import wanted_time
 
 
@@ -140,14 +140,14 @@ class RecordFolder(RecordStore):
         path = self._folder / f"{run}.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("it is not a JSON object")
         except FileNotFoundError:
             return {}, 0
-        except (OSError, ValueError, RecursionError) as error:
-            raise RecordError(
-                f"the record {path} can't be read ({error}): repair it or move it away"
-            ) from error
+        except OSError as error:
+            raise RecordError(f"the record {path} can't be read: {error.strerror}") from error
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise InvalidRecordError(run, str(path), "is not a JSON object")
         return found, 0
 
     @contextmanager
@@ -205,6 +205,8 @@ class RecordBucket(RecordStore):
     def _seen(self, run: str) -> tuple[dict[str, Any], int]:
         try:
             return self._objects.read(f"{run}.json")
+        except BadObject as error:
+            raise InvalidRecordError(run, str(error), "is not a JSON object") from None
         except CloudError as error:
             raise RecordError(str(error)) from None
 
