@@ -61,7 +61,7 @@ class Attempt:
             process.
         processes: the number of processes.
         environment: variables that are added to those of each process.
-        verb: the command of ``python -m train`` to run.
+        program: the module that each process runs, and the arguments before the config.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Attempt:
         own_checkpoints: int | None = None,
         processes: int = PROCESSES,
         environment: dict[str, str] | None = None,
-        verb: str = "run",
+        program: tuple[str, ...] = ("train", "run"),
     ) -> None:
         self.directory = directory
-        self._verb = verb
+        self._program = program
         self._environment = {"TPUFLEET_NUM_PROCESSES": str(processes)} | (environment or {})
         self.compiled = compiled
         self.started = time.time()
@@ -106,7 +106,7 @@ class Attempt:
             }
             | self._environment
         )
-        command = [sys.executable, "-m", "train", self._verb, str(config), *overrides]
+        command = [sys.executable, "-m", *self._program, str(config), *overrides]
         with (run_dir / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
 

@@ -1,14 +1,16 @@
-"""Imports a model of DIRECTORY on four devices, and prints how often each tensor was read, as JSON.
+"""Imports models on four devices, and prints how often each of their tensors was read, as JSON.
 
-    python -m tests.train.sharded_import DIRECTORY OPTIONS-OF-MODEL-AS-JSON
+    python -m tests.train.sharded_import MODELS
 
-Run by test_weights.py in a process of its own, with ENVIRONMENT of sharded_training.py. Fails if a
-parameter differs from the same one on one device.
+MODELS is a JSON object with the options of the model in each directory. Run by test_weights.py in a
+process of its own, with ENVIRONMENT of sharded_training.py. Fails if a parameter differs from the
+same one on one device.
 """
 
 import json
 import sys
 from collections import Counter
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,10 +34,10 @@ class Counted(Tensors):
         return super().read(name)
 
 
-def imported(name: str) -> Params:
-    """Import the model on a mesh of sharded_training.py."""
+def imported(directory: str, options: dict[str, Any], name: str) -> Params:
+    """Import a model on a mesh of sharded_training.py."""
     devices, fsdp = MESHES[name]
-    tree = {"batch": 8, "init_from": sys.argv[1], "model": json.loads(sys.argv[2])}
+    tree = {"batch": 8, "init_from": directory, "model": options}
     cfg = build(tree | {"compute": {"fsdp": fsdp}})
     mesh.make(cfg, jax.devices()[:devices])
     state = jax.jit(fresh_state, static_argnums=0)(cfg)
@@ -45,12 +47,15 @@ def imported(name: str) -> Params:
 
 def main() -> None:
     weights.Tensors = Counted
-    alone = imported("1")
-    for name in ("4x1", "2x2", "1x4"):
-        params = imported(name)
-        assert ("fsdp" in params["l_up_df"].sharding.spec) == (name != "4x1")
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(alone))
-    json.dump(reads, sys.stdout)
+    seen = {}
+    for directory, options in json.loads(sys.argv[1]).items():
+        alone = jax.device_get(imported(directory, options, "1"))
+        for name in ("4x1", "2x2", "1x4"):
+            params = imported(directory, options, name)
+            assert ("fsdp" in params["l_up_df"].sharding.spec) == (name != "4x1")
+            jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), alone)
+        seen[directory] = dict(reads)
+    json.dump(seen, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Losses do not depend on the number of processes; processes that do not match are refused."""
 
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -104,44 +105,41 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
     assert '"state": "hung"' in (tmp_path / "w0" / "heartbeat.json").read_text()
 
 
-def lines_of(launch: Callable[..., Attempt], run: Path, verb: str, processes: int) -> list[str]:
-    """Run a verb on a checkpoint and return what process 0 prints; the others print nothing."""
+def printed(log: Path, start: int) -> list[str]:
+    """Split what reading_verbs.py printed after ``start``: "", a verb, its text, a verb, ..."""
+    lines = log.read_text()[start:].splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("[Gloo]"))
+    return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
+
+
+def outputs_of(launch: Callable[..., Attempt], run: Path, processes: int) -> dict[str, str]:
+    """Return what process 0 prints for each verb of reading_verbs.py; the others print nothing."""
     logs = [run / f"w{i}" / "log" for i in range(processes)]
     before = [len(log.read_text()) for log in logs]
     words = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
-    attempt = launch(run, words, verb=verb, processes=processes)
+    attempt = launch(run, words, program=("tests.train.reading_verbs",), processes=processes)
     assert attempt.codes() == [DONE] * processes, attempt.logs()
-    printed = [
-        [line for line in log.read_text()[length:].splitlines() if not line.startswith("[Gloo]")]
-        for log, length in zip(logs, before, strict=True)
-    ]
-    assert not any(printed[1:])
-    return printed[0]
+    first, *others = map(printed, logs, before)
+    assert not any(text for each in others for text in each[::2])
+    return dict(zip(first[1::2], first[2::2], strict=True))
 
 
-def test_eval_on_two_processes_has_the_loss_of_one(two: Path, launch: Callable[..., Attempt]):
-    one, both = (lines_of(launch, two, "eval", n)[0].split() for n in (1, 2))
-    assert float(both[2].rstrip(",")) == pytest.approx(float(one[2].rstrip(",")), abs=2e-4)
-
-
-def test_sample_on_two_processes_has_the_text_of_one(two: Path, launch: Callable[..., Attempt]):
-    assert lines_of(launch, two, "sample", 2) == lines_of(launch, two, "sample", 1)
-
-
-def test_export_from_two_processes_writes_the_parameters_of_one(
+def test_verbs_print_and_export_on_two_processes_what_they_do_on_one(
     two: Path, launch: Callable[..., Attempt]
 ):
-    exported = []
+    losses, texts, exported = [], [], []
     for processes in (1, 2):
-        path = Path(lines_of(launch, two, "export", processes)[-1])
+        outputs = outputs_of(launch, two, processes)
+        losses.append(float(outputs["eval"].split()[2].rstrip(",")))
+        texts.append(outputs["sample"])
+        path = Path(outputs["export"].strip())
         # Not the files: safetensors writes its metadata in a random order.
         exported.append({name: array.tobytes() for name, array in load_file(path).items()})
         path.unlink()
+        assert outputs["bench"].startswith(f"{processes} x cpu: ")
+    assert losses[1] == pytest.approx(losses[0], abs=2e-4)
+    assert texts[0] == texts[1]
     assert exported[0] == exported[1]
-
-
-def test_bench_measures_the_devices_of_both_processes(two: Path, launch: Callable[..., Attempt]):
-    assert lines_of(launch, two, "bench", 2)[0].startswith("2 x cpu: ")
 
 
 DIVERGE = """

@@ -185,25 +185,26 @@ def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
     np.testing.assert_array_equal(short["positions_td"], params["positions_td"][:8])
 
 
-@pytest.mark.parametrize(("options", "reads"), [({}, 3), (MODERN | {"qk_norm": True}, 1)])
-def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path, options: dict, reads: int):
-    cfg = config(model=options)
-    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
-    command = [sys.executable, "-m", "tests.train.sharded_import", str(tmp_path)]
-    env = clean_environment() | ENVIRONMENT
+def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path):
+    # A tensor of GPT-2 has queries, keys and values, which are three parameters here.
+    reads = {"gpt2": 3, "qwen3": 1}
+    models, files = {}, {}
+    for name, options in (("gpt2", {}), ("qwen3", MODERN | {"qk_norm": True})):
+        cfg, directory = config(model=options), tmp_path / name
+        files[name] = weights.export(directory, drawn(cfg), cfg, "transformers", b"")
+        models[str(directory)] = TREE["model"] | options
     done = subprocess.run(
-        [*command, json.dumps(TREE["model"] | options)],
-        env=env,
+        [sys.executable, "-m", "tests.train.sharded_import", json.dumps(models)],
+        env=clean_environment() | ENVIRONMENT,
         cwd=PROJECT,
         check=False,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
-    assert counts.keys() == load_file(path).keys()
-    # A tensor of GPT-2 has queries, keys and values, which are three parameters here.
-    assert max(counts.values()) == reads
+    for name, counts in zip(files, json.loads(done.stdout).values(), strict=True):
+        assert counts.keys() == load_file(files[name]).keys()
+        assert max(counts.values()) == reads[name]
 
 
 @pytest.mark.parametrize("name", ["", "/model.safetensors"], ids=["directory", "file"])

@@ -52,7 +52,7 @@ def checked(folder: Path, *words: str) -> str:
 
 
 def test_its_memory_and_estimated_speed_are_shown(tmp_path: Path):
-    output = checked(tmp_path)
+    output = checked(tmp_path, "set=model.layers=1")
     assert "v5e:2x2: 4 chips, compiled in " in output
     assert " of 15.75 GiB: parameters" in output
 
