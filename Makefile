@@ -59,7 +59,8 @@ browser: ## Install a headless browser if there is none; tests render the report
 
 .PHONY: test-unit
 test-unit: env-dev env-compile env-transformers ## Run the tests that need no machines
-	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 3 --dist loadfile tests
+	@# Without --max-worker-restart, pytest-xdist waits for ever after a process of the tests has died.
+	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 3 --max-worker-restart 0 --dist loadfile tests
 
 .PHONY: test-compile
 test-compile: env-dev env-compile ## Compile every preset for every kind of TPU slice and each fsdp (hours)
