@@ -59,7 +59,7 @@ browser: ## Install a headless browser if there is none; tests render the report
 
 .PHONY: test-unit
 test-unit: env-dev env-compile env-transformers ## Run the tests that need no machines
-	@# Without --max-worker-restart, pytest-xdist waits for ever after a process of the tests has died.
+	@# Without --max-worker-restart 0, pytest-xdist hangs after a process of the tests has died.
 	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 3 --max-worker-restart 0 --dist loadfile tests
 
 .PHONY: test-compile

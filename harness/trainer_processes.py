@@ -159,7 +159,7 @@ def train_here(cfg: Config, directory: Path) -> int:
     try:
         return run.train()
     finally:
-        run.watchdog.off()  # after an exception, it would end this process half an hour later
+        run.watchdog.off()  # which would end this process half an hour after an exception
 
 
 def clean_environment() -> dict[str, str]:

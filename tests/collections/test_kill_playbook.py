@@ -63,15 +63,32 @@ def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):
     assert "no worker has this run" in flat(done)
 
 
-def test_a_run_with_an_invalid_record_is_stopped_beside_foreign_tpus(kill, local_api, tmp_path):
-    (local_api.state / "fleet/runs/mine.json").write_text("{")
-    foreign = tmp_path / "foreign.yml"
-    foreign.write_text("foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n")
+FOREIGN = "foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n"
 
-    done = kill("-i", str(foreign), run="mine", kill_stopped=ENDED)
+
+def test_a_run_with_an_unusable_record_is_stopped_and_its_tpu_may_be_named(
+    kill, local_api, tmp_path
+):
+    (local_api.state / "fleet/runs/mine.json").write_text("{")
+    (tmp_path / "foreign.yml").write_text(FOREIGN)
+
+    done = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
 
     assert done.returncode == 0, flat(done)
     assert "mine.json is not a JSON object" in flat(done)
+    assert "name the TPU: -e tpu=NAME" in flat(done)
+
+
+def test_a_run_is_not_stopped_if_its_tpu_cannot_be_read_from_its_record(kill, local_api, tmp_path):
+    record = local_api.state / "fleet/runs/mine.json"
+    record.unlink()
+    record.mkdir()
+    (tmp_path / "foreign.yml").write_text(FOREIGN)
+
+    done = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
+
+    assert done.returncode != 0
+    assert "be read: Is a directory" in flat(done)
 
 
 def test_a_run_without_a_record_that_a_worker_has_is_stopped_with_a_warning(kill):

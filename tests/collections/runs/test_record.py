@@ -8,10 +8,8 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
-    parse_record,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     InvalidRecordError,
+    parse_record,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore

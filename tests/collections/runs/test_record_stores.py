@@ -12,10 +12,11 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
-    InvalidRecordError,
     RecordConflictError,
     RecordError,
+    UnusableRecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
     RecordFolder,
@@ -177,7 +178,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     path.parent.mkdir()
     path.write_text('{"wanted":')
 
-    with pytest.raises(InvalidRecordError, match=r"mine\.json is not a JSON object"):
+    with pytest.raises(UnusableRecordError, match=r"mine\.json is not a JSON object"):
         RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
 
     assert path.read_text() == '{"wanted":'
@@ -257,7 +258,7 @@ def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(api, text):
     put_object(api["storage_endpoint"], "damaged/runs/bad.json", text)
 
     with pytest.raises(
-        InvalidRecordError, match=r"gs://fleet/damaged/runs/bad\.json is not a JSON"
+        UnusableRecordError, match=r"gs://fleet/damaged/runs/bad\.json is not a JSON"
     ):
         store.read("bad")
     assert store.runs() == ["bad"]

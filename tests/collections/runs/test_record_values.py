@@ -8,11 +8,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import C
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    InvalidRecordError,
     RunRecord,
     parse_record,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
-    InvalidRecordError,
 )
 
 from harness.valid_record import record_fields

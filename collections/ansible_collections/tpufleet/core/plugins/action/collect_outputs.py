@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         try:
             return collect(Path(given["directory"]), host, ask, is_dry=self._task.check_mode)
         except OutputError as error:
-            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
+            # Return the error: Ansible ignores failed_when if a plugin raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}

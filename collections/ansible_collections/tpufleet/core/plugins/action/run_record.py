@@ -14,7 +14,7 @@ from ..module_utils.worker.run import RunError
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import changed
-from ..plugin_utils.runs.record_error import RecordError
+from ..plugin_utils.runs.record_error import RecordError, UnusableRecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.watch_heartbeat import HeartbeatError, heartbeat_line, read_heartbeats
 
@@ -50,8 +50,9 @@ class ActionModule(ActionBase):
             else:
                 found = all_records(store)
         except (RecordError, RunError) as error:
-            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
-            return {"failed": True, "msg": str(error)}
+            # Return the error: Ansible ignores failed_when if a plugin raises.
+            unusable = isinstance(error, UnusableRecordError)
+            return {"failed": True, "msg": str(error), "unusable": unusable}
         return found | (last_passes(options["fleet_state"], api) if options["passes"] else {})
 
 

@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
                 files += write_record(record, Path(given["to"])) if given["bundle"] else []
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
-            # Not raised: playbooks say what happens then, and failed_when ignores exceptions.
+            # Return the error: Ansible ignores failed_when if a plugin raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}

@@ -63,6 +63,10 @@ others:
   returned: O(wanted=stopped), and the run has no record
   type: list
   elements: str
+unusable:
+  description: Whether the record is not a JSON object or has an invalid field.
+  returned: failed
+  type: bool
 was_wanted:
   description: Whether the run was wanted before this change.
   returned: a run is named

@@ -17,11 +17,22 @@ from ...module_utils.worker.launch_spec import VARIABLE, InvalidLaunchError, Lau
 from .causes import one_line
 from .event_kind import MOST_HISTORY
 from .history import MOST_TIME, Event, parse_event
-from .record_error import InvalidRecordError
+from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
 
 MOST_NUMBER = (1 << 63) - 1
 """The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
+
+
+class InvalidRecordError(UnusableRecordError):
+    """A field of a record is invalid; ``problem`` says why."""
+
+    def __init__(self, run: str, field: str, problem: str) -> None:
+        self.field, self.problem = field, problem
+        super().__init__(
+            f"run {run!a}: invalid record: {field} {problem}. Nothing is done for this run. "
+            "Repair the record in fleet_state, or move it away"
+        )
 
 
 class DesiredState(StrEnum):

@@ -11,13 +11,17 @@ from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.worker.run import RunError, check_name
 from .event_kind import EventKind
 from .history import Event
-from .record import DesiredState, RunRecord
-from .record_error import InvalidRecordError, RecordConflictError, RecordError
+from .record import DesiredState, InvalidRecordError, RunRecord
+from .record_error import RecordConflictError, RecordError, UnusableRecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
     from .store import RunStore
 
+STOP_AGAIN = (
+    "The record does not say that the run is stopped: kill the run again after the repair, or the "
+    "watch may launch it"
+)
 TRIES = 8
 """How often a change is tried if other controllers change the record at the same time."""
 
@@ -128,12 +132,12 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
     run, wanted = check_name(options["run"]), options["wanted"] and DesiredState(options["wanted"])
     try:
         before = store.read(run)
-    except InvalidRecordError as error:
+    except UnusableRecordError as error:
         if wanted is not DesiredState.STOPPED:
             raise
-        # Do not fail: users must be able to stop the processes of a run with an invalid record,
+        # Do not fail: users must be able to stop the processes of a run with an unusable record,
         # and the watch never acts on such a run.
-        told = {"warnings": [str(error)], "record": {}, "was_wanted": False}
+        told = {"warnings": [f"{error}. {STOP_AGAIN}"], "record": {}, "was_wanted": False}
         return {"changed": False, "exists": True, **told}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"

@@ -21,7 +21,7 @@ from ...module_utils.cloud.errors import BadObject, CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
 from ..replaced_file import replace_file
 from .event_kind import MOST_HISTORY
-from .record_error import InvalidRecordError, RecordConflictError, RecordError
+from .record_error import RecordConflictError, RecordError, UnusableRecordError
 from .wanted_time import wanted_time
 
 
@@ -147,7 +147,7 @@ class RecordFolder(RecordStore):
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise InvalidRecordError(run, str(path), "is not a JSON object")
+            raise UnusableRecordError(f"{path} is not a JSON object. Repair it or move it away")
         return found, 0
 
     @contextmanager
@@ -206,7 +206,9 @@ class RecordBucket(RecordStore):
         try:
             return self._objects.read(f"{run}.json")
         except BadObject as error:
-            raise InvalidRecordError(run, str(error), "is not a JSON object") from None
+            raise UnusableRecordError(
+                f"{error} is not a JSON object. Repair it or move it away"
+            ) from None
         except CloudError as error:
             raise RecordError(str(error)) from None
 

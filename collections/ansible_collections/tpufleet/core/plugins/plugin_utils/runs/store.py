@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
-from .record import DesiredState, RunRecord, parse_record
-from .record_error import InvalidRecordError, RecordConflictError, RecordError
+from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
+from .record_error import RecordConflictError, RecordError
 from .record_store import RecordStore, after_change, record_store
 
 if TYPE_CHECKING:
