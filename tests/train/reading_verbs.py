@@ -1,7 +1,7 @@
-"""Runs each command that reads a checkpoint, one after the other in the same process.
+"""Runs eval, sample, export and bench of a checkpoint, one after the other in one process.
 
-Run by test_other_processes.py as ``python -m train`` with a config and overrides. The processes
-join once, because JAX can connect a process only once.
+Run by test_other_processes.py; the arguments are a config and overrides. Only the first verb
+connects the processes, because JAX can connect a process only once.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Imports models on four devices, and prints how often each of their tensors was read, as JSON.
+"""Imports models on four devices, and prints as JSON how often it read each tensor.
 
     python -m tests.train.sharded_import MODELS
 
@@ -35,7 +35,7 @@ class Counted(Tensors):
 
 
 def imported(directory: str, options: dict[str, Any], name: str) -> Params:
-    """Import a model on a mesh of sharded_training.py."""
+    """Import the model in ``directory`` on the mesh ``name`` of sharded_training.py."""
     devices, fsdp = MESHES[name]
     tree = {"batch": 8, "init_from": directory, "model": options}
     cfg = build(tree | {"compute": {"fsdp": fsdp}})

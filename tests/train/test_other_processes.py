@@ -106,14 +106,14 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
 
 
 def printed(log: Path, start: int) -> list[str]:
-    """Split what reading_verbs.py printed after ``start``: "", a verb, its text, a verb, ..."""
+    """Split the log after ``start`` at the names of verbs: "", a verb, its output, a verb, ..."""
     lines = log.read_text()[start:].splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("[Gloo]"))
     return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
 
 
 def outputs_of(launch: Callable[..., Attempt], run: Path, processes: int) -> dict[str, str]:
-    """Return what process 0 prints for each verb of reading_verbs.py; the others print nothing."""
+    """Run the verbs of reading_verbs.py; return each one's output, which only process 0 prints."""
     logs = [run / f"w{i}" / "log" for i in range(processes)]
     before = [len(log.read_text()) for log in logs]
     words = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]

@@ -95,7 +95,7 @@ json.dump((matmuls, reduced), sys.stdout)
 
 @pytest.fixture(scope="module")
 def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
-    """Of two programs of matmuls: FLOPs and share of the peak; of each ``sync``: reduced bytes."""
+    """Return FLOPs and speed of each program of matmuls, and the bytes reduced by each ``sync``."""
     done = run("-c", PROGRAMS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -122,7 +122,7 @@ class BadAnswer(CloudError):
 
 
 class BadObject(BadAnswer):
-    """The content of a stored object is not a JSON object; the text is the object's URL."""
+    """An object in a bucket contains something other than a JSON object."""
 
 
 class OperationFailed(CloudError):

@@ -125,7 +125,7 @@ class Bucket:
     def read(self, name: str) -> tuple[dict[str, Any], int]:
         """Return an object's JSON and its generation; ``{}`` and ABSENT if it does not exist.
 
-        Raises NotFound if the bucket does not exist, BadObject if the content is no JSON object.
+        Raises NotFound if the bucket does not exist, BadObject if it is not a JSON object.
         """
         what = f"read {self.url}/{name}"
         for _ in range(_READ_TRIES):
@@ -139,7 +139,9 @@ class Bucket:
             try:
                 return dict(self._http.json_object(reply, what)), generation
             except errors.BadAnswer:
-                raise errors.BadObject(f"{self.url}/{name}") from None
+                raise errors.BadObject(
+                    f"{self.url}/{name} is not a JSON object. Repair it or move it away"
+                ) from None
         raise errors.Unavailable(f"can't {what}: it is listed, but can't be read. Try again")
 
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
     from .store import RunStore
 
-STOP_AGAIN = (
-    "The record does not say that the run is stopped: kill the run again after the repair, or the "
-    "watch may launch it"
-)
 TRIES = 8
 """How often a change is tried if other controllers change the record at the same time."""
 
@@ -137,7 +133,11 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
             raise
         # Do not fail: users must be able to stop the processes of a run with an unusable record,
         # and the watch never acts on such a run.
-        told = {"warnings": [f"{error}. {STOP_AGAIN}"], "record": {}, "was_wanted": False}
+        warning = (
+            f"{error}. The run could not be recorded as stopped: after the repair, run kill.yml "
+            "again, or the watch may launch the run"
+        )
+        told = {"warnings": [warning], "record": {}, "was_wanted": False}
         return {"changed": False, "exists": True, **told}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"

@@ -206,9 +206,7 @@ class RecordBucket(RecordStore):
         try:
             return self._objects.read(f"{run}.json")
         except BadObject as error:
-            raise UnusableRecordError(
-                f"{error} is not a JSON object. Repair it or move it away"
-            ) from None
+            raise UnusableRecordError(str(error)) from None
         except CloudError as error:
             raise RecordError(str(error)) from None
 
