@@ -45,12 +45,21 @@ def test_a_step_compiles_for_two_slices_and_its_costs_are_printed():
         assert text in done.stdout
 
 
-def test_a_step_that_does_not_fit_the_memory_is_refused_in_one_line():
-    large = ("model.width=8192", "model.heads=64", "model.layers=16", "compute.scan_layers=true")
-    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *large)
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["batch=6"], "batch: must be a multiple of the number of devices (4), not 6"),
+        (
+            ["model.width=8192", "model.heads=64", "model.layers=16", "compute.scan_layers=true"],
+            "v5e:2x2: the step does not fit the memory of a chip (RESOURCE_EXHAUSTED: ",
+        ),
+    ],
+    ids=["batch", "memory"],
+)
+def test_what_cannot_run_is_refused_in_one_line(arguments: list[str], reason: str):
+    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    reason = "v5e:2x2: the step does not fit the memory of a chip (RESOURCE_EXHAUSTED: "
     assert done.stderr.startswith(f"train: {reason}")
     assert done.stderr.count("\n") == 1
 
