@@ -75,7 +75,7 @@ def test_a_run_with_an_invalid_record_can_be_stopped_with_a_warning(tmp_path, te
     told = answer(tmp_path, "stopped", run="broken")
 
     assert (told["changed"], told["exists"]) == (False, True)
-    assert "after the repair, run kill.yml again" in told["warnings"][0]
+    assert "ansible-playbook playbooks/kill.yml -e run=" in told["warnings"][0]
 
 
 def test_an_unknown_run_is_refused_with_the_closest_names_and_where_to_see_all():

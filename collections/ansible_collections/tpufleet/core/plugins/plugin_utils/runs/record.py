@@ -30,8 +30,8 @@ class InvalidRecordError(UnusableRecordError):
     def __init__(self, run: str, field: str, problem: str) -> None:
         self.field, self.problem = field, problem
         super().__init__(
-            f"run {run!a}: invalid record: {field} {problem}. Only kill.yml acts on this run. "
-            "Repair the record in fleet_state, or move it away"
+            f"run {run!a}: invalid record: {field} {problem}. Until it is repaired, only kill "
+            "acts on this run. Repair the record in fleet_state, or move it away"
         )
 
 

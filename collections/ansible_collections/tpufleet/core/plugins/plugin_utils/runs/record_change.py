@@ -134,8 +134,8 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         # Do not fail: users must be able to stop the processes of a run with an unusable record,
         # and the watch never acts on such a run.
         warning = (
-            f"{error}. The run could not be recorded as stopped: after the repair, run kill.yml "
-            "again, or the watch may launch the run"
+            f"{error}. The run could not be recorded as stopped, and the watch may launch it after "
+            f"the repair. Then kill it again: ansible-playbook playbooks/kill.yml -e run={run}"
         )
         told = {"warnings": [warning], "record": {}, "was_wanted": False}
         return {"changed": False, "exists": True, **told}
