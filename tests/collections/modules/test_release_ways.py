@@ -97,16 +97,23 @@ def test_a_dry_run_only_asks(tmp_path, index):
     assert asked.done == ["proved it"]
 
 
-def over_ssh(home: Path, ssh: str) -> ActionModule:
-    """The controller's part for a worker whose ssh is the script ``ssh``, which runs in ``home``
-    what it is asked to."""
+def over_ssh(home: Path, ssh: str, **options: str) -> ActionModule:
+    """The action for a worker whose ssh is the shell script ``ssh``.
+
+    ``options`` are further options of the connection.
+    """
     program = home / "ssh"
     program.write_text(f"#!/bin/sh\n{ssh}\n")
     program.chmod(0o755)
     action = ActionModule.__new__(ActionModule)
     action._connection = SimpleNamespace(
         transport="ssh",
-        get_option={"ssh_executable": str(program), "ssh_args": "-C", "host": "10.0.0.2"}.get,
+        get_option={
+            "ssh_executable": str(program),
+            "ssh_args": "-C",
+            "host": "10.0.0.2",
+            **options,
+        }.get,
     )
     return action
 
@@ -132,6 +139,19 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     asked = (home / "asked").read_text()
     assert asked.startswith('-o BatchMode="yes" 10.0.0.2 ')
     assert "--server" in asked
+
+
+def test_the_directory_of_shared_connections_is_created(tmp_path):
+    tree, home, sockets = tmp_path / "staged/x/tree", tmp_path / "home", tmp_path / "ansible/cp"
+    tree.mkdir(parents=True)
+    home.mkdir()
+    shared = {"control_path": "%(directory)s/%%h", "control_path_dir": str(sockets)}
+    # ssh cannot create the socket of a shared connection in a directory that does not exist.
+    worker = over_ssh(home, f'test -d {sockets} || exit 255; shift 5; exec sh -c "$*"', **shared)
+
+    worker._send(tree, "code")
+
+    assert sockets.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_control_path_among_the_ssh_arguments_counts():

@@ -178,7 +178,12 @@ class ActionModule(ActionBase):
         rsync passes a host name as the first argument; the program uses the address of the
         connection instead.
         """
-        words = ssh_command(self._connection.get_option)
+        option = self._connection.get_option
+        words = ssh_command(option)
+        if option("control_path"):
+            # Ansible's connection has not created it yet if this is the first use of ssh.
+            sockets = Path(unfrackpath(option("control_path_dir")))
+            sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
