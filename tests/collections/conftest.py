@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
+from harness.emulated_storage import emulated_storage
 from harness.playbooks import environment_of
 from harness.scripted_api import ScriptedApi, serving
+from harness.stored_output import QUICK
 from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
@@ -57,3 +60,22 @@ def api(local_api: LocalApi) -> TpuApi:
 def environment(local_api: LocalApi) -> dict[str, str]:
     """The environment of playbooks on that local cloud."""
     return environment_of(local_api)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    """The address of an emulator of Cloud Storage with the bucket ``fleet``."""
+    with emulated_storage() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket_api(emulator: str) -> dict[str, str]:
+    """The inventory's tpu_api of a cloud whose storage is that emulator."""
+    return {"project": "local-fleet", "endpoint": emulator, "storage_endpoint": emulator}
+
+
+@pytest.fixture
+def bucket(emulator: str, request: pytest.FixtureRequest) -> Bucket:
+    """A directory of the test's own in that bucket."""
+    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)

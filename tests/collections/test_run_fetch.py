@@ -27,10 +27,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
 
 from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, flat, play
+from harness.stored_output import QUICK
 from harness.valid_record import record_fields
-from tests.collections.test_storage import QUICK
-from tests.collections.test_storage import bucket as bucket
-from tests.collections.test_storage import emulator as emulator
 
 
 def saved(files):

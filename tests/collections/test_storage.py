@@ -7,7 +7,6 @@ import pytest
 import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
     ABSENT,
     Bucket,
@@ -18,22 +17,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
     record_store,
 )
 
-from harness.emulated_storage import emulated_storage
 from harness.scripted_api import Say, error
+from harness.stored_output import QUICK
 
-QUICK = RetryPolicy(tries=3, connect_tries=1, first_wait=0.01)
 API = {"project": "local-fleet"}
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    with emulated_storage() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(emulator, request):
-    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)
 
 
 def test_a_written_object_reads_back(bucket):

@@ -24,7 +24,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     launch_verdict,
 )
 
-from harness.emulated_storage import emulated_storage
 from harness.scripted_api import error
 from harness.valid_record import process
 from tests.collections.error_lines.bad import nowhere
@@ -174,12 +173,6 @@ def test_a_bucket_that_does_not_answer_delays_the_output_and_no_launch(paths):
     away = {"STORAGE_EMULATOR_HOST": nowhere()}
 
     assert run_start.blockers(process(env=away, outputs="gs://outputs/runs/mine"), paths) == []
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    with emulated_storage() as address:
-        yield address
 
 
 def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):

@@ -32,12 +32,6 @@ from harness.valid_record import launch_spec
 FILES = ROOT / "roles/run/files"
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with emulated_storage() as address:
-        yield address
-
-
 class Worker:
     """The directory of runs of a worker, and the service that stores their output."""
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.emulated_storage import BUCKET, emulated_storage, put_object
+from harness.emulated_storage import BUCKET, put_object
 from harness.playbooks import environment_of, flat, play
 from harness.stored_output import BEGAN, EXITS, attempt, in_directory, jsonl, line
 from harness.valid_record import record_fields
@@ -44,12 +44,12 @@ def record(run, outputs):
 
 
 @pytest.fixture(scope="module")
-def emulator():
-    with emulated_storage() as address:
-        for run in RUNS:
-            for name, content in objects(run).items():
-                put_object(address, f"runs/{name}", content)
-        yield address
+def emulator(emulator):
+    """The emulator, with the output of all runs."""
+    for run in RUNS:
+        for name, content in objects(run).items():
+            put_object(emulator, f"runs/{name}", content)
+    return emulator
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
     trim,
 )
 
-from harness.emulated_storage import BUCKET, emulated_storage, put_object
+from harness.emulated_storage import BUCKET, put_object
 from harness.scripted_api import error
 from harness.stored_output import (
     QUICK,
@@ -34,12 +34,6 @@ from harness.stored_output import (
 )
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n")
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    with emulated_storage() as address:
-        yield address
 
 
 def test_a_directory_and_a_bucket_have_the_same_objects(emulator, tmp_path):

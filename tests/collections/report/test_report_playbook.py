@@ -8,7 +8,6 @@ import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 
-from harness.emulated_storage import emulated_storage
 from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
@@ -45,11 +44,10 @@ def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(lo
 
 
 @pytest.fixture
-def bucket(local_api):
-    """The local cloud's environment, with a bucket."""
-    with emulated_storage() as address:
-        (local_api.state / "bucket-endpoint").write_text(address)
-        yield Bucket("gs://fleet/pages", address=address)
+def bucket(local_api, emulator):
+    """The bucket of the local cloud."""
+    (local_api.state / "bucket-endpoint").write_text(emulator)
+    return Bucket("gs://fleet/pages", address=emulator)
 
 
 def test_the_report_is_published_to_the_bucket_but_not_in_check_mode(local_api, bucket):

@@ -19,8 +19,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
 
 from tests.collections.runs.passes import Controller, running
 from tests.collections.runs.records import keep_release, record_fields
-from tests.localcloud.test_bucket import endpoint, place  # noqa: F401
-from tests.localcloud.test_bucket import pytestmark as needs_bucket
 
 NOW = time.time()
 LONG_AGO = [{"time": NOW - ARCHIVE_AFTER_S - 1, "what": "launched"}]
@@ -83,10 +81,9 @@ def test_a_change_moves_a_run_back_from_the_archive(folders):
     _check_change(RunStore(*folders))
 
 
-@needs_bucket
-def test_the_archive_works_in_a_bucket(endpoint):  # noqa: F811
+def test_the_archive_works_in_a_bucket(emulator):
     live, old = (
-        RecordBucket(Bucket(f"gs://local-fleet/fleet/{name}runs", address=endpoint))
+        RecordBucket(Bucket(f"gs://fleet/archiving/{name}runs", address=emulator))
         for name in ("", "archive/")
     )
     live.put("old", 0, record_fields("old", **OVER))

@@ -5,7 +5,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 
 from harness.playbooks import environment_of, flat, play
 from tests.collections.runs.records import keep_release, record_fields
-from tests.collections.test_storage import emulator as emulator
 
 
 @pytest.mark.parametrize("field", ["command", "tpu"])

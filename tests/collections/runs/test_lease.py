@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.collections.runs.test_lease_terms import Clock, Documents
-from tests.localcloud.test_bucket import endpoint, place  # noqa: F401
-from tests.localcloud.test_bucket import pytestmark as needs_bucket
 
 TURNS, HELD_S = 8, 0.02
 
@@ -67,10 +65,9 @@ def test_two_processes_never_hold_a_lease_in_a_directory_at_once(tmp_path):
     check_turns(log, 2 * TURNS)
 
 
-@needs_bucket
-def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(endpoint, tmp_path):  # noqa: F811
+def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(emulator, tmp_path):
     def controller() -> Leases:
-        return Leases(RecordBucket(Bucket("gs://local-fleet/watch/runs", address=endpoint)))
+        return Leases(RecordBucket(Bucket("gs://fleet/watch/runs", address=emulator)))
 
     log = tmp_path / "log"
     threads = [

@@ -5,7 +5,6 @@ import multiprocessing
 import stat
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,15 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
-from harness.emulated_storage import emulated_storage, put_object
+from harness.emulated_storage import put_object
 from harness.valid_record import record_fields
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[dict[str, str]]:
-    """The inventory's tpu_api of a cloud with the bucket ``fleet``."""
-    with emulated_storage() as address:
-        yield {"project": "local-fleet", "endpoint": address, "storage_endpoint": address}
 
 
 @pytest.fixture(params=["directory", "bucket"])
 def store(request, tmp_path: Path) -> RecordStore:
     if request.param == "directory":
         return record_store(str(tmp_path))
-    return record_store(f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("api"))
+    return record_store(f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("bucket_api"))
 
 
 def test_a_run_without_a_record_has_an_empty_one(store):
@@ -95,11 +87,11 @@ def test_runs_lists_the_runs_that_have_a_record(store):
     assert sorted(store.runs()) == ["first", "first.json", "second"]
 
 
-def test_objects_below_the_records_of_a_whole_bucket_are_no_records(api):
-    put_object(api["storage_endpoint"], "runs/mine/1/0/exit.json", b"{}")
-    put_object(api["storage_endpoint"], "runs/other.json", b"{}")
+def test_objects_below_the_records_of_a_whole_bucket_are_no_records(bucket_api):
+    put_object(bucket_api["storage_endpoint"], "runs/mine/1/0/exit.json", b"{}")
+    put_object(bucket_api["storage_endpoint"], "runs/other.json", b"{}")
 
-    assert record_store("gs://fleet", api).runs() == ["other"]
+    assert record_store("gs://fleet", bucket_api).runs() == ["other"]
 
 
 CHANGES = 20
@@ -137,8 +129,8 @@ def test_two_processes_at_once_lose_no_change(tmp_path):
     assert (record["counter"], record["generation"]) == (2 * CHANGES, 2 * CHANGES)
 
 
-def test_two_controllers_at_once_lose_no_change_in_a_bucket(api):
-    stores = [record_store("gs://fleet/two", api) for _ in range(2)]
+def test_two_controllers_at_once_lose_no_change_in_a_bucket(bucket_api):
+    stores = [record_store("gs://fleet/two", bucket_api) for _ in range(2)]
     threads = [threading.Thread(target=count_up, args=(store, 5)) for store in stores]
     for thread in threads:
         thread.start()
@@ -219,17 +211,17 @@ def test_a_failed_write_leaves_the_old_record_and_no_other_file(tmp_path):
     ]
 
 
-def test_other_objects_in_a_bucket_are_not_records(api):
-    store = record_store("gs://fleet/others", api)
+def test_other_objects_in_a_bucket_are_not_records(bucket_api):
+    store = record_store("gs://fleet/others", bucket_api)
     store.change("mine", 0, {}, {"kind": "launched"})
-    others = Bucket.of("gs://fleet/others/runs", api)
+    others = Bucket.of("gs://fleet/others/runs", bucket_api)
     others.write("notes.txt", {"run": "notes"}, ABSENT)
 
     assert store.runs() == ["mine"]
 
 
-def test_each_change_in_a_bucket_has_its_own_token(api):
-    store = record_store("gs://fleet/words", api)
+def test_each_change_in_a_bucket_has_its_own_token(bucket_api):
+    store = record_store("gs://fleet/words", bucket_api)
 
     words = {store.change("mine", number, {}, {})["change"] for number in range(3)}
 
@@ -237,8 +229,8 @@ def test_each_change_in_a_bucket_has_its_own_token(api):
     assert {len(word) for word in words} == {16}
 
 
-def test_a_missing_bucket_is_an_error_and_not_empty(api):
-    store = record_store("gs://nowhere/state", api)
+def test_a_missing_bucket_is_an_error_and_not_empty(bucket_api):
+    store = record_store("gs://nowhere/state", bucket_api)
 
     for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, {})):
         with pytest.raises(RecordError, match="nowhere"):
@@ -253,9 +245,9 @@ def test_records_in_a_bucket_need_a_cloud_with_a_bucket():
 
 
 @pytest.mark.parametrize("text", [b'["a list"]', b"{", b"\xff", b""])
-def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(api, text):
-    store = record_store("gs://fleet/damaged", api)
-    put_object(api["storage_endpoint"], "damaged/runs/bad.json", text)
+def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(bucket_api, text):
+    store = record_store("gs://fleet/damaged", bucket_api)
+    put_object(bucket_api["storage_endpoint"], "damaged/runs/bad.json", text)
 
     with pytest.raises(
         UnusableRecordError, match=r"gs://fleet/damaged/runs/bad\.json is not a JSON"
@@ -303,13 +295,13 @@ def test_only_a_valid_record_is_written(store):
         runs.change("mine", 1, {"wanted": "running"})
 
 
-def test_records_are_opened_in_a_directory_or_a_bucket(api, tmp_path):
+def test_records_are_opened_in_a_directory_or_a_bucket(bucket_api, tmp_path):
     for place in (str(tmp_path), "gs://fleet/opened"):
-        RunStore.of(place, api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
+        RunStore.of(place, bucket_api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
 
-        assert list(RunStore.of(place, api).read_all().usable) == ["mine"]
+        assert list(RunStore.of(place, bucket_api).read_all().usable) == ["mine"]
     assert (tmp_path / "runs/mine.json").is_file()
-    assert Bucket.of("gs://fleet/opened", api).names() == ["runs/mine.json"]
+    assert Bucket.of("gs://fleet/opened", bucket_api).names() == ["runs/mine.json"]
 
 
 def test_put_replaces_only_the_expected_generation(store):

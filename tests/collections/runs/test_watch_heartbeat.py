@@ -19,17 +19,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emulated_storage import emulated_storage
-
 NOW = 1_800_000_000.0
 LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, Outcome.FAILED, "fleet_state cannot be read")
 SERVER = Heartbeat("server.example", NOW - 40, 12.5, Outcome.OK)
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    with emulated_storage() as address:
-        yield {"project": "local-fleet", "endpoint": address, "storage_endpoint": address}
 
 
 def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
@@ -39,12 +31,12 @@ def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
     assert read_heartbeats(str(tmp_path), {}) == (SERVER, LAPTOP)
 
 
-def test_controllers_that_share_a_bucket_see_each_other(bucket):
+def test_controllers_that_share_a_bucket_see_each_other(bucket_api):
     for each in (LAPTOP, SERVER, LAPTOP):
-        write_heartbeat("gs://fleet/state", each, bucket)
+        write_heartbeat("gs://fleet/state", each, bucket_api)
 
-    Bucket.of("gs://fleet/state/watch/passes/runs", bucket).write("other.json", {"x": 1}, 0)
-    assert read_heartbeats("gs://fleet/state", bucket) == (SERVER, LAPTOP)
+    Bucket.of("gs://fleet/state/watch/passes/runs", bucket_api).write("other.json", {"x": 1}, 0)
+    assert read_heartbeats("gs://fleet/state", bucket_api) == (SERVER, LAPTOP)
 
 
 def test_heartbeats_of_which_none_can_be_read_are_an_error(tmp_path):
@@ -59,9 +51,9 @@ def test_without_a_pass_there_is_no_heartbeat(tmp_path):
     assert heartbeat_line((), NOW) == ""
 
 
-def test_a_bucket_that_cannot_be_read_is_an_error(bucket):
+def test_a_bucket_that_cannot_be_read_is_an_error(bucket_api):
     with pytest.raises(HeartbeatError, match="nowhere"):
-        read_heartbeats("gs://nowhere/state", bucket)
+        read_heartbeats("gs://nowhere/state", bucket_api)
 
 
 def test_an_invalid_heartbeat_hides_no_other(tmp_path):
@@ -242,9 +234,9 @@ def test_other_files_are_not_read_as_heartbeats(tmp_path):
     assert read_heartbeats(str(tmp_path), {}) == (SERVER,)
 
 
-def test_the_address_of_a_bucket_may_end_with_a_slash(bucket):
-    write_heartbeat("gs://fleet/slash/", SERVER, bucket)
+def test_the_address_of_a_bucket_may_end_with_a_slash(bucket_api):
+    write_heartbeat("gs://fleet/slash/", SERVER, bucket_api)
 
-    assert read_heartbeats("gs://fleet/slash", bucket) == (SERVER,)
-    (name,) = Bucket.of("gs://fleet/slash", bucket).names()
+    assert read_heartbeats("gs://fleet/slash", bucket_api) == (SERVER,)
+    (name,) = Bucket.of("gs://fleet/slash", bucket_api).names()
     assert name == "watch/passes/runs/server.example.json"
