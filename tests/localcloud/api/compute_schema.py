@@ -7,14 +7,20 @@ integers are strings in both.
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from googleapiclient.discovery_cache import get_static_doc
 
-from tests.localcloud.api.google_schema import Method, SchemaError
+from tests.localcloud.api.google_schema import (
+    SIMPLE,
+    Method,
+    SchemaError,
+    methods_of,
+    requested,
+    want,
+)
 
 _ERROR = {"code": int, "message": str, "errors": list}
 _NAMED = {"kind", "id", "name", "selfLink"}
@@ -44,7 +50,6 @@ _FORMATS = {
     "uint64": r"0|[1-9][0-9]*",
     "byte": r"[A-Za-z0-9+/_-]+=*",
 }
-_SIMPLE = {"string": str, "boolean": bool, "integer": int}
 
 
 @cache
@@ -56,30 +61,13 @@ def document() -> Mapping[str, Any]:
 @cache
 def methods() -> tuple[Method, ...]:
     """Return all methods by the document's names, such as ``compute.disks.get``."""
-    return tuple(_methods(document()["resources"]))
-
-
-def _methods(resources: Mapping[str, Any]) -> Iterator[Method]:
-    for resource in resources.values():
-        for output in resource.get("methods", {}).values():
-            pieces = re.split(r"\{\w+\}", f"/{document()['servicePath']}{output['flatPath']}")
-            pattern = re.compile("[^/:]+".join(re.escape(piece) for piece in pieces))
-            query = [name for name, it in output["parameters"].items() if it["location"] == "query"]
-            answer = output.get("response", {}).get("$ref", "")
-            yield Method(
-                output["id"], "v1", output["httpMethod"], pattern, frozenset(query), answer
-            )
+    return tuple(methods_of(document()))
 
 
 def method_of(verb: str, target: str) -> Method | None:
     """Return the method of a request, or None."""
-    path = urlsplit(target).path
-    if not path.startswith(f"/{document()['servicePath']}"):
-        return None
-    for method in methods():
-        if method.verb == verb and method.pattern.fullmatch(path):
-            return method
-    return None
+    is_compute = target.startswith(f"/{document()['servicePath']}")
+    return requested(methods(), verb, target) if is_compute else None
 
 
 def check(method: Method, code: int, answer: Any) -> None:
@@ -89,7 +77,7 @@ def check(method: Method, code: int, answer: Any) -> None:
     elif method.answer:
         check_message(answer, method.answer, method.name)
     else:
-        _want(answer == {}, method.name, answer, "empty")
+        want(answer == {}, method.name, answer, "empty")
 
 
 def check_message(value: Any, schema: str, path: str) -> None:
@@ -99,15 +87,15 @@ def check_message(value: Any, schema: str, path: str) -> None:
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
     kind = document()["schemas"][schema]["properties"].get("kind", {}).get("default")
     if kind:
-        _want(value.get("kind") == kind, f"{path}.kind", value.get("kind"), kind)
+        want(value.get("kind") == kind, f"{path}.kind", value.get("kind"), kind)
     if schema == "Operation":
         done = value["status"] == "DONE"
-        _want(("endTime" in value) == done, path, value, "with an end as it is DONE")
-        _want((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
+        want(("endTime" in value) == done, path, value, "with an end as it is DONE")
+        want((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
 
 
 def _check_object(value: Any, schema: Mapping[str, Any], path: str) -> None:
-    _want(isinstance(value, dict), path, value, "an object")
+    want(isinstance(value, dict), path, value, "an object")
     properties = schema.get("properties", {})
     if unknown := set(value) - set(properties):
         raise SchemaError(f"{path}: {schema.get('id')} has no {', '.join(sorted(unknown))}")
@@ -119,36 +107,31 @@ def _check_value(value: Any, kind: Mapping[str, Any], path: str) -> None:
     if "$ref" in kind:
         check_message(value, kind["$ref"], path)
     elif kind["type"] == "array":
-        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
         for index, item in enumerate(value):
             _check_value(item, kind["items"], f"{path}[{index}]")
     elif "additionalProperties" in kind:
-        _want(isinstance(value, dict) and bool(value), path, value, "an object, not empty")
+        want(isinstance(value, dict) and bool(value), path, value, "an object, not empty")
         for key, item in value.items():
             _check_value(item, kind["additionalProperties"], f"{path}.{key}")
     elif kind["type"] == "object":
         _check_object(value, kind, path)
     else:
-        _want(type(value) is _SIMPLE[kind["type"]], path, value, f"a {kind['type']}")
-        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        want(type(value) is SIMPLE[kind["type"]], path, value, f"a {kind['type']}")
+        want(value in kind.get("enum", [value]), path, value, "a name of the enum")
         if pattern := kind.get("pattern") or _FORMATS.get(kind.get("format", "")):
-            _want(bool(re.fullmatch(pattern, value)), path, value, f"a match of {pattern}")
+            want(bool(re.fullmatch(pattern, value)), path, value, f"a match of {pattern}")
         if kind.get("format") == "byte":
             base64.b64decode(value, altchars=b"-_", validate=True)
 
 
 def _check_error(answer: Any, code: int) -> None:
-    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
+    want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
     error = answer["error"]
     for name, kind in _ERROR.items():
-        _want(type(error.get(name)) is kind, f"error.{name}", error.get(name), kind.__name__)
-    _want(set(error) <= {*_ERROR, "status"}, "error", error, "of code, message, errors, status")
-    _want(error["code"] == code, "error.code", error["code"], f"the answer's {code}")
+        want(type(error.get(name)) is kind, f"error.{name}", error.get(name), kind.__name__)
+    want(set(error) <= {*_ERROR, "status"}, "error", error, "of code, message, errors, status")
+    want(error["code"] == code, "error.code", error["code"], f"the answer's {code}")
     for entry in error["errors"]:
         keys = {"domain", "reason", "message"}
-        _want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
-
-
-def _want(condition: bool, path: str, value: Any, what: str) -> None:
-    if not condition:
-        raise SchemaError(f"{path} is {value!r}, not {what}")
+        want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")

@@ -7,9 +7,10 @@ strings. An operation's ``done`` is an exception: it is present while it is fals
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ _ALWAYS = {
     "RuntimeVersion": {"name", "version"},
     "Status": {"code", "message"},
 }
-_SIMPLE = {"string": str, "boolean": bool, "integer": int}
+SIMPLE = {"string": str, "boolean": bool, "integer": int}
 
 
 class SchemaError(AssertionError):
@@ -66,33 +67,40 @@ def document(version: str) -> Mapping[str, Any]:
 @cache
 def methods(version: str) -> tuple[Method, ...]:
     """Return all methods of a version."""
-    return tuple(_methods(document(version), version))
+    return tuple(methods_of(document(version)))
 
 
-def _methods(resource: Mapping[str, Any], version: str) -> Iterator[Method]:
-    for output in resource.get("methods", {}).values():
-        pieces = re.split(r"\{\w+\}", output["flatPath"])
-        pattern = re.compile("/" + "[^/:]+".join(re.escape(piece) for piece in pieces))
-        query = [name for name, it in output["parameters"].items() if it["location"] == "query"]
-        yield Method(
-            output["id"].removeprefix(PREFIX),
-            version,
-            output["httpMethod"],
-            pattern,
-            frozenset(query),
-            output["response"]["$ref"],
-        )
-    for inner in resource.get("resources", {}).values():
-        yield from _methods(inner, version)
+def methods_of(api: Mapping[str, Any]) -> Iterator[Method]:
+    """Yield all methods of a discovery document."""
+    resources = [api]
+    while resources:
+        resource = resources.pop(0)
+        resources += resource.get("resources", {}).values()
+        for method in resource.get("methods", {}).values():
+            pieces = re.split(r"\{\w+\}", f"/{api['servicePath']}{method['flatPath']}")
+            parameters = method["parameters"].items()
+            yield Method(
+                method["id"].removeprefix(PREFIX),
+                api["version"],
+                method["httpMethod"],
+                re.compile("[^/:]+".join(re.escape(piece) for piece in pieces)),
+                frozenset(name for name, it in parameters if it["location"] == "query"),
+                method.get("response", {}).get("$ref", ""),
+            )
 
 
 def method_of(verb: str, target: str) -> Method | None:
     """Return the method of a request, or None."""
+    versions = ("v1", "v2", "v2alpha1")
+    return requested(chain.from_iterable(map(methods, versions)), verb, target)
+
+
+def requested(methods: Iterable[Method], verb: str, target: str) -> Method | None:
+    """Return the one of ``methods`` that a request is for, or None."""
     path = urlsplit(target).path
-    for version in ("v1", "v2", "v2alpha1"):
-        for method in methods(version):
-            if method.verb == verb and method.pattern.fullmatch(path):
-                return method
+    for method in methods:
+        if method.verb == verb and method.pattern.fullmatch(path):
+            return method
     return None
 
 
@@ -130,45 +138,46 @@ def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -
     if "$ref" in kind:
         check_message(value, kind["$ref"], version, path, as_asked=".nodeSpec[" in path)
     elif kind["type"] == "array":
-        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
         for index, item in enumerate(value):
             _check_value(item, kind["items"], version, f"{path}[{index}]")
     elif kind["type"] == "object":
         _check_map(value, kind, version, path)
     else:
-        simple = _SIMPLE[kind["type"]]
-        _want(type(value) is simple and bool(value), path, value, f"a {kind['type']}, not default")
-        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        simple = SIMPLE[kind["type"]]
+        want(type(value) is simple and bool(value), path, value, f"a {kind['type']}, not default")
+        want(value in kind.get("enum", [value]), path, value, "a name of the enum")
         if pattern := _FORMATS.get(kind.get("format", "")):
-            _want(bool(re.fullmatch(pattern, value)), path, value, f"of format {kind['format']}")
+            want(bool(re.fullmatch(pattern, value)), path, value, f"of format {kind['format']}")
 
 
 def _check_map(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
-    _want(isinstance(value, dict), path, value, "an object")
+    want(isinstance(value, dict), path, value, "an object")
     inner = kind["additionalProperties"]
     if inner["type"] != "any":
-        _want(bool(value), path, value, "left out if it is empty")
+        want(bool(value), path, value, "left out if it is empty")
         for key, item in value.items():
-            _want(isinstance(item, str), f"{path}.{key}", item, "a string")
+            want(isinstance(item, str), f"{path}.{key}", item, "a string")
         return
     where, _, full_name = value.get("@type", "").rpartition("/")
-    _want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
+    want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
     package, _, name = full_name.rpartition(".")
     if package in ("google.protobuf", f"google.cloud.tpu.{version}"):
         content = {key: item for key, item in value.items() if key != "@type"}
         check_message(content, name, version, path)
     else:
-        _want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {version}")
+        want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {version}")
 
 
 def _check_error(answer: Any, version: str) -> None:
-    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
+    want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
     status = answer["error"].get("status")
-    _want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
+    want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
     content = {key: item for key, item in answer["error"].items() if key != "status"}
     check_message(content, "Status", version, "error")
 
 
-def _want(condition: bool, path: str, value: Any, what: str) -> None:
+def want(condition: bool, path: str, value: Any, what: str) -> None:
+    """Raise SchemaError for a field unless the condition holds."""
     if not condition:
         raise SchemaError(f"{path} is {value!r}, not {what}")

@@ -105,14 +105,11 @@ class LocalApi:
         answer = self.session.request(
             verb, self.endpoint + full, json=body, params=query, timeout=20, max_allowed_time=30
         )
-        if method := google_schema.method_of(verb, full):
-            google_schema.check(method, answer.status_code, answer.json())
-            if answer.status_code == 200:
-                self.proven.add((method.version, method.name))
-        elif method := compute_schema.method_of(verb, full):
-            compute_schema.check(method, answer.status_code, answer.json())
-            if answer.status_code == 200:
-                self.proven.add((method.version, method.name))
+        for schema in (google_schema, compute_schema):
+            if method := schema.method_of(verb, full):
+                schema.check(method, answer.status_code, answer.json())
+                if answer.status_code == 200:
+                    self.proven.add((method.version, method.name))
         return answer
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
