@@ -16,11 +16,10 @@ NAMES = [f"sweep-{number}" for number in range(8)]
 @pytest.mark.parametrize("seed", range(20))
 def test_eight_tpus_are_created_once_each(api: TpuApi, local_api: LocalApi, seed: int):
     mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
-    answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
-    assert answer.status_code == 200, answer.text
+    local_api.faults(mix=[mix])
     done = make(api, SWEEP, timeout=60)
     assert [each.msg for each in done if each.failed] == []
-    local_api.call("POST", "/_localcloud/faults", {"mix": []})
+    local_api.faults(mix=[])
     assert re.search(r" (429|503|0) nodes\.", local_api.log()), "no call met a fault"
     nodes = local_api.get("locations/-/nodes")["nodes"]
     assert sorted(node["name"].rsplit("/", 1)[1] for node in nodes) == NAMES

@@ -144,7 +144,7 @@ def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scrip
 
 def test_a_quota_of_disks_that_is_used_up_ends_the_creation_and_leaves_no_tpu(api, local_api):
     full = {"method": "compute.disks.insert", "code": "QUOTA_EXCEEDED", "message": "Quota 'SSD'"}
-    local_api.call("POST", "/_localcloud/faults", {"outcomes": [full]})
+    local_api.faults(outcomes=[full])
     (done,) = make(api, POD)
     assert done.reason == "quota"
     assert "Quota 'SSD'" in done.msg

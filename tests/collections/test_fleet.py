@@ -26,7 +26,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
 from harness.scripted_api import PROJECT, ZONE, Say, error, node
 from tests.collections.local_client import cloud_of
 from tests.collections.test_queued_resources import request
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.local_api import LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 QUEUE = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
@@ -214,21 +214,16 @@ def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: 
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
 
-def preempt(local_api: LocalApi, api: TpuApi) -> None:
+def preempt(local_api: LocalApi) -> None:
     """Preempt the TPU, and wait until its queued resource has noticed it."""
-    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
-    wait_for(
-        lambda: (
-            api.get_queued_resource("us-central2-b", "demo")["state"]["state"] == "SUSPENDED"
-            or None
-        )
-    )
+    local_api.preempt("demo")
+    local_api.queued("demo", "SUSPENDED")
 
 
 def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi):
     api = cloud_of(local_api)
     first = made(api)
-    preempt(local_api, api)
+    preempt(local_api)
     second = made(api)
     assert second.node["state"] == "READY"
     assert second.node["id"] != first.node["id"]
@@ -288,7 +283,7 @@ def test_the_wait_for_a_request_to_notice_a_preemption_ends_at_the_timeout(clien
 def test_a_preempted_queued_tpu_stays_if_it_is_not_to_be_replaced(local_api: LocalApi):
     api = cloud_of(local_api)
     made(api)
-    preempt(local_api, api)
+    preempt(local_api)
 
     done = asked(api, replace_dead=False)
 
@@ -365,7 +360,7 @@ def refuse(found):
 def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
     api = cloud_of(local_api)
     made(api)
-    preempt(local_api, api)
+    preempt(local_api)
     fleet = parse_fleet([SPOT])
     options = ChangeOptions(timeout=20, replace_dead=True, check_owner=refuse)
 

@@ -196,7 +196,7 @@ def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environm
 
 def test_a_preempted_tpu_of_somebody_else_is_not_replaced(environment, local_api):
     local_api.ready("demo", schedulingConfig={"spot": True})
-    local_api.call("POST", "/_localcloud/nodes/demo:preempt")
+    local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     said = refused(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
     assert "this fleet did not create it" in said
@@ -377,7 +377,7 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, 
 def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, local_api, verb):
     local_api.ready("old")
     fault = {"unreachable": ["us-east1-d"]}
-    assert local_api.call("POST", "/_localcloud/faults", fault).status_code == 200
+    local_api.faults(**fault)
     before = local_api.log().count(" request POST /v2/")
     # A static inventory of what the plugin said while all zones answered.
     api = {
@@ -399,7 +399,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     assert done.returncode != 0
     assert "the list of TPUs is partial: no answer from us-east1-d" in flat(done)
     assert local_api.log().count(" request POST /v2/") == before
-    local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
+    local_api.faults(unreachable=[])
     assert local_api.node("old")["acceleratorType"] == "v4-16"
 
 

@@ -20,7 +20,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
 from tests.collections.local_client import changes
-from tests.localcloud.api.local_api import wait_for
 
 TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
 DEMO = QueuedResourceSpec("demo", TPU, tier="spot")
@@ -65,14 +64,8 @@ def test_several_tpus_are_slices_of_one_run(api, local_api):
 
 def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     first = ensure_requested(api, DEMO, timeout=20)
-    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
-    local_api.state_is("demo", "PREEMPTED")
-    wait_for(
-        lambda: (
-            parse_queued_resource(api.get_queued_resource(ZONE, "demo")).state == "SUSPENDED"
-            or None
-        )
-    )
+    local_api.preempt("demo")
+    local_api.queued("demo", "SUSPENDED")
     with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
         ensure_requested(api, DEMO, timeout=20, replace_dead=False)
     again = ensure_requested(api, DEMO, timeout=20)

@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 from harness.scripted_api import node
 from tests.collections.test_fleet import quiet
 from tests.collections.test_queued_resources import request
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.local_api import LocalApi
 
 ZONES = ["us-central1-b", "us-central1-c"]
 SWEEP = {
@@ -30,10 +30,6 @@ SWEEP = {
     "runtime_version": "tpu-ubuntu2204-base",
     "spot": True,
 }
-
-
-def fault(local_api: LocalApi, **faults) -> None:
-    assert local_api.call("POST", "/_localcloud/faults", faults).status_code == 200
 
 
 def asked_for(local_api: LocalApi) -> list[str]:
@@ -54,24 +50,19 @@ def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
     entry = {key: value for key, value in SWEEP.items() if key != "zones"}
     (done,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
     assert not done.failed, done.msg
-    assert local_api.call("POST", f"/_localcloud/nodes/{name}:preempt").status_code == 200
-    wait_for(
-        lambda: (
-            parse_queued_resource(api.get_queued_resource(ZONES[0], name)).state == "SUSPENDED"
-            or None
-        )
-    )
+    local_api.preempt(name)
+    local_api.queued(name, "SUSPENDED", ZONES[0])
 
 
 def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
-    fault(local_api, capacity=[{"acceleratorType": "v2-*", "zone": ZONES[0]}])
+    local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": ZONES[0]}])
     (done,) = make(api, SWEEP)
     assert (done.failed, done.zone) == (False, ZONES[1])
     assert asked_for(local_api) == ZONES
 
 
 def test_capacity_that_comes_back_is_waited_for(api, local_api):
-    fault(local_api, capacity=[{"acceleratorType": "v2-*", "times": 3}])
+    local_api.faults(capacity=[{"acceleratorType": "v2-*", "times": 3}])
     (done,) = make(api, SWEEP, wait_for_capacity=600)
     assert not done.failed, done.msg
     assert len(asked_for(local_api)) > 3
@@ -79,7 +70,7 @@ def test_capacity_that_comes_back_is_waited_for(api, local_api):
 
 def test_a_used_up_quota_stops_create_and_names_the_quota_and_the_dead_that_hold_it(api, local_api):
     a_dead_request(local_api, api, "old")
-    fault(local_api, quota=[{"generation": "v2", "tier": "spot", "zone": ZONES[0], "chips": 4}])
+    local_api.faults(quota=[{"generation": "v2", "tier": "spot", "zone": ZONES[0], "chips": 4}])
     before = asked_for(local_api)
     (done,) = make(api, SWEEP)
     assert done.reason == "quota"
@@ -90,7 +81,7 @@ def test_a_used_up_quota_stops_create_and_names_the_quota_and_the_dead_that_hold
 
 
 def test_the_holders_of_a_quota_are_listed_once(api, local_api):
-    fault(local_api, quota=[{"generation": "v2", "chips": 0}])
+    local_api.faults(quota=[{"generation": "v2", "chips": 0}])
     done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
     assert {each.reason for each in done} == {"quota"}
     assert sum("no TPU and no queued resource holds quota" in each.msg for each in done) == 1

@@ -74,7 +74,7 @@ def test_recreate_replaces_a_different_tpu(api):
 
 def test_a_preempted_tpu_is_replaced_only_if_requested(api, local_api):
     first = ensure_present(api, replace(DEMO, spot=True), timeout=20)
-    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    local_api.preempt("demo")
     with pytest.raises(Different, match="is PREEMPTED and can't start again"):
         ensure_present(api, replace(DEMO, spot=True), timeout=20)
     again = ensure_present(api, replace(DEMO, spot=True), timeout=20, replace_dead=True)

@@ -105,7 +105,7 @@ def test_limits_may_be_given_to_one_pass(local_api, fleet, before, state):
     node = local_api.ready("demo", **OURS)
     nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
     write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": before}))
-    local_api.call("POST", "/_localcloud/nodes/demo:preempt")
+    local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     words = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
 
@@ -140,7 +140,7 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
 )
 def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, labels, own_id, why):
     node = local_api.ready("demo", labels=labels)
-    local_api.call("POST", "/_localcloud/nodes/demo:preempt", {})
+    local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     told = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
 

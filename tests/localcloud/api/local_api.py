@@ -81,6 +81,13 @@ class LocalApi:
         self.server.stop()
         self._thread.join(20)
 
+    def interrupt(self) -> None:
+        """Stop the server while its machines are held; let these go on."""
+        self.server.stop()
+        wait_for(lambda: self.server._jobs._stopping.is_set() or None)
+        self.machines.hold.set()
+        self.halt()
+
     @property
     def endpoint(self) -> str:
         return self.server.endpoint
@@ -136,11 +143,11 @@ class LocalApi:
         path = f"locations/{ZONE}/queuedResources"
         return self.call("POST", path, body, queuedResourceId=name)
 
-    def queued(self, name: str, state: str) -> dict[str, Any]:
+    def queued(self, name: str, state: str, zone: str = ZONE) -> dict[str, Any]:
         """Wait until a queued resource is in a state; return it."""
 
         def look() -> dict[str, Any] | None:
-            found = self.get(f"locations/{ZONE}/queuedResources/{name}")
+            found = self.get(f"locations/{zone}/queuedResources/{name}")
             return found if found["state"]["state"] == state else None
 
         return wait_for(look)
@@ -171,6 +178,16 @@ class LocalApi:
             return answer.json() if answer.json().get("state") == state else None
 
         return wait_for(look)
+
+    def preempt(self, node_id: str, **body: Any) -> requests.Response:
+        """Preempt a node, or announce that with ``warningSeconds``."""
+        return self.call("POST", f"/_localcloud/nodes/{node_id}:preempt", body)
+
+    def faults(self, verb: str = "", **wanted: Any) -> dict[str, Any]:
+        """Replace the active faults of some kinds, or with ``:add`` add to them; return all."""
+        answer = self.call("POST", f"/_localcloud/faults{verb}", wanted)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def log(self) -> str:
         return (self.state / "server.log").read_text()

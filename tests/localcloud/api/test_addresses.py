@@ -12,7 +12,6 @@ from tests.localcloud.api.local_api import ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 POOL = list(IPv4Network("10.77.0.0/28").hosts())
-REUSE = "/_localcloud/faults:add"
 
 
 def addresses(node):
@@ -69,7 +68,7 @@ def test_a_maintained_workers_old_external_address_is_reused_last(small):
 
 def test_early_reuse_gives_a_new_tpu_the_most_recently_released_addresses(small):
     deleted_last = [made_and_deleted(small) for _ in range(2)][-1]
-    small.call("POST", REUSE, {"reuse": [{"zone": ZONE, "times": 1}]})
+    small.faults(":add", reuse=[{"zone": ZONE, "times": 1}])
 
     assert made_and_deleted(small) == deleted_last
     assert not set(made_and_deleted(small)) & set(deleted_last)
@@ -77,7 +76,7 @@ def test_early_reuse_gives_a_new_tpu_the_most_recently_released_addresses(small)
 
 def test_early_reuse_applies_to_queued_resources(small):
     deleted = made_and_deleted(small)
-    small.call("POST", REUSE, {"reuse": [{}]})
+    small.faults(":add", reuse=[{}])
     small.queue("q", {"nodeId": "queued"})
 
     assert addresses(small.state_is("queued", "READY")) == deleted

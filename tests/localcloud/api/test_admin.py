@@ -5,14 +5,10 @@ import threading
 from tests.localcloud.api.local_api import NODE, ZONE
 
 
-def preempt(api, name):
-    return api.call("POST", f"/_localcloud/nodes/{name}:preempt")
-
-
 def test_a_preempted_node_stays_listed_without_machines_and_endpoints(local_api):
     local_api.ready("one", schedulingConfig={"spot": True})
 
-    answer = preempt(local_api, "one")
+    answer = local_api.preempt("one")
 
     assert answer.status_code == 200
     node = local_api.node("one")
@@ -25,7 +21,7 @@ def test_a_preempted_node_stays_listed_without_machines_and_endpoints(local_api)
 
 def test_a_preempted_node_can_be_deleted_and_recreated(local_api):
     local_api.ready("one")
-    preempt(local_api, "one")
+    local_api.preempt("one")
     taken = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
 
     local_api.ended(local_api.delete("one"))
@@ -38,20 +34,20 @@ def test_a_node_that_is_not_ready_cannot_be_preempted(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
 
-    answer = preempt(local_api, "one")
+    answer = local_api.preempt("one")
 
     local_api.machines.hold.set()
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
     assert "CREATING" in answer.json()["error"]["message"]
     assert "response" in local_api.ended(operation)
-    assert preempt(local_api, "none").status_code == 404
+    assert local_api.preempt("none").status_code == 404
 
 
 def test_preempting_a_name_in_two_zones_needs_the_zone(local_api):
     local_api.ready("one")
     local_api.ready("one", "us-central1-a")
 
-    unclear = preempt(local_api, "one")
+    unclear = local_api.preempt("one")
     clear = local_api.call("POST", f"/_localcloud/locations/{ZONE}/nodes/one:preempt")
 
     assert unclear.status_code == 400
@@ -64,7 +60,7 @@ def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_finishes_it
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
 
-    answer = preempt(local_api, "one")
+    answer = local_api.preempt("one")
 
     assert answer.status_code == 500
     assert "would not delete" in answer.json()["error"]["message"]

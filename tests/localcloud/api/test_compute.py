@@ -139,7 +139,7 @@ def test_a_foreign_project_a_missing_resource_and_a_missing_token_give_computes_
 
 def test_faults_apply_to_compute_methods_and_zones_by_name(local_api, compute):
     error = {"method": "compute.firewalls.insert", "code": 503, "times": 1}
-    local_api.call("POST", "/_localcloud/faults", {"errors": [error], "unreachable": [ZONE]})
+    local_api.faults(errors=[error], unreachable=[ZONE])
 
     assert compute.refused("POST", "global/firewalls", RULE) == (503, "backendError")
     assert compute.refused("GET", DISKS) == (503, "backendError")
@@ -151,7 +151,7 @@ def test_faults_apply_to_compute_methods_and_zones_by_name(local_api, compute):
 
 def test_an_operation_failed_by_a_fault_has_its_error_and_changes_nothing(local_api, compute):
     failing = {"method": "compute.disks.*", "code": "QUOTA_EXCEEDED", "times": 1, "zone": ZONE}
-    local_api.call("POST", "/_localcloud/faults", {"outcomes": [failing]})
+    local_api.faults(outcomes=[failing])
 
     ended = compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
 

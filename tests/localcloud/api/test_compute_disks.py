@@ -139,10 +139,10 @@ def test_a_queued_resource_with_a_missing_disk_is_refused(local_api):
 
 def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, compute):
     made(compute)
-    local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
+    local_api.faults(capacity=[{}])
     local_api.queue("q", {"nodeId": "one", "node": {**NODE, **attached()}})
     compute.done("DELETE", f"{DISKS}/data")
-    local_api.call("POST", "/_localcloud/faults", {"capacity": []})
+    local_api.faults(capacity=[])
 
     failed = local_api.queued("q", "FAILED")["state"]["failedData"]
     assert SOURCE in failed["error"]["message"]
@@ -151,7 +151,7 @@ def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, comp
 def test_a_deletion_that_fails_leaves_the_disk_its_content(local_api, compute):
     made(compute)
     failing = {"method": "compute.disks.delete", "code": "INTERNAL", "times": 1, "zone": ZONE}
-    local_api.call("POST", "/_localcloud/faults", {"outcomes": [failing]})
+    local_api.faults(outcomes=[failing])
 
     assert "error" in compute.done("DELETE", f"{DISKS}/data")
 

@@ -13,12 +13,6 @@ QUEUE = f"locations/{ZONE}/queuedResources"
 SMALL = {**NODE, "acceleratorType": "v4-8"}
 
 
-def faults(api, verb="", **wanted):
-    answer = api.call("POST", f"/_localcloud/faults{verb}", wanted)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 def create(api, name, zone=ZONE, **fields):
     return api.call("POST", f"locations/{zone}/nodes", {**SMALL, **fields}, nodeId=name)
 
@@ -36,7 +30,7 @@ def outcome(api, path=NODES):
 
 
 def test_an_error_is_limited_by_method_zone_and_number_of_calls(local_api):
-    faults(local_api, errors=[{"method": "nodes.list", "code": 503, "zone": ZONE, "times": 2}])
+    local_api.faults(errors=[{"method": "nodes.list", "code": 503, "zone": ZONE, "times": 2}])
 
     there = f"locations/{OTHER}/nodes"
     assert [outcome(local_api, path) for path in (there, NODES, NODES, NODES)] == [
@@ -48,16 +42,16 @@ def test_an_error_is_limited_by_method_zone_and_number_of_calls(local_api):
 
 
 def test_a_pattern_matches_googles_methods_but_not_the_clouds_own(local_api):
-    faults(local_api, errors=[{"code": 500}])
+    local_api.faults(errors=[{"code": 500}])
 
     assert outcome(local_api) == 500
     assert outcome(local_api, "locations") == 500
-    assert faults(local_api, errors=[])["errors"] == []
+    assert local_api.faults(errors=[])["errors"] == []
     assert outcome(local_api) == 200
 
 
 def test_an_error_with_a_duration_ends_by_itself(local_api):
-    reply = faults(local_api, errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
+    reply = local_api.faults(errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
 
     assert reply["errors"] == [{"method": "nodes.*", "forSeconds": 0.4, "code": 403}]
     wait_for(lambda: outcome(local_api) == 200 or None)
@@ -65,7 +59,7 @@ def test_an_error_with_a_duration_ends_by_itself(local_api):
 
 
 def test_an_injected_429_is_a_rate_limit_not_a_quota_error(local_api):
-    faults(local_api, errors=[{"method": "nodes.list", "code": 429}])
+    local_api.faults(errors=[{"method": "nodes.list", "code": 429}])
 
     error = local_api.call("GET", NODES).json()["error"]
 
@@ -74,7 +68,7 @@ def test_an_injected_429_is_a_rate_limit_not_a_quota_error(local_api):
 
 
 def test_a_delayed_call_does_not_block_others(local_api):
-    faults(local_api, latency=[{"method": "nodes.list", "delaySeconds": 1.5, "times": 1}])
+    local_api.faults(latency=[{"method": "nodes.list", "delaySeconds": 1.5, "times": 1}])
     ended = []
     slow_session, began = local_api.new_session(), threading.Event()
     url = f"{local_api.endpoint}/v2/projects/local-fleet/{NODES}"
@@ -96,7 +90,7 @@ def test_a_delayed_call_does_not_block_others(local_api):
 
 @pytest.mark.parametrize(("when", "made"), [("before", 404), ("after", 200)])
 def test_a_connection_drops_before_or_after_the_calls_effect(local_api, when, made):
-    faults(local_api, drops=[{"method": "nodes.create", "when": when, "times": 1}])
+    local_api.faults(drops=[{"method": "nodes.create", "when": when, "times": 1}])
 
     with pytest.raises(requests.ConnectionError):
         create(local_api, "one")
@@ -106,7 +100,7 @@ def test_a_connection_drops_before_or_after_the_calls_effect(local_api, when, ma
 
 def test_a_mix_is_reproducible_by_its_seed(local_api):
     def series(seed):
-        faults(local_api, mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
+        local_api.faults(mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
         return [outcome(local_api) for _ in range(24)]
 
     first, again, other = series(7), series(7), series(8)
@@ -117,13 +111,13 @@ def test_a_mix_is_reproducible_by_its_seed(local_api):
 
 @pytest.mark.parametrize(("share", "codes"), [(0, {200}), (1, {503})])
 def test_a_mix_fails_the_requested_share_of_calls(local_api, share, codes):
-    faults(local_api, mix=[{"share": share, "codes": [503], "drops": False}])
+    local_api.faults(mix=[{"share": share, "codes": [503], "drops": False}])
 
     assert {outcome(local_api) for _ in range(8)} == codes
 
 
 def test_without_capacity_a_creation_ends_with_code_8_and_leaves_no_node(local_api):
-    faults(local_api, capacity=[{"zone": ZONE, "acceleratorType": "v4-*", "times": 1}])
+    local_api.faults(capacity=[{"zone": ZONE, "acceleratorType": "v4-*", "times": 1}])
 
     error = local_api.ended(create(local_api, "one").json())["error"]
 
@@ -134,7 +128,7 @@ def test_without_capacity_a_creation_ends_with_code_8_and_leaves_no_node(local_a
 
 
 def test_a_shortage_applies_only_to_its_zone_and_type(local_api):
-    faults(local_api, capacity=[{"zone": ZONE, "acceleratorType": "v4-8"}])
+    local_api.faults(capacity=[{"zone": ZONE, "acceleratorType": "v4-8"}])
 
     elsewhere = local_api.ended(create(local_api, "one", OTHER).json())
     bigger = local_api.ended(create(local_api, "two", acceleratorType="v4-16").json())
@@ -144,17 +138,17 @@ def test_a_shortage_applies_only_to_its_zone_and_type(local_api):
 
 
 def test_a_queued_resource_waits_until_there_is_capacity_again(local_api):
-    faults(local_api, capacity=[{"zone": ZONE}])
+    local_api.faults(capacity=[{"zone": ZONE}])
     queue(local_api, "qr", spot={})
     local_api.queued("qr", "WAITING_FOR_RESOURCES")
 
-    faults(local_api, capacity=[])
+    local_api.faults(capacity=[])
 
     local_api.queued("qr", "ACTIVE")
 
 
 def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
-    faults(local_api, quota=[{"zone": ZONE, "generation": "v4", "chips": 4}])
+    local_api.faults(quota=[{"zone": ZONE, "generation": "v4", "chips": 4}])
     local_api.ready("one", acceleratorType="v4-8")
 
     answer = create(local_api, "two")
@@ -171,7 +165,7 @@ def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
 
 def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
     limit = {"zone": ZONE, "generation": "v4", "tier": "spot", "chips": 0}
-    faults(local_api, quota=[limit])
+    local_api.faults(quota=[limit])
 
     spot = {"schedulingConfig": {"spot": True}}
     assert create(local_api, "one", **spot).status_code == 429
@@ -181,10 +175,10 @@ def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
 
 
 def test_a_failed_queued_resource_uses_its_quota_until_it_is_deleted(local_api):
-    faults(local_api, quota=[{"generation": "v4", "chips": 4}])
+    local_api.faults(quota=[{"generation": "v4", "chips": 4}])
     queue(local_api, "qr", spot={})
     local_api.queued("qr", "ACTIVE")
-    local_api.call("POST", "/_localcloud/nodes/qr-node:preempt")
+    local_api.preempt("qr-node")
     local_api.queued("qr", "SUSPENDED")
 
     assert queue(local_api, "again").status_code == 429
@@ -195,13 +189,13 @@ def test_a_failed_queued_resource_uses_its_quota_until_it_is_deleted(local_api):
 
 def test_faults_are_added_to_active_ones_or_replace_them(local_api):
     first = {"code": 503, "method": "nodes.list", "times": 1}
-    faults(local_api, errors=[first], unreachable=[OTHER])
+    local_api.faults(errors=[first], unreachable=[OTHER])
 
-    reply = faults(local_api, ":add", errors=[{**first, "code": 500}], unreachable=[ZONE])
+    reply = local_api.faults(":add", errors=[{**first, "code": 500}], unreachable=[ZONE])
 
     assert reply["unreachable"] == [OTHER, ZONE]
     assert [fault["code"] for fault in reply["errors"]] == [503, 500]
-    assert faults(local_api, errors=[], unreachable=[])["errors"] == []
+    assert local_api.faults(errors=[], unreachable=[])["errors"] == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +222,7 @@ def test_faults_are_added_to_active_ones_or_replace_them(local_api):
     ],
 )
 def test_an_invalid_fault_is_refused_and_changes_nothing(local_api, body):
-    before = faults(local_api, unreachable=[ZONE])
+    before = local_api.faults(unreachable=[ZONE])
 
     answer = local_api.call("POST", "/_localcloud/faults", {"unreachable": [ZONE], **body})
 
@@ -236,14 +230,10 @@ def test_an_invalid_fault_is_refused_and_changes_nothing(local_api, body):
     assert local_api.get("/_localcloud/faults") == before
 
 
-def preempt(api, name="one", **body):
-    return api.call("POST", f"/_localcloud/nodes/{name}:preempt", body)
-
-
 def test_a_node_runs_until_its_announced_preemption(local_api):
     local_api.ready("one", schedulingConfig={"spot": True})
 
-    answer = preempt(local_api, warningSeconds=0.5)
+    answer = local_api.preempt("one", warningSeconds=0.5)
 
     assert answer.json()["state"] == "READY"
     (reply,) = local_api.get("/_localcloud/status")["nodes"]
@@ -255,7 +245,7 @@ def test_a_node_runs_until_its_announced_preemption(local_api):
 
 def test_an_announced_preemption_survives_a_restart(local_api):
     local_api.ready("one")
-    preempt(local_api, warningSeconds=0.5)
+    local_api.preempt("one", warningSeconds=0.5)
     local_api.halt()
 
     local_api.boot()
@@ -265,16 +255,16 @@ def test_an_announced_preemption_survives_a_restart(local_api):
 
 def test_an_announced_preemption_can_be_brought_forward(local_api):
     local_api.ready("one")
-    preempt(local_api, warningSeconds=3600)
+    local_api.preempt("one", warningSeconds=3600)
 
-    assert preempt(local_api).json()["state"] == "PREEMPTED"
+    assert local_api.preempt("one").json()["state"] == "PREEMPTED"
 
 
 @pytest.mark.parametrize("warning", [-1, "soon", 1e9])
 def test_an_invalid_warning_time_is_refused(local_api, warning):
     local_api.ready("one")
 
-    assert preempt(local_api, warningSeconds=warning).status_code == 400
+    assert local_api.preempt("one", warningSeconds=warning).status_code == 400
     assert local_api.node("one")["state"] == "READY"
 
 

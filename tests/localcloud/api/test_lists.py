@@ -105,7 +105,7 @@ def test_a_page_token_of_another_list_is_refused(local_api):
 def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
     local_api.ready("near")
     local_api.ready("far", OTHER)
-    local_api.call("POST", "/_localcloud/faults", {"unreachable": [OTHER]})
+    local_api.faults(unreachable=[OTHER])
 
     everywhere = local_api.get("locations/-/nodes")
     there = local_api.get(f"locations/{OTHER}/nodes")
@@ -115,7 +115,7 @@ def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
     assert everywhere["unreachable"] == [f"projects/local-fleet/locations/{OTHER}"]
     assert there == {"unreachable": [f"projects/local-fleet/locations/{OTHER}"]}
     assert (node.status_code, node.json()["error"]["status"]) == (503, "UNAVAILABLE")
-    local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
+    local_api.faults(unreachable=[])
     assert len(local_api.get("locations/-/nodes")["nodes"]) == 2
 
 

@@ -272,7 +272,7 @@ def test_a_wait_with_a_timeout_returns_the_current_value(cloud, workers):
 def test_an_announced_preemption_wakes_a_waiting_guest(cloud, workers):
     waiter = Waiter(cloud, workers[1], f"{V1}/instance/preempted")
 
-    cloud.call("POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 3600})
+    cloud.preempt("pod", warningSeconds=3600)
 
     assert waiter.answer() == "TRUE"
     assert cloud.node("pod")["state"] == "READY"

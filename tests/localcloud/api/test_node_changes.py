@@ -112,9 +112,7 @@ def test_an_interrupted_start_resumes_after_a_restart(local_api):
     operation = post(local_api, "start").json()
     assert local_api.machines.reached_hold.wait(20)
     assert local_api.node("one")["state"] == "STARTING"
-    local_api.server.stop()
-    local_api.machines.hold.set()
-    local_api.halt()
+    local_api.interrupt()
 
     local_api.boot()
 

@@ -88,10 +88,10 @@ def test_a_queued_resource_in_a_missing_network_is_refused(local_api):
 
 
 def test_a_queued_resource_whose_network_is_deleted_meanwhile_fails(local_api, compute):
-    local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
+    local_api.faults(capacity=[{}])
     assert queued(local_api, "other").ok
     compute.done("DELETE", "global/networks/other")
-    local_api.call("POST", "/_localcloud/faults", {"capacity": []})
+    local_api.faults(capacity=[])
 
     error = local_api.queued("q", "FAILED")["state"]["failedData"]["error"]
     assert (error["code"], "networks/other" in error["message"]) == (5, True)

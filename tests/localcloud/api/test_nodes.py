@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 NAME = f"projects/local-fleet/locations/{ZONE}/nodes/one"
@@ -374,7 +374,7 @@ def test_guest_attributes_of_a_node_that_is_not_ready_are_refused(local_api):
 
     local_api.machines.hold.set()
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
-    wait_for(lambda: local_api.node("one")["state"] == "READY" or None)
+    local_api.state_is("one", "READY")
 
 
 def test_lower_case_labels_of_any_script_are_accepted(local_api):

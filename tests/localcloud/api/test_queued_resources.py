@@ -52,10 +52,6 @@ def delete(api, name="qr", **query):
     return api.call("DELETE", f"{PATH}/{name}", **query)
 
 
-def preempt(api, name="one"):
-    assert api.call("POST", f"/_localcloud/nodes/{name}:preempt").status_code == 200
-
-
 @pytest.fixture
 def full(tmp_path):
     """A cloud with addresses for one v4-16, which ``other`` uses."""
@@ -169,7 +165,7 @@ def test_a_preempted_node_suspends_its_request(local_api):
     reaches(local_api, "ACTIVE")
     starts = list(local_api.machines.starts)
 
-    preempt(local_api)
+    local_api.preempt("one")
 
     reply = reaches(local_api, "SUSPENDED")
     assert reply["state"]["stateInitiator"] == "SERVICE"
@@ -181,7 +177,7 @@ def test_a_preempted_slice_preempts_the_others(local_api):
     ask(local_api, "qr", slices(3, nodeIdPrefix="s"), spot={})
     reaches(local_api, "ACTIVE")
 
-    preempt(local_api, "s-1")
+    local_api.preempt("s-1")
 
     reaches(local_api, "SUSPENDED")
     states = {node["state"] for node in local_api.get("locations/-/nodes")["nodes"]}
@@ -217,7 +213,7 @@ def test_deleting_an_active_request_needs_force(local_api):
 def test_deleting_a_suspended_request_deletes_its_node(local_api):
     ask(local_api)
     reaches(local_api, "ACTIVE")
-    preempt(local_api)
+    local_api.preempt("one")
     reaches(local_api, "SUSPENDED")
 
     local_api.ended(delete(local_api).json())
@@ -305,7 +301,7 @@ def test_a_reset_requested_while_the_nodes_are_read_ends_after_the_reboot(local_
         return nodes
 
     monkeypatch.setattr(NodeTable, "of_queued_resource", read_slowly)
-    local_api.call("POST", "/_localcloud/faults:clear", {})  # wakes the reconcile loop
+    local_api.faults(":clear")  # wakes the reconcile loop
 
     operation = wait_for(lambda: answers[0] if answers else None)
 
@@ -343,7 +339,7 @@ def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(l
     for name in ("a", "b", "c"):
         ask(local_api, name, spec(f"node-{name}"))
         reaches(local_api, "ACTIVE", name)
-    local_api.call("POST", "/_localcloud/faults", {"unreachable": ["us-central1-a"]})
+    local_api.faults(unreachable=["us-central1-a"])
 
     first = local_api.get("locations/-/queuedResources", pageSize=2)
     rest = local_api.get("locations/-/queuedResources", pageToken=first["nextPageToken"])
@@ -376,9 +372,7 @@ def test_requests_resume_after_a_restart(local_api):
     ask(local_api, "qr", slices(2, nodeIdPrefix="s"))
     ask(local_api, "late", spec("late"), queueingPolicy={"validAfterDuration": "1s"})
     reaches(local_api, "PROVISIONING")
-    local_api.server.stop()
-    local_api.machines.hold.set()
-    local_api.halt()
+    local_api.interrupt()
     local_api.machines.hold = None
 
     local_api.boot()

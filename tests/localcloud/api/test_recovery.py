@@ -60,7 +60,7 @@ def test_a_node_that_cannot_be_restarted_is_retried_at_the_next_start(local_api)
 
 def test_a_preempted_node_is_not_restarted(local_api):
     local_api.ready("one")
-    local_api.call("POST", "/_localcloud/nodes/one:preempt")
+    local_api.preempt("one")
     local_api.halt()
     starts = list(local_api.machines.starts)
 
@@ -73,7 +73,7 @@ def test_a_preempted_node_is_not_restarted(local_api):
 def test_an_interrupted_preemption_is_completed(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
-    local_api.call("POST", "/_localcloud/nodes/one:preempt")
+    local_api.preempt("one")
     local_api.halt()
 
     local_api.boot()
@@ -99,10 +99,7 @@ def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one", acceleratorType="v4-64")
     assert local_api.machines.reached_hold.wait(20)
-    local_api.server.stop()
-    wait_for(lambda: local_api.server._jobs._stopping.is_set() or None)
-    local_api.machines.hold.set()
-    local_api.halt()
+    local_api.interrupt()
     begun = len(local_api.machines.starts)
 
     local_api.boot()
@@ -119,10 +116,7 @@ def test_an_interrupted_reset_reboots_every_machine(local_api):
     local_api.machines.reached_hold.clear()
     operation = local_api.call("POST", f"{path}/qr:reset", {}).json()
     assert local_api.machines.reached_hold.wait(20)
-    local_api.server.stop()
-    wait_for(lambda: local_api.server._jobs._stopping.is_set() or None)
-    local_api.machines.hold.set()
-    local_api.halt()
+    local_api.interrupt()
     local_api.machines.offs.clear()
 
     local_api.boot()
@@ -263,7 +257,7 @@ def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
     kill_a_little_later()
     killable.state_is("s-0", "READY")
     killable.state_is("s-1", "READY")
-    killable.call("POST", "/_localcloud/nodes/s-0:preempt", {"warningSeconds": 0.1})
+    killable.preempt("s-0", warningSeconds=0.1)
     kill_a_little_later()
     killable.queued("qr", "SUSPENDED")
     deletion = killable.call("DELETE", f"{path}/qr").json()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.localcloud.api import google_schema
 from tests.localcloud.api.google_schema import SchemaError, check_message
-from tests.localcloud.api.local_api import ZONE, wait_for
+from tests.localcloud.api.local_api import ZONE
 
 SMALL = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base"}
 NODE = {
@@ -78,15 +78,11 @@ def test_every_v2_methods_answer_matches_the_document(local_api):
             assert "error" not in local_api.ended(answer.json())
         if path.endswith("queuedResources"):
             local_api.state_is("queued", "READY")
-            wait_for(lambda: active(local_api) or None)
+            local_api.queued("qr", "ACTIVE")
     local_api.call("POST", f"/v2/{name_of_last(local_api)}:cancel")
     local_api.call("DELETE", f"/v2/{name_of_last(local_api)}")
 
     assert local_api.proven == {("v2", method.name) for method in google_schema.methods("v2")}
-
-
-def active(api):
-    return api.get(f"locations/{ZONE}/queuedResources/qr")["state"]["state"] == "ACTIVE"
 
 
 def name_of_last(api):

@@ -41,7 +41,7 @@ def test_clear_ends_the_faults_of_calls_and_machines(local_api):
     local_api.ready("pod")
     post(local_api, "nodes/pod:inject", fault="hang")
     post(local_api, f"locations/{ZONE}/nodes/pod:inject", workerIds=["0"], fault="cut")
-    post(local_api, "faults", unreachable=[ZONE], late=[{"worker": "pod-*", "delaySeconds": 5}])
+    local_api.faults(unreachable=[ZONE], late=[{"worker": "pod-*", "delaySeconds": 5}])
 
     post(local_api, "faults:clear")
 
@@ -80,7 +80,7 @@ def test_a_powered_off_worker_leaves_its_node_ready_and_can_boot_again(local_api
 
 def test_faults_of_a_preempted_nodes_workers_are_refused(local_api):
     local_api.ready("pod")
-    post(local_api, "nodes/pod:preempt")
+    local_api.preempt("pod")
 
     answer = post(local_api, "nodes/pod:powerOn", workerIds=["0"])
 
@@ -89,7 +89,7 @@ def test_faults_of_a_preempted_nodes_workers_are_refused(local_api):
 
 def test_a_late_worker_boots_after_its_node_is_ready_and_only_once(local_api):
     late = {"worker": "pod-w1", "delaySeconds": 0.4, "times": 1}
-    post(local_api, "faults", late=[late])
+    local_api.faults(late=[late])
 
     local_api.ready("pod")
 
@@ -103,7 +103,7 @@ def test_a_late_worker_boots_after_its_node_is_ready_and_only_once(local_api):
 
 
 def test_deleting_a_node_cancels_the_boot_of_its_late_worker(local_api):
-    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 0.1}])
+    local_api.faults(late=[{"worker": "pod-w0", "delaySeconds": 0.1}])
     local_api.ready("pod")
 
     local_api.ended(local_api.delete("pod"))
@@ -113,7 +113,7 @@ def test_deleting_a_node_cancels_the_boot_of_its_late_worker(local_api):
 
 
 def test_a_late_worker_boots_at_a_restart_of_the_server(local_api):
-    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 3600}])
+    local_api.faults(late=[{"worker": "pod-w0", "delaySeconds": 3600}])
     local_api.ready("pod")
     local_api.halt()
 
@@ -160,7 +160,7 @@ def test_an_interrupted_stop_resumes_after_a_restart(local_api):
 def test_an_announced_preemption_shuts_the_guests_down_while_the_node_is_ready(local_api):
     local_api.ready("pod")
 
-    post(local_api, "nodes/pod:preempt", warningSeconds=3600)
+    local_api.preempt("pod", warningSeconds=3600)
 
     wait_for(lambda: len(local_api.machines.shut_downs) == 2 or None)
     assert local_api.node("pod")["state"] == "READY"
@@ -169,7 +169,7 @@ def test_an_announced_preemption_shuts_the_guests_down_while_the_node_is_ready(l
 
 def test_machines_of_an_announced_preemption_are_not_restarted_by_the_next_server(local_api):
     local_api.ready("pod")
-    post(local_api, "nodes/pod:preempt", warningSeconds=3600)
+    local_api.preempt("pod", warningSeconds=3600)
     becomes(local_api, [False, False])
     starts = list(local_api.machines.starts)
     local_api.halt()
