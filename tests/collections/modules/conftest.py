@@ -1,11 +1,26 @@
 """What the tests of modules share."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
+
+HOLD = """
+import os, signal, sys
+if sys.argv[2] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if sys.argv[2] == "releases":
+    signal.signal(signal.SIGTERM, lambda *_: held.close())
+held = open(sys.argv[1])
+print("holding", flush=True)
+while True:
+    signal.pause()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +47,26 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     return program
+
+
+@pytest.fixture
+def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a process that holds a device open; it is killed after the test.
+
+    On SIGTERM it ends, or ``releases`` the device, or is ``stubborn``.
+    """
+    started = []
+
+    def hold(device: Path, how: str = "holds") -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(device), how], stdout=subprocess.PIPE, text=True
+        )
+        started.append(child)
+        assert child.stdout.readline() == "holding\n"
+        return child
+
+    yield hold
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdout.close()

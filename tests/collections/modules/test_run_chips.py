@@ -1,8 +1,5 @@
 """One run a chip: who has what, and whose end frees which device."""
 
-import subprocess
-import sys
-
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
@@ -154,19 +151,12 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def held(tmp_path):
-    """Two devices, of which a real process holds the second."""
+def held(tmp_path, holder):
+    """Three devices, of which a real process holds the second."""
     for number in (0, 1, 10):
         (tmp_path / f"accel{number}").touch()
-    program = "import sys; f = open(sys.argv[1]); print('here', flush=True); sys.stdin.read()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "accel1")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    child.stdout.readline()
-    yield str(tmp_path / "accel*")
-    child.communicate()
+    holder(tmp_path / "accel1")
+    return str(tmp_path / "accel*")
 
 
 def test_a_device_is_held_by_its_own_chips_run_alone(held):

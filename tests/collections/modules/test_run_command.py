@@ -113,15 +113,12 @@ def test_a_failure_is_one_line_with_the_exit_code(worker):
     assert "exit code 2: " in answer["msg"]
 
 
-def test_a_held_device_is_refused_with_its_holder(worker):
-    code = "import sys; held = open(sys.argv[1]); print('open', flush=True); input()"
-    words = [sys.executable, "-c", code, str(worker.device)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout.readline() == b"open\n"
-        held = worker.run()
-        on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
-        unset = worker.run(env={"JAX_PLATFORMS": ""})  # JAX chooses the TPU
-        child.communicate(b"\n")
+def test_a_held_device_is_refused_with_its_holder(worker, holder):
+    child = holder(worker.device)
+
+    held = worker.run()
+    on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
+    unset = worker.run(env={"JAX_PLATFORMS": ""})  # JAX chooses the TPU
 
     assert f"(pid {child.pid}) holds {worker.device}" in held["msg"]
     assert "playbooks/kill.yml -e strays=true, or use the CPU" in held["msg"]

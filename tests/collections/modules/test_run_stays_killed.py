@@ -1,8 +1,6 @@
 """What was killed stays killed: no watch, boot or second controller starts it again."""
 
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -72,14 +70,10 @@ def test_neither_a_boot_nor_a_failure_starts_the_unit():
     assert re.findall(r"^Restart=(.*)$", unit, re.MULTILINE) == ["no"]
 
 
-def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path):
+def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path, holder):
     device = tmp_path / "accel0"
     device.touch()
-    program = "import sys; f = open(sys.argv[1]); print('here', flush=True); sys.stdin.read()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(device)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    child.stdout.readline()
+    child = holder(device)
     child.send_signal(19)  # SIGSTOP: hung, and the device with it
     assert len(holders(str(device))) == 1
 
@@ -89,7 +83,6 @@ def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert holders(str(device)) == []
-    child.communicate()
 
 
 def state(child):

@@ -2,28 +2,16 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.strays import end, strays
 
 from tests.collections.running_modules import run_module
-
-HOLD = """
-import os, signal, sys
-if sys.argv[2] == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if sys.argv[2] == "releases":
-    signal.signal(signal.SIGTERM, lambda *_: held.close())
-held = open(sys.argv[1])
-print("holding", flush=True)
-while True:
-    signal.pause()
-"""
 
 
 @pytest.fixture
@@ -33,29 +21,14 @@ def pattern(tmp_path):
 
 
 @pytest.fixture
-def holder(pattern):
-    """Start processes that hold the device; they are killed after the test."""
-    started = []
-
-    def hold(how: str = "holds") -> subprocess.Popen[str]:
-        device = pattern.replace("*", "0")
-        child = subprocess.Popen(
-            [sys.executable, "-c", HOLD, device, how], stdout=subprocess.PIPE, text=True
-        )
-        started.append(child)
-        assert child.stdout.readline() == "holding\n"
-        return child
-
-    yield hold
-    for child in started:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+def hold(pattern, holder):
+    """Start a process that holds the device."""
+    return partial(holder, Path(pattern.replace("*", "0")))
 
 
-def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start(pattern, holder):
+def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start(pattern, hold):
     before = int(time.time()) - 1
-    child = holder()
+    child = hold()
     [found] = strays(pattern)
 
     assert found.pid == child.pid
@@ -118,35 +91,35 @@ def test_a_command_line_is_shown_without_control_characters_and_shortened(tmp_pa
 @pytest.mark.parametrize(
     ("how", "code"), [("holds", -signal.SIGTERM), ("stubborn", -signal.SIGKILL)]
 )
-def test_a_process_gets_term_and_if_it_stays_kill(pattern, holder, how, code):
-    child = holder(how)
+def test_a_process_gets_term_and_if_it_stays_kill(pattern, hold, how, code):
+    child = hold(how)
     assert end(strays(pattern), pattern, 0.5) == []
     assert child.wait(10) == code
 
 
-def test_a_process_that_has_released_the_device_is_not_killed(pattern, holder):
-    child = holder("releases")
+def test_a_process_that_has_released_the_device_is_not_killed(pattern, hold):
+    child = hold("releases")
     assert end(strays(pattern), pattern, 0.5) == []
     assert child.poll() is None
 
 
-def test_another_process_that_has_taken_the_pid_gets_no_signal(pattern, holder):
-    child = holder()
+def test_another_process_that_has_taken_the_pid_gets_no_signal(pattern, hold):
+    child = hold()
     [found] = strays(pattern)
     end([replace(found, started_ticks=found.started_ticks - 1)], pattern, 0.1)
     assert child.poll() is None
 
 
-def test_a_process_that_came_after_the_list_was_shown_is_left_alone(pattern, holder):
-    shown, later = holder(), holder()
+def test_a_process_that_came_after_the_list_was_shown_is_left_alone(pattern, hold):
+    shown, later = hold(), hold()
     listed = [stray for stray in strays(pattern) if stray.pid == shown.pid]
     end(listed, pattern, 0.5)
     assert shown.wait(10) == -signal.SIGTERM
     assert later.poll() is None
 
 
-def test_the_module_without_a_choice_only_lists(pattern, holder):
-    child = holder()
+def test_the_module_without_a_choice_only_lists(pattern, hold):
+    child = hold()
     listed = run_module("stray", device_glob=pattern)
     assert not listed["changed"]
     assert [stray["pid"] for stray in listed["strays"]] == [child.pid]
