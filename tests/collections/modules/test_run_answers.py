@@ -38,12 +38,6 @@ def problems(answers):
     return wait_outcome(answers)["problems"]
 
 
-def test_a_run_is_launched_when_every_worker_can_start_it():
-    verdict = launch_verdict({"w0": ready(), "w1": ready()}, PARTS)
-
-    assert (verdict["problems"], verdict["launch"]) == ({}, ["mine"])
-
-
 def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
     verdict = launch_verdict({"w0": ready(), "w1": DOWN}, PARTS)
 
@@ -57,14 +51,6 @@ def test_a_run_that_started_everywhere_needs_no_second_step():
     verdict = launch_verdict({"w0": started(), "w1": started()}, PARTS)
 
     assert (verdict["launch"], verdict["again"], verdict["push"]) == (["mine"], [], [])
-
-
-def test_a_worker_without_the_release_gets_it_and_starts():
-    lacking = ready() | {"release_is_missing": True}
-
-    verdict = launch_verdict({"w0": started(), "w1": lacking}, PARTS)
-
-    assert (verdict["again"], verdict["push"]) == (["mine"], ["mine"])
 
 
 def test_a_failed_push_is_the_result_of_a_worker():
@@ -91,12 +77,6 @@ def test_the_second_step_is_a_workers_last_word():
     assert start_answers(["w0"], {"w0": ready()}, {"w0": {"files": 3}}, second) == second
 
 
-def test_each_blocker_is_named_with_its_worker():
-    verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS)
-
-    assert verdict["problems"] == {"mine": ["w0: run b is here"]}
-
-
 def test_equal_messages_of_several_workers_are_shown_once():
     verdict = launch_verdict({"w0": ready("absent", "full"), "w1": ready("absent", "full")}, PARTS)
 
@@ -121,31 +101,23 @@ def test_a_blocker_of_one_run_does_not_block_another():
     assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
-def test_a_run_that_runs_everywhere_is_left_alone():
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready("running")}, PARTS)
+def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch():
+    statuses = {"a": "running", "b": "done", "c": "absent"}
+    parts = {f"{run}-w{n}": {"run": run} for run in statuses for n in (0, 1)}
 
-    assert (verdict["launch"], verdict["notes"]) == ([], ["mine runs already"])
+    verdict = launch_verdict({host: ready(statuses[host[0]]) for host in parts}, parts)
 
-
-def test_a_run_that_is_done_everywhere_is_left_alone():
-    verdict = launch_verdict({"w0": ready("done"), "w1": ready("done")}, PARTS)
-
-    assert verdict["launch"] == []
-    assert "mine is already done" in verdict["notes"][0]
+    assert [verdict[name] for name in ("running", "done", "launch")] == [["a"], ["b"], ["c"]]
+    assert verdict["notes"] == [
+        "a runs already",
+        "b is already done. Start a new run: -e run=NAME",
+    ]
 
 
 def test_a_run_that_lost_a_worker_is_launched_again():
     verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS)
 
     assert verdict["launch"] == ["mine"]
-
-
-def test_runs_of_several_tpus_are_decided_each_for_itself():
-    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
-
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, parts)
-
-    assert (verdict["launch"], verdict["notes"]) == (["b"], ["a runs already"])
 
 
 def test_a_worker_that_gave_no_answer_is_a_failure():
@@ -205,14 +177,6 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
 
 def test_a_worker_that_does_not_list_its_runs_is_a_failure():
     assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
-
-
-def test_runs_that_need_no_launch_are_named_for_the_record():
-    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
-
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready("done")}, parts)
-
-    assert (verdict["running"], verdict["done"]) == (["a"], ["b"])
 
 
 def test_a_refused_run_and_remains_of_older_attempts_are_stopped():

@@ -7,7 +7,6 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action import run_wait
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     attempt_text,
-    start_outcome,
     start_outcomes,
     wait_outcome,
     wait_outcomes,
@@ -109,13 +108,6 @@ def test_a_worker_that_stays_away_is_a_failure_after_a_while(monkeypatch):
 
     with pytest.raises(AnsibleConnectionFailure):
         waiting._ask(OPTIONS, None)
-
-
-def test_one_worker_that_did_not_start_stops_the_others():
-    outcome = start_outcome({"w0": {"info": {}}, "w1": DOWN})
-
-    assert outcome["launch_failed"]
-    assert outcome["stop"]
 
 
 def test_a_worker_lost_before_the_first_step_ends_the_launch():
