@@ -193,10 +193,9 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
         run_name(None, None, ["python", "x.py"])
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "../a", "ä", "a" * 101])
-def test_a_name_that_can_not_be_a_unit_or_a_file_is_refused(name):
-    with pytest.raises(RunError):
-        place(workers("demo"), name)
+def test_the_name_of_a_run_is_checked():
+    with pytest.raises(RunError, match=r"invalid run name \('\.\./a'\)"):
+        place(workers("demo"), "../a")
 
 
 def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():

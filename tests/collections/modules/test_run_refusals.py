@@ -103,7 +103,7 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "../x", "-x", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
+    "name", ["", "a b", "a/b", "../x", "-x", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
 )
 def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
     with pytest.raises(RunError) as refused:
