@@ -13,7 +13,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
 from harness.playbooks import flat, play
 from harness.scripted_api import Say, node
 from tests.collections.test_host_keys import ED25519, published
-from tests.collections.test_inventory import listed, the_inventory, the_line  # noqa: F401
+from tests.collections.test_inventory import listed as listed
+from tests.collections.test_inventory import the_inventory, the_line
 
 KEY = {"ssh-ed25519": ED25519}
 
@@ -28,7 +29,7 @@ def variables(result, worker: str) -> dict[str, str]:
     return the_inventory(result)["_meta"]["hostvars"][worker]
 
 
-def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted, tmp_path):  # noqa: F811
+def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted, tmp_path):
     scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
     told = variables(listed(address="iap"), "demo-w1")
     asked = tmp_path / "asked"
@@ -52,7 +53,7 @@ def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted
 
 
 def test_names_of_known_workers_are_requested_when_iap_needs_them(
-    listed,  # noqa: F811
+    listed,
     scripted,
 ):
     scripted.answerer = answering("", "")
@@ -75,7 +76,7 @@ def test_a_name_is_added_to_a_worker_s_known_keys(tmp_path):
     }
 
 
-def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):  # noqa: F811
+def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):
     assert "gcloud compute os-login describe-profile" in the_line(listed(os_login=True))
     assert scripted.asked == []
 

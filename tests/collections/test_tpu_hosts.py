@@ -155,14 +155,6 @@ def test_internal_addresses_are_used_if_configured():
     assert first.variables["ansible_host"] == "10.0.0.2"
 
 
-def test_iap_goes_through_gcloud_to_the_guests_own_name():
-    known = [("4711-w0", "t1v-n-1-w-0"), ("4711-w1", "t1v-n-1-w-1")]
-    _, second = hosts_of(node(), address="iap", known=known).hosts
-    args = second.variables["ansible_ssh_common_args"]
-    assert "start-iap-tunnel t1v-n-1-w-1 %p" in args
-    assert "--zone=us-central2-b" in args
-
-
 def test_fewer_workers_than_the_type_has_are_warned_about():
     built = hosts_of(node(acceleratorType="v4-32"))
     assert "lists 2 workers, but a v4-32 has 4" in built.warnings[0]
