@@ -20,13 +20,9 @@ def ended(api, answer):
     return api.ended(answer.json())
 
 
-def queued(api, spec, name="qr"):
-    body = {"tpu": {"nodeSpec": [{**SPEC, **spec}]}}
-    return api.call("POST", f"{HERE}/queuedResources", body, queuedResourceId=name)
-
-
-def active(api):
-    api.queued("qr", "ACTIVE")
+def queued(api, spec, **fields):
+    body = {"tpu": {"nodeSpec": [{**SPEC, **spec}]}, **fields}
+    return api.call("POST", f"{HERE}/queuedResources", body, queuedResourceId="qr")
 
 
 def test_every_v2alpha1_method_has_the_documented_verb_path_and_parameters(local_api):
@@ -148,11 +144,6 @@ def test_a_node_shows_the_version_that_created_it(local_api):
     assert local_api.node("new")["apiVersion"] == "V2_ALPHA1"
 
 
-def tiers(api, name="qr", **fields):
-    body = {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "one"}]}, **fields}
-    return api.call("POST", f"{HERE}/queuedResources", body, queuedResourceId=name)
-
-
 @pytest.mark.parametrize(
     ("fields", "scheduling"),
     [
@@ -163,8 +154,8 @@ def tiers(api, name="qr", **fields):
     ],
 )
 def test_a_v2alpha1_tier_is_shown_in_the_request_and_its_node(local_api, fields, scheduling):
-    assert tiers(local_api, **fields).status_code == 200
-    active(local_api)
+    assert queued(local_api, {"nodeId": "one"}, **fields).status_code == 200
+    local_api.queued("qr", "ACTIVE")
 
     request = local_api.get(f"{HERE}/queuedResources/qr")
     assert {key: request[key] for key in fields} == fields
@@ -186,14 +177,12 @@ def test_a_v2alpha1_tier_is_shown_in_the_request_and_its_node(local_api, fields,
     ],
 )
 def test_an_invalid_tier_is_refused(local_api, fields):
-    assert tiers(local_api, **fields).status_code == 400
+    assert queued(local_api, {"nodeId": "one"}, **fields).status_code == 400
 
 
 @pytest.mark.parametrize("fields", [{"bestEffort": {}}, {"guaranteed": {"reserved": True}}])
 def test_v2_rejects_a_v2alpha1_tier(local_api, fields):
-    body = {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "one"}]}, **fields}
-    path = f"locations/{ZONE}/queuedResources"
-    answer = local_api.call("POST", path, body, queuedResourceId="qr")
+    answer = local_api.queue("qr", {"nodeId": "one"}, **fields)
 
     assert answer.status_code == 400
     assert "Unknown name" in answer.json()["error"]["message"]
@@ -202,13 +191,10 @@ def test_v2_rejects_a_v2alpha1_tier(local_api, fields):
 def test_flex_start_tpus_show_their_end_and_are_deleted_then(local_api):
     start = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "1s"}}
     before = time.time()
-    assert tiers(local_api, **start).status_code == 200
+    assert queued(local_api, {"nodeId": "one"}, **start).status_code == 200
 
-    def suspended():
-        request = local_api.get(f"{HERE}/queuedResources/qr")
-        return request if request["state"]["state"] == "SUSPENDED" else None
-
-    request = wait_for(suspended)
+    local_api.queued("qr", "SUSPENDED")
+    request = local_api.get(f"{HERE}/queuedResources/qr")
     end = local_api.get(f"{HERE}/nodes/one")["schedulingConfig"]["terminationTimestamp"]
 
     assert {key: request[key] for key in start} == start
@@ -323,7 +309,7 @@ def test_a_request_id_creates_and_deletes_a_node_only_once(local_api):
 def test_multislice_params_have_each_versions_name(local_api):
     answer = queued(local_api, {"multiNodeParams": {"nodeCount": 2, "nodeIdPrefix": "s"}})
     assert answer.status_code == 200, answer.text
-    active(local_api)
+    local_api.queued("qr", "ACTIVE")
 
     (alpha,) = local_api.get(f"{HERE}/queuedResources/qr")["tpu"]["nodeSpec"]
     (stable,) = local_api.get(f"locations/{ZONE}/queuedResources/qr")["tpu"]["nodeSpec"]
@@ -340,7 +326,7 @@ def test_a_maintenance_reboots_every_worker_of_a_node(local_api):
 
 def test_a_maintenance_of_a_queued_resource_maintains_the_named_node(local_api):
     queued(local_api, {"nodeId": "one"})
-    active(local_api)
+    local_api.queued("qr", "ACTIVE")
     one = f"{HERE}/queuedResources/qr"
 
     (reply,) = local_api.get(f"{one}:getMaintenanceInfo")["nodeUpcomingMaintenances"]
