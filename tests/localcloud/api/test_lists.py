@@ -25,6 +25,11 @@ def pages(api, path, key, **query):
     raise AssertionError("the pages never end")
 
 
+def items(api, path, key, **query):
+    """Return the items of all pages of a list."""
+    return list(itertools.chain.from_iterable(pages(api, path, key, **query)))
+
+
 def stored(database, zones_and_names):
     table = NodeTable(database)
     for zone, name in zones_and_names:
@@ -120,7 +125,7 @@ def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
 
 
 def test_locations_are_listed_in_pages_and_can_be_read(local_api):
-    found = list(itertools.chain(*pages(local_api, "locations", "locations", pageSize=7)))
+    found = items(local_api, "locations", "locations", pageSize=7)
 
     assert [location["locationId"] for location in found] == sorted(ZONES)
     name = f"projects/local-fleet/locations/{ZONE}"
@@ -131,7 +136,7 @@ def test_locations_are_listed_in_pages_and_can_be_read(local_api):
 def test_accelerator_types_are_listed_with_type_and_topology(local_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    found = list(itertools.chain(*pages(local_api, path, "acceleratorTypes", pageSize=20)))
+    found = items(local_api, path, "acceleratorTypes", pageSize=20)
 
     assert {entry["type"] for entry in found} == set(ACCELERATORS)
     assert local_api.get(f"{path}/v5litepod-16") == {
@@ -171,11 +176,7 @@ def test_a_filter_selects_accelerator_types(local_api, text, found):
 def test_an_order_applies_to_all_pages(local_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    found = list(
-        itertools.chain(
-            *pages(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
-        )
-    )
+    found = items(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
 
     assert [entry["type"] for entry in found] == sorted(ACCELERATORS, reverse=True)
 
@@ -242,9 +243,7 @@ def test_operations_are_listed_also_after_their_node_is_deleted(local_api):
     local_api.ready("one")
     deletion = local_api.ended(local_api.delete("one"))
 
-    found = list(
-        itertools.chain(*pages(local_api, "locations/-/operations", "operations", pageSize=1))
-    )
+    found = items(local_api, "locations/-/operations", "operations", pageSize=1)
 
     assert sorted(entry["metadata"]["verb"] for entry in found) == ["create", "delete"]
     assert deletion in found
