@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import OURS, environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
 
@@ -54,6 +54,29 @@ def test_a_multislice_is_found_whatever_is_in_its_name(environment, tmp_path):
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Could not match supplied host pattern" not in flat(result)
+
+
+def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
+    local_api.ready("demo", labels=OURS)
+
+    typo = play(environment, "playbooks/status.yml", "-e", "tpu=dmeo")
+    gone = play(environment, "playbooks/status.yml", "-e", f"tpu={RECORD['tpu']}")
+
+    assert typo.returncode != 0
+    assert "tpu=dmeo: no TPU of this name exists" in flat(typo)
+    assert gone.returncode == 0, gone.stdout + gone.stderr
+    assert "mine 2 preempted 70" in flat(gone)
+
+
+def test_without_workers_records_that_cannot_be_read_are_an_error(local_api):
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    (folder / "mine.json").write_text("{")
+
+    done = play(environment_of(local_api), "playbooks/status.yml", "-e", "run=mine")
+
+    assert done.returncode != 0
+    assert "mine.json is not a JSON object. Repair it" in flat(done)
 
 
 def test_what_workers_say_is_shown_although_the_record_cannot_be_read(local_api, tmp_path):

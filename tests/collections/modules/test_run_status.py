@@ -202,7 +202,8 @@ def test_scripts_get_codes_and_figures_and_the_text():
     assert [worker[name] for name in names] == [
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
-    told = run_status(answers, {"w0": "READY", "w1": "READY"}, {}, {})
+    facts = {host: {"run_look": answer} for host, answer in answers.items()}
+    told = run_status(facts, {}, [*facts, "localhost"], {"records": {}}, {})
     assert json.loads(json.dumps(told)) == told
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from ..plugin_utils.doctor.summary import doctor_summary
 from ..plugin_utils.fleet.chip_hosts import chip_hosts
 from ..plugin_utils.fleet.inventory_groups import (
-    foreign_line,
-    foreign_tpus,
     group_of,
+    status_hosts,
     unknown_tpu_text,
     unmanaged_tpus,
     workers_of,
@@ -42,8 +41,6 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     find_links,
     finished_runs,
     folded_logs,
-    foreign_line,
-    foreign_tpus,
     group_of,
     has_run,
     launch_for,
@@ -57,6 +54,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     run_status,
     ssh_config,
     stale_lock,
+    status_hosts,
     stopped_lines,
     stray_lines,
     tpu_states,

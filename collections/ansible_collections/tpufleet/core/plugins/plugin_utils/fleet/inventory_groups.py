@@ -34,6 +34,26 @@ def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
     ]
 
 
+def status_hosts(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
+    """Return the hosts of a TPU, or of this fleet if none is named, in any state of their TPUs.
+
+    A READY TPU has a group of its workers. Any other TPU is one host with the TPU's name.
+    ``groups`` has the hosts of each inventory group.
+    """
+    if tpu:
+        alone = [tpu] if tpu in groups.get("all", []) else []
+        return list(groups.get(group_of(tpu), alone))
+    left_out = groups.get(FOREIGN_GROUP, [])
+    shown = [
+        host
+        for name, hosts in groups.items()
+        if name == "tpu" or name.startswith("state_")
+        for host in hosts
+        if host not in left_out
+    ]
+    return list(dict.fromkeys(shown))
+
+
 def foreign_tpus(
     groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:

@@ -7,14 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
+from ..fleet.inventory_groups import foreign_line, foreign_tpus
 from ..view.folded_names import folded
+from .answers import by_host
 from .judge import (
     RunStatus,
     WorkerStatus,
     run_statuses,
+    tpu_states,
     worker_statuses,
 )
 from .observation import READY, ProcessStatus
+from .record import DesiredState
 from .status import (
     answer_error,
     last_sign_text,
@@ -45,32 +49,54 @@ FIGURES = (
 
 
 def run_status(
-    answers: Mapping[str, Mapping[str, Any]],
-    states: Mapping[str, str],
-    records: Mapping[str, Mapping[str, Any]],
-    nodes: Mapping[str, str],
+    facts: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+    hosts: Sequence[str],
+    found: Mapping[str, Any],
+    stored: Mapping[str, Any],
     run: str = "",
     tpu: str = "",
-    stored: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        answers: the result of the module run_info, by worker.
-        states: the state of the worker's TPU, by worker.
-        records: the run records, by run.
-        nodes: the state of each TPU, by its name.
+        facts: the variables of each host; ``run_look`` is a worker's result of the module run_info.
+        groups: the hosts of each inventory group.
+        hosts: the hosts of the play; localhost, which stands for no host, is left out.
+        found: the result of the module run_record.
+        stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
         tpu: if set, only runs wanted on this TPU are included.
-        stored: results like those of run_info that were made from stored output, by worker.
     """
-    workers = worker_statuses(answers, states, run)
-    written = worker_statuses(stored or {}, dict.fromkeys(stored or {}, READY), run)
-    runs = run_statuses(workers, records, nodes, tpu, stored=written)
+    shown = [host for host in hosts if host != "localhost"]
+    states = {host: str(facts[host].get("tpu_state") or READY) for host in shown}
+    workers = worker_statuses(by_host(facts, shown, "run_look"), states, run)
+    outputs = stored.get("answers") or {}
+    written = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
+    record = found.get("record")
+    records = {run: record} if record else found.get("records") or {}
+    runs = run_statuses(workers, records, tpu_states(facts), tpu, stored=written)
+    wanted = None
+    if "record" in found or "records" in found:
+        wanted = [
+            name
+            for name, each in records.items()
+            if each["wanted"] == DesiredState.RUNNING and tpu in ("", each["tpu"])
+        ]
+    foreign = foreign_tpus(groups, facts)
+    notes = (
+        f"The desired state of the runs is unknown: {found.get('msg')}" if wanted is None else "",
+        "" if tpu else foreign_line(foreign),
+        found.get("last_pass") or "",
+        (stored.get("msg") or "") if run else "",
+    )
     return {
-        "lines": status_lines(workers, runs),
+        "lines": status_lines(workers, runs) + list(filter(None, notes)),
         "runs": [run_fields(each) for each in runs],
         "workers": [worker_fields(each) for each in workers],
+        "watch": found.get("passes") or [],
+        "wanted": wanted,
+        "foreign": foreign,
     }
 
 
