@@ -21,7 +21,10 @@ from localcloud.machines.interface import Machines
 
 @dataclass(frozen=True)
 class Shared:
-    """State and services of one server; ``wake`` makes the reconcile loop run after a change."""
+    """What all API methods of a server share.
+
+    Methods call ``wake`` after a change, so that the reconcile loop runs at once.
+    """
 
     database: Database
     project: Project

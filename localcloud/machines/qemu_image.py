@@ -71,12 +71,12 @@ class QemuImage:
 
     @property
     def kernel(self) -> Path:
-        """The newest kernel of the image."""
+        """Path of the image's newest kernel."""
         return self._newest("vmlinuz-*")
 
     @property
     def initrd(self) -> Path:
-        """The initial RAM file system of ``kernel``."""
+        """Path of the initial RAM file system of ``kernel``."""
         return self._newest("initrd.img-*")
 
     def _newest(self, pattern: str) -> Path:

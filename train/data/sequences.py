@@ -40,9 +40,9 @@ class JoinedText:
         return self._at(self.tokens, starts[within])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return sequences by their numbers among ``count``, spaced evenly over the held-out text.
+        """Return those of ``count`` evenly spaced held-out sequences that ``numbers`` selects.
 
-        If the text is short, sequences overlap.
+        In a short text, sequences overlap.
         """
         starts = np.linspace(0, len(self._heldout) - self._length, count).astype(np.int64)
         return self._at(self._heldout, starts[numbers])
@@ -69,7 +69,7 @@ class PackedDocuments:
         return self._train.at([self._order(e)[i] for e, i in zip(epochs, places, strict=True)])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return sequences by their numbers among ``count``, spaced evenly over held-out ones."""
+        """Return those of ``count`` evenly spaced held-out sequences that ``numbers`` selects."""
         if not len(self._heldout):
             raise ConfigError("data.heldout: no held-out document has a token to learn")
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)

@@ -18,7 +18,7 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Start a thread that waits ``seconds`` for each step; 0 disables the watchdog."""
+        """Allow each step this many seconds; 0 disables the watchdog."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:

@@ -128,7 +128,7 @@ def next_metadata(last_etag: str, server: str = SERVER) -> tuple[dict, str]:
 
 
 def main() -> None:
-    """Follow the metadata until the machine is powered off."""
+    """Update the users' ssh keys after each change of the metadata; never returns."""
     etag = "0"
     while True:
         try:

@@ -110,10 +110,10 @@ class Rendezvous:
         return list(arrived.values())
 
     def admit(self, listener, arrived, unverified):
-        """Wait until all other workers have connected and proved the token.
+        """Wait until all other workers have connected and proved that they know the token.
 
         Adds their connections to ``arrived``, by process id. ``unverified`` has the connections
-        that have not proved the token, with the nonce and the time at which each was accepted.
+        without this proof, each with its nonce and the time at which it was accepted.
         """
         reported = None
         with selectors.DefaultSelector() as selector:

@@ -183,7 +183,7 @@ class QueuedResourceSpec:
         }
 
     def differences(self, request: QueuedResource) -> list[str]:
-        """Describe how a queued resource differs from this spec; no difference can be changed."""
+        """Describe how a queued resource differs from this spec; the API cannot change it."""
         observed = request.facts()
         return [
             f"{key} is {observed[key] or 'nothing'}, expected {desired or 'nothing'}"

@@ -78,9 +78,9 @@ def install(reference: str, paths: WorkerPaths, peer: Path = FOLDER) -> str:
 
 
 def _complete(new: Path, folder: Path, reference: str) -> None:
-    """Write the files of a new image to the disk, then rename its directory to its final name.
+    """Flush the files of a new image to the disk, then rename its directory to its final name.
 
-    Without the first step, a power cut could leave an image with missing or empty files.
+    Without the flush, a power cut could leave an image with missing or empty files.
     ``reference`` names the image in errors.
     """
     _output(["sync", "--file-system", str(new)], reference)
@@ -130,7 +130,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
         _status([engine, "rm", "--force", _CONTAINER])
         if not was_there:
             _status([engine, "rmi", reference])
-    # All users of this worker may read the image. None may change it or gain rights by its files.
+    # All users may read the image, only root may change it, and no program is setuid or setgid.
     _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
     special = ["(", "-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s", ")"]
     _output(["find", str(root), *special, "-delete"], reference)

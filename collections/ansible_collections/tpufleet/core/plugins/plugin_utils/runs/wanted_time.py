@@ -105,7 +105,10 @@ def _phase_fields(
 
 
 def _following(phase: str, event: Mapping[str, Any]) -> str:
-    """Return the phase after an event in ``phase``: one of PHASES, or empty during an attempt."""
+    """Return the phase that follows ``phase`` after an event.
+
+    It is one of PHASES, or empty while an attempt runs.
+    """
     kind, action = event.get("kind"), event.get("action")
     if kind == EventKind.SETUP_STARTED:
         return Spent.SETUP

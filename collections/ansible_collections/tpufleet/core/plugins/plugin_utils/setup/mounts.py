@@ -32,7 +32,7 @@ _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
 
 _DATA = ("noatime", "nosuid", "nodev")  # others may have written the files
 _NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA)
-# https://cloud.google.com/filestore/docs/mounting-fileshares; version 3 works with every tier.
+# https://cloud.google.com/filestore/docs/mounting-fileshares. All tiers support NFS version 3.
 _FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA)
 # All other generations support Hyperdisk ML: https://cloud.google.com/tpu/docs/storage-options
 _WITHOUT_HYPERDISK_ML = frozenset(("v2", "v3", "v4"))

@@ -249,7 +249,7 @@ def _fix(reason: str) -> str:
 
 
 def _without_hash(lock: str) -> list[str]:
-    """Return the entries of a lock file without a hash: directories and git repositories."""
+    """Return the lines of a lock file that have no hash: directories and git repositories."""
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
     return [line for line in lines if line.strip(" #") and "--hash=" not in line]
 
