@@ -380,7 +380,7 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
     Frozen parameters, adapters and the optimizer determine the structure of the saved state.
-    Dropout does not, so it may change. Without adapters, their options may change, too.
+    Dropout does not, so it may change. Options of adapters may change if there are no adapters.
     """
     lora = asdict(cfg.lora) | {"targets": list(cfg.lora.targets)}
     return {

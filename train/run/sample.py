@@ -24,9 +24,9 @@ def generate(
     """Return the prompt followed by ``sample.length`` generated tokens, as text.
 
     The model also sees the tokens that the tokenizer puts before a text. Generation ends early if
-    it takes ``limit_seconds``, counted from the first CALL_TOKENS tokens, as these include the
-    compilation. If ``params`` are sharded over several processes, all must call this, and all get
-    the text. Raises ConfigError if the devices do not support the configured attention.
+    it takes longer than ``limit_seconds``, not counting the first CALL_TOKENS tokens, which wait
+    for the compilation. If ``params`` are sharded over several processes, all must call this, and
+    all get the text. Raises ConfigError if the devices do not support the configured attention.
     """
     attention.check(cfg)
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from attempt_connection import Connection, mac, parse
 
-MAX_UNVERIFIED = 64  # connections that have not proved the token yet
-UNVERIFIED_SECONDS = 5  # how long a connection may take to prove the token
+MAX_UNVERIFIED = 64  # connections without proof of the token
+UNVERIFIED_SECONDS = 5  # how long a connection may take for this proof
 SHARED_SECONDS = 35  # NFS may cache for 30 s that a file does not exist (nfs(5), acdirmin)
 TOKEN_FILE = re.compile(r"\.tpufleet-shared-[0-9a-f]{32}")
 NONCE = re.compile(rb"[0-9a-f]{32}")
@@ -290,7 +290,7 @@ class Rendezvous:
         )
 
     def introduce(self, leader):
-        """Prove the token to worker 0, answer its messages, and return True when it says to begin.
+        """Prove to worker 0 that this worker knows the token; return True when it says to begin.
 
         ``leader`` is the connection to worker 0. Returns False if worker 0 is gone or does not know
         the token. Raises RendezvousError if worker 0 says that the attempt fails.

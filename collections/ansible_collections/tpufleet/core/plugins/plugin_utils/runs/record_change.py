@@ -1,4 +1,4 @@
-"""Changes to a run record: wanted before a launch, stopped, done, or launch failed."""
+"""Changes to a run record: mark the run as wanted, stopped or done, or a launch as failed."""
 
 from __future__ import annotations
 
