@@ -7,13 +7,25 @@ from typing import Any
 
 from harness.playbooks import ROOT
 
+PLUGINS = "ansible_collections.tpufleet.core.plugins"
+START = f"""
+import json, runpy, sys
+from {PLUGINS}.module_utils.worker import contract
+vars(contract).update(json.loads(sys.argv.pop()))
+runpy.run_module("{PLUGINS}.modules." + sys.argv.pop(), run_name="__main__", alter_sys=True)
+"""
 
-def run_module(name: str, /, *, check: bool = False, **arguments: Any) -> dict[str, Any]:
-    """Run it to its end and give its result; ``process_output`` is all that it said."""
+
+def run_module(
+    name: str, /, *, check: bool = False, constants: dict[str, str] | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """Run it to its end and give its result; ``process_output`` is all that it said.
+
+    ``constants`` replaces constants of contract.py, such as paths on workers.
+    """
     given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
-    package = "ansible_collections.tpufleet.core.plugins.modules"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"{package}.{name}"],
+        [sys.executable, "-W", "ignore", "-c", START, name, json.dumps(constants or {})],
         input=json.dumps({"ANSIBLE_MODULE_ARGS": given}),
         cwd=ROOT / "collections",
         capture_output=True,

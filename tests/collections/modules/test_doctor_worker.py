@@ -182,7 +182,7 @@ def test_a_checkpoint_directory_on_each_workers_own_disk_is_reported(
 
 
 def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):
-    told = run_module("doctor_worker", worker="here", root=str(tmp_path))
+    told = run_module("doctor_worker", worker="here", constants={"ROOT": str(tmp_path)})
     assert told["changed"] is False
     checks = [each["check"] for each in told["findings"]]
     assert {"disk", "memory", "devices", "lockfile", "setup", "kernel", "libtpu"} <= set(checks)

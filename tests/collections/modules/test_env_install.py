@@ -26,6 +26,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
     EnvError,
     is_complete,
 )
+from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
 from ansible_collections.tpufleet.core.plugins.modules.python_env import from_index
 
 from tests.collections.error_lines.bad import nowhere
@@ -250,10 +251,12 @@ def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatc
     assert not (tmp_path / "uv").exists()
 
 
-def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(tmp_path, index):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/uv").symlink_to(UV)
-    options = {"root": str(tmp_path), "lock": index.add("apple")}
+def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(
+    tmp_path, index, monkeypatch
+):
+    monkeypatch.setattr(env_module, "UV", UV)
+    monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
+    options = {"lock": index.add("apple")}
     options["env"] = {"UV_DEFAULT_INDEX": index.url}
 
     warning = from_index(options, tmp_path / ENV_A, PYTHON, leaders_first=True)

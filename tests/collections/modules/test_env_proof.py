@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import env_proof
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_proof import (
     Worker,
     proof_environment,
@@ -21,7 +22,6 @@ from tests.collections.modules.test_launchers import free_port
 from tests.collections.runs.test_playbook_process import is_running
 from tests.localcloud.api.local_api import wait_for
 
-USER = pwd.getpwuid(os.getuid()).pw_name
 TORCH = """
 import os
 class Tensor:
@@ -40,8 +40,9 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="proofs change their user"
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> Path:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment whose Python also finds the packages in ``packages``."""
+    monkeypatch.setattr(env_proof, "USER", pwd.getpwuid(os.getuid()).pw_name)
     program = tmp_path / "env/bin/python"
     program.parent.mkdir(parents=True)
     packages = tmp_path / "packages"
@@ -72,11 +73,11 @@ def certificate(env: Path, name: str, command: list[str], worker: Worker, device
 
 
 def cpu() -> Worker:
-    return Worker("cpu", user=USER)
+    return Worker("cpu")
 
 
 def tpu(chips: int = 4, device_glob: str = "") -> Worker:
-    return Worker("tpu", chips, device_glob, USER)
+    return Worker("tpu", chips, device_glob)
 
 
 def test_a_proof_is_limited_to_its_worker(env):

@@ -401,9 +401,9 @@ def test_a_dry_run_shows_which_images_would_be_removed(paths, tmp_path, monkeypa
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    answer = run_module(
-        "image", check=True, image=NAME, root=str(paths.root), state_dir=str(paths.state)
-    )
+    constants = {"ROOT": str(paths.root), "STATE_DIR": str(paths.state)}
+
+    answer = run_module("image", check=True, image=NAME, constants=constants)
 
     assert answer["removed"] == [named[0]]
     assert answer["diff"] == {"before": f"image {named[0]}\n", "after": f"image {DIGEST}\n"}

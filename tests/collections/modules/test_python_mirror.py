@@ -63,7 +63,9 @@ def test_an_installed_python_is_found_without_network_access(tmp_path):
 
 
 def test_a_dry_run_on_a_bare_machine_lists_the_changes(tmp_path):
-    told = run_module("python_toolchain", check=True, lock="uv==1.0\n", root=str(tmp_path))
+    told = run_module(
+        "python_toolchain", check=True, lock="uv==1.0\n", constants={"ROOT": str(tmp_path)}
+    )
 
     assert told["changed"]
     assert not any(path.name.startswith("uv") for path in tmp_path.iterdir())

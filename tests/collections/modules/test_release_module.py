@@ -16,7 +16,8 @@ def push(tmp_path, systemctl):
     """Push what was sent; ``push.name`` is the release's name."""
     incoming = tmp_path / "incoming"
     name = stage_code(write_code(tmp_path / "code"), incoming)
-    given = {"code": "x", "release": name, "incoming": str(incoming), "root": str(tmp_path / "opt")}
+    given = {"code": "x", "release": name, "incoming": str(incoming)}
+    given["constants"] = {"ROOT": str(tmp_path / "opt")}
 
     def run(**more) -> dict:
         return run_module("release", **{**given, **more})

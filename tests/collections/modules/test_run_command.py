@@ -81,9 +81,7 @@ class Worker:
             launch={"run": "mine", **launch_fields(**(given | fields))},
             secrets=secrets or {},
             device_glob=str(self.device.with_name("accel*")),
-            user=USER,
-            root=str(self.root),
-            state_dir=str(self.state),
+            constants={"ROOT": str(self.root), "STATE_DIR": str(self.state), "USER": USER},
             seconds=20,
         )
 

@@ -27,7 +27,8 @@ class Controller:
 
     def collect(self, **options: Any) -> list[str]:
         """Call the module once; return the names of the files that it returned."""
-        found = run_module("run_output", state=self.state, state_dir=str(self.state_dir), **options)
+        constants = {"STATE_DIR": str(self.state_dir)}
+        found = run_module("run_output", state=self.state, constants=constants, **options)
         assert "failed" not in found, found
         assert not found["changed"]
         self.state, self.more = found["state"], found["more"]
@@ -127,7 +128,7 @@ def test_a_state_that_is_not_of_this_worker_counts_for_nothing(controller):
 
 
 def test_the_name_of_a_run_is_checked(controller):
-    found = run_module("run_output", runs=["../x"], state_dir=str(controller.state_dir))
+    found = run_module("run_output", runs=["../x"])
 
     assert found["failed"]
     assert "invalid run name ('../x')" in found["msg"]

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env, wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
 from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
 
 ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
@@ -176,10 +177,11 @@ def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(
     assert python_env.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
 
 
-def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl):
+def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl, monkeypatch):
+    monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
     aged(tmp_path, ENV_B)
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
-    options = {"root": str(tmp_path), "runs": str(tmp_path), "keep": 0, "lock": ""}
+    options = {"keep": 0, "lock": ""}
 
     with pytest.raises(RunError, match="Failed to connect to bus"):
         remove_unused_files(options, tmp_path / ENV_A)

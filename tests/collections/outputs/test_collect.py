@@ -202,7 +202,9 @@ def test_what_a_trainer_writes_arrives_between_two_passes_and_after_its_end(tmp_
     write_attempt(run, Attempt(start, "", "", streams_here(run)))
 
     def ask(state):
-        return run_module("run_output", state=state, state_dir=str(tmp_path / "state"))
+        return run_module(
+            "run_output", state=state, constants={"STATE_DIR": str(tmp_path / "state")}
+        )
 
     def found():
         collect(tmp_path / "outputs", "pod-w0", ask)

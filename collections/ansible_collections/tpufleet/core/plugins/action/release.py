@@ -73,7 +73,6 @@ class ActionModule(ActionBase):
                 "link": {"type": "str", "default": "current"},
                 "kept": {"type": "int", "default": 5},
                 "keep": {"type": "path"},
-                "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
         # A relative path starts at the current directory of ansible-playbook, not at the playbook.

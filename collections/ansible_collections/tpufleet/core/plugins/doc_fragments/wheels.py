@@ -35,8 +35,4 @@ options:
     description: Additional environment variables for pip and uv, such as UV_INDEX_URL.
     type: dict
     default: {}
-  root:
-    description: The directory of tpufleet on the worker.
-    type: path
-    default: /opt/tpufleet
 """

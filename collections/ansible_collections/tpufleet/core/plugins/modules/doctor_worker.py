@@ -40,10 +40,6 @@ options:
     description: The index of this worker, from 0.
     type: int
     default: 0
-  root:
-    description: The directory of tpufleet on the worker.
-    type: path
-    default: /opt/tpufleet
 attributes:
   check_mode:
     support: full
@@ -69,8 +65,6 @@ findings:
   returned: success
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.doctor_finding import to_dicts
@@ -88,12 +82,11 @@ def main() -> None:
             "checkpoints": {"type": "str", "default": ""},
             "workers": {"type": "int", "default": 1},
             "worker_id": {"type": "int", "default": 0},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
         },
         supports_check_mode=True,
     )
     given = dict(module.params)
-    machine = Machine(given.pop("worker"), root=Path(given.pop("root")), **given)
+    machine = Machine(given.pop("worker"), **given)
     module.exit_json(changed=False, findings=to_dicts(look(machine, kernel_lines())))
 
 

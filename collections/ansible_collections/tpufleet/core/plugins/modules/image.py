@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: image
 short_description: Install a container image for runs
 description:
-  - Unpacks an image to C(images/DIGEST) below O(root). Runs in the image use these files; no
+  - Unpacks an image to C(/opt/tpufleet/images/DIGEST). Runs in the image use these files; no
     container is started.
   - The leader of a TPU pulls the image with podman or docker, which verify its digest, and unpacks
     it. The other workers copy it from their leader, or pull it themselves if the leader does not
@@ -23,12 +23,6 @@ options:
       so that the leaders finish before the others copy.
     type: bool
     default: false
-  root:
-    description: The directory of tpufleet on the worker. Images are in its directory C(images).
-    type: path
-    default: /opt/tpufleet
-extends_documentation_fragment:
-  - tpufleet.core.run_places
 attributes:
   check_mode:
     support: full
@@ -62,11 +56,9 @@ removed:
   elements: str
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.contract import ETC_DIR, IMAGE, ROOT, STATE_DIR
+from ..module_utils.worker.contract import IMAGE
 from ..module_utils.worker.from_leader import has_leader
 from ..module_utils.worker.image import Image, image_folder
 from ..module_utils.worker.image_install import (
@@ -87,16 +79,13 @@ def main() -> None:
         argument_spec={
             "image": {"type": "str", "required": True},
             "leader_only": {"type": "bool", "default": False},
-            "root": {"type": "path", "default": ROOT},
-            "state_dir": {"type": "path", "default": STATE_DIR},
-            "etc": {"type": "path", "default": ETC_DIR},
         },
         supports_check_mode=True,
     )
     image, gone = module.params["image"], []
     if not IMAGE.fullmatch(image):
         module.fail_json(msg=f"image={image}: expected REGISTRY/NAME@sha256:DIGEST")
-    paths = WorkerPaths(*(Path(module.params[name]) for name in ("root", "state_dir", "etc")))
+    paths = WorkerPaths()
     folder = image_folder(paths, image)
     if module.params["leader_only"] and has_leader():
         module.exit_json(changed=False, path=str(folder), removed=[])

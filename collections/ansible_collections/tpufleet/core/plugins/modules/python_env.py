@@ -23,11 +23,6 @@ options:
     description: The number of environments to keep in addition to the current one and those in use.
     type: int
     default: 2
-  runs:
-    description: The directory with the files of runs' systemd units. Environments that an active
-      run's files mention are not removed.
-    type: path
-    default: /etc/tpufleet/runs
   proof:
     description: Which proof to run. V(jax), V(torch_xla), V(torch_tpu), V(none), or a command of
       the user.
@@ -60,10 +55,6 @@ options:
     description: How long the proof may take, in seconds.
     type: int
     default: 120
-  user:
-    description: The user who runs the trainer.
-    type: str
-    default: tpufleet
 attributes:
   check_mode:
     support: full
@@ -114,6 +105,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ROOT, USER
 from ..module_utils.worker.devices import holders
 from ..module_utils.worker.env_copy import OtherPythonError, copy_env, partial_copy
 from ..module_utils.worker.env_install import (
@@ -140,7 +132,7 @@ from ..module_utils.worker.python_env import (
     used_by_processes,
     used_by_runs,
 )
-from ..module_utils.worker.run import RunError
+from ..module_utils.worker.run import RunError, WorkerPaths
 from ..module_utils.worker.units import active_runs
 from ..module_utils.worker.wheels import (
     OPTIONS,
@@ -150,6 +142,9 @@ from ..module_utils.worker.wheels import (
     wheels_folder,
 )
 
+UV = Path(ROOT) / "bin/uv"
+CACHE = Path(ROOT) / "cache"
+"""The directory of downloads, which the other workers can copy from the leader."""
 ALONE = "This worker downloaded the packages itself"
 
 
@@ -164,7 +159,7 @@ def read_proof(path: Path, name: str) -> dict | None:
 
 def run_proof(options: dict, env: Path) -> dict:
     """Prove the environment on this worker and return the result. Raises EnvError."""
-    worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob", "user")))
+    worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob")))
     command, least = options["proof_command"], options["devices"]
     return prove_worker(env, options["proof"], command, worker, least, options["proof_seconds"])
 
@@ -190,12 +185,11 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning
-    folder = wheels_folder(cache_of(options), options["lock"], python_minor(python))
+    folder = wheels_folder(CACHE, options["lock"], python_minor(python))
     pack = Path(options["pack"]) if options["pack"] else None
     sent = provide_wheels(folder, options["lock"], pack, leader, python_minor(python))
     warning = sent if leader else warning
-    uv = Path(options["root"]) / "bin/uv"
-    install_from_wheels(env, options["lock"], python, uv, folder, options["env"])
+    install_from_wheels(env, options["lock"], python, UV, folder, options["env"])
     return warning
 
 
@@ -205,8 +199,8 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
     ``options`` are the module's. With ``leaders_first``, the leader's downloads are used if
     possible. Returns a warning if that failed, otherwise an empty string. Raises EnvError, OSError.
     """
-    uv, cache, warning = Path(options["root"]) / "bin/uv", cache_of(options) / UV_CACHE, ""
-    install = partial(install_from_index, env, options["lock"], python, uv, options["env"], cache)
+    cache, warning = CACHE / UV_CACHE, ""
+    install = partial(install_from_index, env, options["lock"], python, UV, options["env"], cache)
     if leaders_first:
         try:
             copy_cache(cache)
@@ -220,33 +214,27 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
     return warning
 
 
-def cache_of(options: dict) -> Path:
-    """Return the directory of downloads, which the other workers can copy from the leader."""
-    return Path(options["root"]) / "cache"
-
-
 def remove_unused_files(options: dict, env: Path) -> list[str]:
     """Remove unused environments and downloads; return the names of these environments.
 
     A leader keeps the downloads of its environments, because the other workers copy them. Raises
     RunError, before anything is removed, if it is unknown which runs are active.
     """
-    cache = cache_of(options)
-    used = used_by_processes() | used_by_runs(Path(options["runs"]), active_runs())
+    used = used_by_processes() | used_by_runs(WorkerPaths().unit_dir(""), active_runs())
     gone = prunable(env.parent, env.name, used, options["keep"])
     for old in gone:
         listed = old / "requirements.lock"
         if listed.is_file():
-            remove_wheels(cache, listed.read_text(encoding="utf-8"))
+            remove_wheels(CACHE, listed.read_text(encoding="utf-8"))
         # Remove the marker first: without it a half-removed environment counts as incomplete.
         (old / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(old)
         old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
     if has_leader():
-        remove_wheels(cache, options["lock"])
-        shutil.rmtree(cache / UV_CACHE, ignore_errors=True)
+        remove_wheels(CACHE, options["lock"])
+        shutil.rmtree(CACHE / UV_CACHE, ignore_errors=True)
     else:
-        remove_unused(cache / UV_CACHE)
+        remove_unused(CACHE / UV_CACHE)
     for left in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
         shutil.rmtree(left, ignore_errors=True)
     return [old.name for old in gone]
@@ -258,7 +246,6 @@ def main() -> None:
         argument_spec={
             **OPTIONS,
             "keep": {"type": "int", "default": 2},
-            "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
             "proof": {"type": "str", "default": "jax"},
             "proof_command": {"type": "list", "elements": "str", "default": []},
             "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
@@ -266,12 +253,11 @@ def main() -> None:
             "chips": {"type": "int", "default": 0},
             "device_glob": {"type": "str", "default": ""},
             "proof_seconds": {"type": "int", "default": 120},
-            "user": {"type": "str", "default": "tpufleet"},
         },
         supports_check_mode=True,
     )
-    options, root = module.params, Path(module.params["root"])
-    python, gone = root / "bin/python", []
+    options, paths, gone = module.params, WorkerPaths(), []
+    python = paths.root / "bin/python"
     if options["leader_only"] and (module.check_mode or has_leader()):
         module.exit_json(changed=False, id="", path="", proof={})
     if module.check_mode and not python.exists():
@@ -279,7 +265,7 @@ def main() -> None:
             changed=True, id="", path="", proof={}, diff={"before": "", "after": "an environment\n"}
         )
     try:
-        env = root / "envs" / env_id(lock_digest(options["lock"]), python_minor(python))
+        env = paths.python_env(env_id(lock_digest(options["lock"]), python_minor(python)))
         kept = env.with_name(f"{env.name}.proof.json")
         missing = not is_complete(env)
         proof = None if missing else read_proof(kept, options["proof"])
@@ -309,7 +295,7 @@ def main() -> None:
         module.exit_json(changed=False, id="", path="", proof={}, needs=error.needs)
     except KeyError as error:
         module.fail_json(
-            msg=f"the user {options['user']} does not exist ({error}). "
+            msg=f"the user {USER} does not exist ({error}). "
             "Create it: ansible-playbook setup.yml --tags base"
         )
     except OSError as error:

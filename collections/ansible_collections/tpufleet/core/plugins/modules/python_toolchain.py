@@ -9,8 +9,8 @@ short_description: Install uv, and a Python that is new enough
 description:
   - Installs uv from a lock file with hashes. The directory of the installation is named after a
     digest of the lock file.
-  - Uses the system's Python if it is new enough, otherwise uv installs one. C(ROOT/bin/uv) and
-    C(ROOT/bin/python) are links to them.
+  - Uses the system's Python if it is new enough, otherwise uv installs one. C(/opt/tpufleet/bin/uv)
+    and C(/opt/tpufleet/bin/python) are links to them.
   - The TPU's leader downloads uv and Python, and the other workers copy them from the leader.
 extends_documentation_fragment: [tpufleet.core.wheels]
 options:
@@ -63,6 +63,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
@@ -220,7 +221,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    options, root = module.params, Path(module.params["root"])
+    options, root = module.params, Path(ROOT)
     home = root / f"uv-{lock_digest(options['lock'])[:16]}"
     uv = home / "bin/uv"
     if options["leader_only"] and has_leader():

@@ -34,7 +34,7 @@ options:
     type: str
   link:
     description:
-      - The link below O(root) to the release.
+      - The link below C(/opt/tpufleet) to the release.
       - V(current) is for code that users push.
       - V(programs) is for the programs of runs, which are tpufleet's own. Every file of their
         directory is included, even if git ignores it, and a link to a file elsewhere is copied as
@@ -46,10 +46,6 @@ options:
     description: A directory on the controller for a copy of the release, so that it can be
       installed again after the code has changed.
     type: path
-  root:
-    description: The directory of tpufleet on the worker.
-    type: path
-    default: /opt/tpufleet
   release:
     description: The release's name. Internal, the action plugin sets it.
     type: str
@@ -106,7 +102,6 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
@@ -193,7 +188,6 @@ def main() -> None:
             "name": {"type": "str"},
             "link": {"type": "str", "choices": ["current", "programs"], "default": "current"},
             "keep": {"type": "path"},
-            "root": {"type": "path", "default": ROOT},
             "release": {"type": "str"},
             "incoming": {"type": "path"},
             "from_leader": {"type": "bool", "default": False},
@@ -206,7 +200,7 @@ def main() -> None:
         module.fail_json(
             msg="release: call it as tpufleet.core.release, so that its action plugin runs"
         )
-    paths = WorkerPaths(Path(module.params["root"]))
+    paths = WorkerPaths()
     path, link = paths.release(name), paths.root / module.params["link"]
     last = linked_release(link, path.parent)
     result = {"release": name, "path": str(path), "changed": False}

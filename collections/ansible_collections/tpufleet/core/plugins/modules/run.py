@@ -64,13 +64,7 @@ options:
     description: Why the launch's image could not be installed here; empty if it could.
     type: str
     default: ""
-  root:
-    description: The directory of tpufleet on the worker, with environments and releases.
-    type: path
-    default: /opt/tpufleet
-extends_documentation_fragment:
-  - tpufleet.core.run_name
-  - tpufleet.core.run_places
+extends_documentation_fragment: tpufleet.core.run_name
 attributes:
   check_mode:
     support: full
@@ -112,12 +106,9 @@ info:
   type: dict
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.bucket_objects import why
-from ..module_utils.worker.contract import ETC_DIR, ROOT, STATE_DIR
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.locks import RUNS, one_at_a_time
@@ -138,11 +129,6 @@ from ..module_utils.worker.run_start import (
 from ..module_utils.worker.run_state import RunState
 from ..module_utils.worker.run_unit import observe
 from ..module_utils.worker.units import unit_states
-
-
-def paths_of(params: dict) -> WorkerPaths:
-    """Return the directories of this worker."""
-    return WorkerPaths(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
 
 
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
@@ -272,14 +258,11 @@ def main() -> None:
             "image_error": {"type": "str", "default": ""},
             "preemptible": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
-            "root": {"type": "path", "default": ROOT},
-            "state_dir": {"type": "path", "default": STATE_DIR},
-            "etc": {"type": "path", "default": ETC_DIR},
         },
         required_if=[("state", state, ["launch"]) for state in ("checked", "launched", "started")],
         supports_check_mode=True,
     )
-    params, paths = module.params, paths_of(module.params)
+    params, paths = module.params, WorkerPaths()
     module.no_log_values.update(secret_lines(params["secrets"]))
     try:
         check_secrets(params["secrets"])

@@ -48,19 +48,6 @@ options:
     description: After how many seconds the command is killed.
     type: int
     default: 3600
-  user:
-    description: The trainer's user.
-    type: str
-    default: tpufleet
-  root:
-    description: The directory of tpufleet on the worker, with environments and releases.
-    type: path
-    default: /opt/tpufleet
-  state_dir:
-    description: The directory on the worker for the files that runs write, such as logs and
-      heartbeats.
-    type: path
-    default: /var/lib/tpufleet
 attributes:
   check_mode:
     support: full
@@ -96,7 +83,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.contract import ROOT, STATE_DIR
+from ..module_utils.worker.contract import USER
 from ..module_utils.worker.launch_spec import InvalidLaunchError, fill_command
 from ..module_utils.worker.process import Process, check_secrets, environment, secret_lines
 from ..module_utils.worker.python_env import (
@@ -124,7 +111,7 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
 
     ``params`` has the module's options. Raises RunError, OSError.
     """
-    spec, account = process.spec, pwd.getpwnam(params["user"])
+    spec, account = process.spec, pwd.getpwnam(USER)
     for owned in (paths.home, paths.run_dir(spec.run)):
         if not is_directory(owned, account.pw_uid):
             make_directory(owned, account.pw_uid, 0o755)
@@ -143,7 +130,7 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
                 words,
                 {**variables, **process.secrets},
                 params["seconds"],
-                params["user"],
+                USER,
                 params["device_glob"],
                 str(paths.release(spec.release)),
             )
@@ -170,14 +157,10 @@ def main() -> None:
             "device_glob": {"type": "str", "default": ""},
             "setup": {"type": "str", "default": "ansible-playbook setup.yml"},
             "seconds": {"type": "int", "default": 3600},
-            "user": {"type": "str", "default": "tpufleet"},
-            "root": {"type": "path", "default": ROOT},
-            "state_dir": {"type": "path", "default": STATE_DIR},
         },
         supports_check_mode=True,
     )
-    params = module.params
-    paths = WorkerPaths(root=Path(params["root"]), state=Path(params["state_dir"]))
+    params, paths = module.params, WorkerPaths()
     module.no_log_values.update(secret_lines(params["secrets"]))
     try:
         check_secrets(params["secrets"])
@@ -198,9 +181,7 @@ def main() -> None:
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))
     except KeyError:
-        module.fail_json(
-            msg=f"this worker has no user {params['user']}. Set it up: {params['setup']}"
-        )
+        module.fail_json(msg=f"this worker has no user {USER}. Set it up: {params['setup']}")
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
     module.exit_json(changed=False, output=output)

@@ -45,7 +45,15 @@ options:
       them open.
     type: str
     default: ""
-extends_documentation_fragment: tpufleet.core.run_places
+  state_dir:
+    description: The directory on the worker for the files that runs write, such as logs and
+      heartbeats.
+    type: path
+    default: /var/lib/tpufleet
+  etc:
+    description: The directory on the worker for the files that the systemd units of runs read.
+    type: path
+    default: /etc/tpufleet
 attributes:
   check_mode:
     support: full

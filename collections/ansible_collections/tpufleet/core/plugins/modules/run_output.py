@@ -28,11 +28,6 @@ options:
       even if it is larger.
     type: int
     default: 2097152
-  state_dir:
-    description: The directory on the worker for the files that runs write, such as logs and
-      heartbeats.
-    type: path
-    default: /var/lib/tpufleet
 attributes:
   check_mode:
     support: full
@@ -130,12 +125,11 @@ def main() -> None:
             "state": {"type": "dict", "default": {}},
             "runs": {"type": "list", "elements": "str", "default": []},
             "max_bytes": {"type": "int", "default": 1 << 21},
-            "state_dir": {"type": "path", "default": STATE_DIR},
         },
         supports_check_mode=True,
     )
     params = module.params
-    folder = Path(params["state_dir"]) / "runs"
+    folder = Path(STATE_DIR) / "runs"
     found = Collection(params["state"], params["max_bytes"])
     try:
         wanted = [check_name(run) for run in params["runs"]]

@@ -26,9 +26,7 @@ options:
       O(tpufleet.core.run_fetch#module:pattern).
     type: str
     default: ""
-extends_documentation_fragment:
-  - tpufleet.core.run_name
-  - tpufleet.core.run_places
+extends_documentation_fragment: tpufleet.core.run_name
 attributes:
   check_mode:
     support: full
@@ -86,7 +84,6 @@ from typing import IO, Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
-from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
 from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.safe_files import open_file
@@ -237,20 +234,17 @@ def main() -> None:
                 "default": "none",
             },
             "checkpoint_pattern": {"type": "str", "default": ""},
-            "state_dir": {"type": "path", "default": STATE_DIR},
-            "etc": {"type": "path", "default": ETC_DIR},
         },
         supports_check_mode=True,
     )
     params = module.params
-    paths = WorkerPaths(state=Path(params["state_dir"]), etc=Path(params["etc"]))
     handle, name = tempfile.mkstemp(prefix="tpufleet-", suffix=".tar.gz")
     try:
         with (
             os.fdopen(handle, "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz") as archive,
         ):
-            told = pack(params, paths, archive)
+            told = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
         if module.check_mode:
             Path(name).unlink()

@@ -52,14 +52,6 @@ options:
     description: How long the check may take, in seconds.
     type: int
     default: 120
-  user:
-    description: The user who runs the trainer.
-    type: str
-    default: tpufleet
-  root:
-    description: The directory of tpufleet on the worker.
-    type: path
-    default: /opt/tpufleet
 attributes:
   check_mode:
     support: full
@@ -89,13 +81,12 @@ devices:
   type: int
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.devices import holders
 from ..module_utils.worker.env_proof import Worker, prove_slice
 from ..module_utils.worker.python_env import EnvError, env_id, lock_digest, python_minor
+from ..module_utils.worker.run import WorkerPaths
 
 
 def main() -> None:
@@ -111,12 +102,10 @@ def main() -> None:
             "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
             "device_glob": {"type": "str", "default": ""},
             "seconds": {"type": "int", "default": 120},
-            "user": {"type": "str", "default": "tpufleet"},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
         },
         supports_check_mode=True,
     )
-    options, root = module.params, Path(module.params["root"])
+    options, paths = module.params, WorkerPaths()
     if module.check_mode:
         module.exit_json(changed=False, devices=0)
     held = holders(options["device_glob"]) if options["device_glob"] else []
@@ -126,10 +115,10 @@ def main() -> None:
             "Wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
         )
     try:
-        name = env_id(lock_digest(options["lock"]), python_minor(root / "bin/python"))
+        name = env_id(lock_digest(options["lock"]), python_minor(paths.root / "bin/python"))
         place = (options["coordinator"], options["processes"], options["process"])
-        worker = Worker(options["platform"], 0, options["device_glob"], options["user"])
-        env = root / "envs" / name
+        worker = Worker(options["platform"], device_glob=options["device_glob"])
+        env = paths.python_env(name)
         answer = prove_slice(env, options["command"], worker, place, options["seconds"])
     except (EnvError, OSError, KeyError) as error:
         module.fail_json(

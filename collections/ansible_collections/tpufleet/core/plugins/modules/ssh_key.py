@@ -20,10 +20,6 @@ options:
     description: The file of the private key. That of the public key has C(.pub) appended.
     type: path
     required: true
-  comment:
-    description: The comment of the public key.
-    type: str
-    default: tpufleet
 """
 
 EXAMPLES = r"""
@@ -49,7 +45,7 @@ def _create(module: AnsibleModule, private: Path, public: Path) -> None:
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=private.parent) as folder:
         key = Path(folder) / "key"
-        options = ["-q", "-t", "ed25519", "-N", "", "-C", module.params["comment"]]
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", "tpufleet"]
         module.run_command(["ssh-keygen", *options, "-f", str(key)], check_rc=True)
         key.with_name("key.pub").replace(public)
         key.replace(private)
@@ -66,10 +62,7 @@ def _derive_public_key(module: AnsibleModule, private: Path, public: Path) -> No
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "comment": {"type": "str", "default": "tpufleet"},
-        },
+        argument_spec={"path": {"type": "path", "required": True}},
         supports_check_mode=True,
     )
     private = Path(module.params["path"])

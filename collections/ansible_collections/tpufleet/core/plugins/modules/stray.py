@@ -9,8 +9,8 @@ short_description: List or end the processes that hold a device but belong to no
 description:
   - Without O(end), lists the processes that hold one of this worker's accelerator devices open and
     are not in the unit of a run.
-  - With O(end), sends TERM to these processes, and KILL to those that still hold a device after
-    O(grace_seconds). A process gets a signal only if its pid and start time are still those in the
+  - With O(end), sends TERM to these processes, and KILL to those that still hold a device ten
+    seconds later. A process gets a signal only if its pid and start time are still those in the
     list.
   - Then removes libtpu's lock file, unless a process holds it or a device, or a run is active.
 options:
@@ -23,10 +23,6 @@ options:
     description: The C(id) of each process to end, as returned in RV(strays).
     type: list
     elements: str
-  grace_seconds:
-    description: How many seconds after TERM the processes get KILL.
-    type: int
-    default: 10
 attributes:
   check_mode:
     support: full
@@ -75,6 +71,8 @@ from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_start import free_device
 from ..module_utils.worker.strays import end, strays
 
+GRACE_SECONDS = 10
+
 
 def main() -> None:
     """Run the module."""
@@ -82,7 +80,6 @@ def main() -> None:
         argument_spec={
             "device_glob": {"type": "str", "required": True},
             "end": {"type": "list", "elements": "str"},
-            "grace_seconds": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
     )
@@ -93,7 +90,7 @@ def main() -> None:
             module.exit_json(changed=False, strays=[stray.to_json() for stray in found])
         chosen = [stray for stray in found if stray.id in module.params["end"]]
         if chosen and not check:
-            end(chosen, pattern, module.params["grace_seconds"])
+            end(chosen, pattern, GRACE_SECONDS)
         with one_at_a_time(RUNS):
             _, removed = free_device(pattern, check=check)
         left = found if check else strays(pattern)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .contract import ROOT
 from .devices import device_files, holders, open_files, program
 from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_write
@@ -59,7 +60,7 @@ class Machine:
     device_glob: str = ""
     chips: int = 0
     proc: Path = Path("/proc")
-    root: Path = Path("/opt/tpufleet")
+    root: Path = Path(ROOT)
     lockfile: Path = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's default
     tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's default
     disks: Sequence[str] = DISKS

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .contract import USER
 from .python_env import EnvError, error_summary
 from .user_process import run_as_user
 
@@ -29,13 +30,11 @@ class Worker:
         platform: ``cpu``, ``tpu`` or ``cuda``.
         chips: the number of this worker's TPU chips; ``prove_worker`` uses no others.
         device_glob: the pattern of the accelerators' device files.
-        user: the trainer's user.
     """
 
     platform: str
     chips: int = 0
     device_glob: str = ""
-    user: str = "tpufleet"
 
 
 def proof_environment(env: Path, worker: Worker) -> dict[str, str]:
@@ -132,7 +131,7 @@ def run_proof(
     than ``seconds``.
     """
     try:
-        done = run_as_user(words, variables, seconds, worker.user, worker.device_glob)
+        done = run_as_user(words, variables, seconds, USER, worker.device_glob)
     except subprocess.TimeoutExpired as error:
         raise EnvError(late) from error
     if done.returncode != 0:

@@ -18,7 +18,7 @@ OTHER = "choose another location: -e checkpoints=PATH"
 _REFUSALS = (401, 403, 404)
 
 
-def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
+def trouble(path: str, env: Mapping[str, str]) -> str | None:
     """Try to write to a checkpoint location as the trainer will.
 
     ``env`` has the trainer's variables. Returns why it fails; None if it works.
@@ -30,18 +30,18 @@ def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
             f"{path}: checkpoints need a directory or a bucket (gs://BUCKET/PREFIX). "
             f"To fix it, {OTHER}"
         )
-    return unwritable(path, user)
+    return unwritable(path)
 
 
-def unwritable(path: str, user: str = USER) -> str | None:
+def unwritable(path: str) -> str | None:
     """Try to write below a local path as the trainer's user.
 
     Return why it fails; None if it works.
     """
     try:
-        account = pwd.getpwnam(user)
+        account = pwd.getpwnam(USER)
     except KeyError:
-        return f"the user {user} does not exist here. Create it: ansible-playbook setup.yml"
+        return f"the user {USER} does not exist here. Create it: ansible-playbook setup.yml"
     script = (
         'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
         't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
@@ -59,7 +59,7 @@ def unwritable(path: str, user: str = USER) -> str | None:
         return None
     cause = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
     return (
-        f"{path}: {user} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
+        f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
         f"Create the directory: ansible-playbook setup.yml, or {OTHER}"
     )
 

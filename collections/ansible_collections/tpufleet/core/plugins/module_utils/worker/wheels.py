@@ -39,7 +39,6 @@ OPTIONS = {
     "pack": {"type": "path"},
     "cache": {"type": "path", "default": "~/.cache/tpufleet"},
     "env": {"type": "dict", "default": {}},
-    "root": {"type": "path", "default": "/opt/tpufleet"},
 }
 """The options shared by modules that install wheels (doc_fragments/wheels.py)."""
 
