@@ -57,6 +57,7 @@ def serve(tmp_path, directories, monkeypatch):
     conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
     answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr(from_leader, "FOLDER", tmp_path)
     for name in ("ssh_config", "known_hosts"):
         (tmp_path / name).touch()
 
@@ -76,7 +77,7 @@ def answer(tmp_path, command):
 def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(tmp_path, leader):
     env = tmp_path / "envs" / NAME
 
-    copy_env(env, PYTHON, tmp_path)
+    copy_env(env, PYTHON)
 
     assert is_complete(env)
     assert measure(env) == measure(leader)
@@ -95,7 +96,7 @@ def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tm
     env = tmp_path / "envs" / NAME
 
     with pytest.raises(OtherPythonError):
-        copy_env(env, PYTHON, tmp_path)
+        copy_env(env, PYTHON)
     assert list(env.parent.iterdir()) == []
 
 
@@ -107,7 +108,7 @@ def test_an_environment_that_the_leader_has_not_whole_is_not_taken(tmp_path, lea
     env = tmp_path / "envs" / NAME
 
     with pytest.raises(FromLeaderError, match=said):
-        copy_env(env, PYTHON, tmp_path)
+        copy_env(env, PYTHON)
     assert not env.exists()
 
 
@@ -120,7 +121,7 @@ def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path,
     env.mkdir()
     (env / "broken").touch()
 
-    copy_env(env, PYTHON, tmp_path)
+    copy_env(env, PYTHON)
 
     assert is_complete(env)
     assert measure(env) == measure(leader)
@@ -131,7 +132,7 @@ def test_a_leader_whose_sshd_turned_a_worker_away_is_asked_again(tmp_path, leade
     serve = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
     answer(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255\n{serve}")
 
-    copy_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+    copy_env(tmp_path / "envs" / NAME, PYTHON)
 
     assert (tmp_path / "turned").is_dir()
     assert is_complete(tmp_path / "envs" / NAME)
@@ -144,11 +145,11 @@ def test_an_unreachable_leader_differs_from_one_without_the_environment(
     answer(tmp_path, "echo no route to host >&2; exit 255")
 
     with pytest.raises(LeaderUnreachableError, match="no route to host"):
-        copy_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+        copy_env(tmp_path / "envs" / NAME, PYTHON)
 
     answer(tmp_path, f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf .")
     with pytest.raises(FromLeaderError, match=f"envs/{'b' * 16} from the leader failed") as refused:
-        copy_env(tmp_path / "envs" / ("b" * 16), PYTHON, tmp_path)
+        copy_env(tmp_path / "envs" / ("b" * 16), PYTHON)
     assert not isinstance(refused.value, LeaderUnreachableError)
 
 
@@ -161,7 +162,7 @@ def test_a_full_disk_is_one_line_and_the_partial_copy_is_removed(tmp_path, leade
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
     try:
         with pytest.raises(EnvError, match="no space left on the disk: free space, then"):
-            copy_env(small / NAME, PYTHON, tmp_path)
+            copy_env(small / NAME, PYTHON)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", small], check=True)

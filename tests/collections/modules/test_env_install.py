@@ -236,7 +236,7 @@ def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
     (tmp_path / "cache").rename(tmp_path / "served/uv")
     serve(tmp_path, {"cache": str(tmp_path / "served")}, monkeypatch)
 
-    copy_cache(tmp_path / "cache", tmp_path)
+    copy_cache(tmp_path / "cache")
 
     assert is_complete(make(ENV_B, lock, offline=True))
     assert index.asked == ["apple"]
@@ -247,7 +247,7 @@ def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatc
     answer(tmp_path, "echo '@ERROR: gone'; exit 1")
 
     with pytest.raises(FromLeaderError):
-        copy_cache(tmp_path / "uv", tmp_path)
+        copy_cache(tmp_path / "uv")
     assert not (tmp_path / "uv").exists()
 
 

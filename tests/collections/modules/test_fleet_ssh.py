@@ -1,6 +1,7 @@
 """The templates of the role fleet_ssh: which workers the leader accepts, and for what."""
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
     pull,
@@ -30,6 +31,8 @@ def test_a_worker_knows_its_leader_s_host_key_by_name_not_by_address():
     assert known == "leader ssh-ed25519 AAAA\n"
 
 
-def test_a_worker_without_a_leader_reports_the_command_that_configures_one(tmp_path):
+def test_a_worker_without_a_leader_reports_the_command_that_configures_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(from_leader, "FOLDER", tmp_path)
+
     with pytest.raises(FromLeaderError, match=r"no leader is configured\. .*--tags fleet_ssh"):
-        pull("releases", "abc", tmp_path / "abc", folder=tmp_path)
+        pull("releases", "abc", tmp_path / "abc")

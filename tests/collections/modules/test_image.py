@@ -318,7 +318,7 @@ def leader(tmp_path, monkeypatch) -> Path:
     return images
 
 
-def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader, tmp_path):
+def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader):
     root = leader / DIGEST / "root"
     root.mkdir(parents=True)
     (root / "python").write_text("#!")
@@ -327,7 +327,7 @@ def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader, tmp_path):
     (root / "sh").symlink_to("/usr/bin/dash")
     (leader / DIGEST / "image.json").write_text('{"directory": "/app", "env": {"A": "b"}}')
 
-    assert install(NAME, paths, tmp_path / "peer") == ""
+    assert install(NAME, paths) == ""
 
     folder = image_folder(paths, NAME)
     assert Image.read(folder) == Image(folder / "root", "/app", {"A": "b"})
@@ -337,13 +337,13 @@ def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader, tmp_path):
 
 
 @pytest.mark.parametrize("config", [None, "{}"])
-def test_an_incomplete_image_of_the_leader_is_not_taken(paths, leader, tmp_path, config):
+def test_an_incomplete_image_of_the_leader_is_not_taken(paths, leader, config):
     (leader / DIGEST / "root").mkdir(parents=True)
     if config:
         (leader / DIGEST / "image.json").write_text(config)
 
     with pytest.raises(ImageError, match="the leader's copy of the image is incomplete"):
-        install(NAME, paths, tmp_path / "peer")
+        install(NAME, paths)
     assert not image_folder(paths, NAME).exists()
 
 
@@ -352,7 +352,7 @@ def test_a_full_disk_is_named_and_freed(paths, monkeypatch):
         (destination / "part").touch()
         raise FromLeaderError("copying failed: write failed: No space left on device (28)")
 
-    monkeypatch.setattr(image_install, "has_leader", lambda _: True)
+    monkeypatch.setattr(image_install, "has_leader", lambda: True)
     monkeypatch.setattr(image_install, "pull", full)
 
     with pytest.raises(ImageError, match=r"No space left .* Free space on /.*images"):
@@ -360,9 +360,9 @@ def test_a_full_disk_is_named_and_freed(paths, monkeypatch):
     assert list((paths.root / "images").iterdir()) == []
 
 
-def test_an_image_that_the_leader_does_not_have_is_named(paths, leader, tmp_path):
+def test_an_image_that_the_leader_does_not_have_is_named(paths, leader):
     with pytest.raises(ImageError, match=f"copying images/{DIGEST} from the leader failed"):
-        install(NAME, paths, tmp_path / "peer")
+        install(NAME, paths)
 
 
 def test_images_that_were_used_longest_ago_are_removed_but_none_of_an_active_run(
@@ -382,7 +382,7 @@ def test_images_that_were_used_longest_ago_are_removed_but_none_of_an_active_run
         os.utime(images / name / "image.json", (age, age))
     (images / f".{named[0]}.new").mkdir()
 
-    gone = unused(images, images / named[5], paths)
+    gone = unused(images / named[5], paths)
     assert [path.name for path in gone] == [named[1], named[2]]
 
     remove(images, gone)

@@ -27,8 +27,7 @@ class Worker:
         lead_last = self.place / "leader" / last.name if last else None
         put(self.place / f"staged-{name}", self.place / "leader", name, lead_last)
         if not self.leads:
-            take = partial(from_the_leader, name, folder=self.place)
-            install(self.releases, name, take, last)
+            install(self.releases, name, partial(from_the_leader, name), last)
         return self.last
 
 

@@ -94,7 +94,7 @@ def main() -> None:
         if module.check_mode:
             if is_missing and not has_leader():
                 find_engine()
-            gone = unused(folder.parent, folder, paths) if is_missing else []
+            gone = unused(folder, paths) if is_missing else []
         else:
             with one_at_a_time(IMAGES):
                 is_missing = not Image.read(folder)
@@ -102,7 +102,7 @@ def main() -> None:
                     module.warn(warning)
                 mark_used(folder)
                 if is_missing:
-                    gone = unused(folder.parent, folder, paths)
+                    gone = unused(folder, paths)
                     remove(folder.parent, gone)
     except (ImageError, RunError) as error:
         module.fail_json(msg=str(error))

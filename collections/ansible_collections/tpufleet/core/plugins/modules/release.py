@@ -102,7 +102,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
+from ..module_utils.worker.from_leader import FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
     ReleaseError,
@@ -134,7 +134,7 @@ def incoming_path(given: str) -> Path:
     return Path(pwd.getpwnam(login).pw_dir) / given
 
 
-def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path = FOLDER) -> None:
+def from_the_leader(name: str, target: Path, last: Path | None) -> None:
     """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
     The files of the release ``last`` are first hard-linked into ``target``, since rsync's
@@ -146,7 +146,7 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
         link_all(last, target)
     # --modify-window=-1 compares times in nanoseconds. If only the mode of a file differs, rsync
     # changes it in place, so it changes in both releases that share the file.
-    pull("releases", name, target, options=["--modify-window=-1"], seconds=600, folder=folder)
+    pull("releases", name, target, options=["--modify-window=-1"], seconds=600)
 
 
 def used(paths: WorkerPaths) -> set[str]:

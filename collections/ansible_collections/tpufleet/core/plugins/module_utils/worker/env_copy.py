@@ -12,7 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
-from .from_leader import FOLDER, FromLeaderError, pull
+from .from_leader import FromLeaderError, pull
 from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
 SERVED = "envs"
@@ -28,7 +28,7 @@ def partial_copy(env: Path) -> Path:
     return env.with_name(f".{env.name}.taken")
 
 
-def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
+def copy_env(env: Path, python: Path) -> None:
     """Copy the leader's environment of the same name to ``env``; continue an interrupted copy.
 
     The marker file, which says that the environment is complete, is written last.
@@ -36,7 +36,6 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     Args:
         env: the environment's directory on this worker.
         python: this worker's interpreter.
-        folder: the directory of the worker's key and ssh configuration (from_leader.py).
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
@@ -48,10 +47,10 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     new = partial_copy(env)
     new.mkdir(parents=True, exist_ok=True)
     try:
-        record = read_marker(env.name, new, folder)
+        record = read_marker(env.name, new)
         if record.get("made_by") != interpreter(python):
             raise OtherPythonError("the leader's environment is for another Python")
-        pull(SERVED, env.name, new, options=["--whole-file"], folder=folder)
+        pull(SERVED, env.name, new, options=["--whole-file"])
         if not has_all_files(new, record):
             raise FromLeaderError(f"the leader's copy of {SERVED}/{env.name} is incomplete")
     except FromLeaderError as error:
@@ -70,13 +69,13 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     mark_checked(env)
 
 
-def read_marker(name: str, new: Path, folder: Path) -> dict:
+def read_marker(name: str, new: Path) -> dict:
     """Copy the marker file of the leader's environment ``name`` to ``new``; return its content.
 
-    ``folder`` is described at ``copy_env``. Raises FromLeaderError.
+    Raises FromLeaderError.
     """
     alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
-    pull(SERVED, name, new, options=alone, folder=folder)
+    pull(SERVED, name, new, options=alone)
     try:
         told = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .from_leader import FOLDER, FromLeaderError, pull
+from .from_leader import FromLeaderError, pull
 from .python_env import (
     COMPLETE,
     DOWNLOADING,
@@ -213,14 +213,14 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
-    """Copy uv's cache from the leader to ``cache``; on failure, remove it. Raises FromLeaderError.
+def copy_cache(cache: Path) -> None:
+    """Copy uv's cache from the leader to ``cache``; on failure, remove it.
 
-    ``folder`` is the directory of the worker's key and ssh configuration (from_leader.py).
+    Raises FromLeaderError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     try:
-        pull("cache", UV_CACHE, cache, folder=folder)
+        pull("cache", UV_CACHE, cache)
     except FromLeaderError:
         shutil.rmtree(cache, ignore_errors=True)
         raise

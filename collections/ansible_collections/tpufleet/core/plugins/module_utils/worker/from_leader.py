@@ -29,12 +29,12 @@ class LeaderUnreachableError(FromLeaderError):
     """The leader cannot be reached, so another request would fail too."""
 
 
-def has_leader(folder: Path = FOLDER) -> bool:
+def has_leader() -> bool:
     """Return whether this worker has a leader to copy from.
 
     False on the leader itself and on a TPU of one worker.
     """
-    return (folder / "ssh_config").is_file() and (folder / "known_hosts").is_file()
+    return (FOLDER / "ssh_config").is_file() and (FOLDER / "known_hosts").is_file()
 
 
 def pull(
@@ -44,7 +44,6 @@ def pull(
     *,
     options: Sequence[str] = (),
     seconds: int = 1800,
-    folder: Path = FOLDER,
 ) -> None:
     """Make ``destination`` a copy of the leader's directory ``path`` below ``module``.
 
@@ -57,20 +56,19 @@ def pull(
         destination: a directory, created if it is missing; its parent must exist.
         options: additional options of rsync(1).
         seconds: the time limit for all attempts together.
-        folder: the directory of the worker's key and ssh configuration.
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
         FromLeaderError: the leader refuses, does not have the directory, or is too slow.
     """
-    if not has_leader(folder):
+    if not has_leader():
         raise FromLeaderError(
             "no leader is configured. Configure it: ansible-playbook setup.yml --tags fleet_ssh"
         )
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
     words = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
     words += ["--partial-dir=.partial", "--chown=0:0", *options]
-    words += ["--rsh", f"ssh -F {folder}/ssh_config", source, f"{destination}/"]
+    words += ["--rsh", f"ssh -F {FOLDER}/ssh_config", source, f"{destination}/"]
     until = time.monotonic() + seconds
     for attempt in range(1, TRIES + 1):
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .bucket_objects import access_token, why
 from .contract import IMAGE
-from .from_leader import FOLDER, FromLeaderError, has_leader, pull
+from .from_leader import FromLeaderError, has_leader, pull
 from .image import CONFIG, SERVED, Image, image_folder
 from .run import WorkerPaths
 from .run_unit import read_launch
@@ -38,21 +38,20 @@ class ImageError(Exception):
     """An image cannot be installed; the message is one line for the user."""
 
 
-def install(reference: str, paths: WorkerPaths, peer: Path = FOLDER) -> str:
+def install(reference: str, paths: WorkerPaths) -> str:
     """Install an image: copy it from the leader, or else pull and unpack it on this worker.
 
-    ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``, and ``peer`` is the directory of the worker's
-    key and ssh configuration (from_leader.py). Returns a warning if there is a leader but copying
-    failed, otherwise an empty string. Raises ImageError, OSError.
+    ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``. Returns a warning if there is a leader but
+    copying failed, otherwise an empty string. Raises ImageError, OSError.
     """
     folder = image_folder(paths, reference)
     new = folder.with_name(f".{folder.name}.new")
     problem = ""
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if has_leader(peer):
+    if has_leader():
         try:
             new.mkdir(mode=0o755, exist_ok=True)
-            pull(SERVED, folder.name, new, options=["--hard-links", "--whole-file"], folder=peer)
+            pull(SERVED, folder.name, new, options=["--hard-links", "--whole-file"])
             if not Image.read(new):
                 raise FromLeaderError("the leader's copy of the image is incomplete")
             _complete(new, folder, reference)
@@ -212,7 +211,7 @@ def _login(host: str, reference: str) -> str:
     return json.dumps({"auths": {host: {"auth": login}}})
 
 
-def unused(images: Path, current: Path, paths: WorkerPaths) -> list[Path]:
+def unused(current: Path, paths: WorkerPaths) -> list[Path]:
     """Return the images to remove: all but the current one, those of active runs and KEPT others.
 
     The most recently used others are kept. Raises RunError if it is unknown which runs are active.
@@ -222,7 +221,7 @@ def unused(images: Path, current: Path, paths: WorkerPaths) -> list[Path]:
         launch = read_launch(run, paths)
         found = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
         used |= {found["digest"]} if found else set()
-    others = [path for path in images.glob("*") if _NAMED.fullmatch(path.name)]
+    others = [path for path in current.parent.glob("*") if _NAMED.fullmatch(path.name)]
     others = sorted((path for path in others if path.name not in used), key=_last_use)
     return others[: max(len(others) - KEPT, 0)]
 
