@@ -27,7 +27,7 @@ def documented(name: str) -> dict[str, Any]:
     fragments = told.get("extends_documentation_fragment", [])
     for fragment in [fragments] if isinstance(fragments, str) else fragments:
         part = plugin("doc_fragments", fragment.rsplit(".", 1)[1]).ModuleDocFragment
-        options = {**yaml.safe_load(part.DOCUMENTATION)["options"], **options}
+        options = {**yaml.safe_load(part.DOCUMENTATION).get("options", {}), **options}
     return options
 
 

@@ -18,11 +18,7 @@ options:
     description: The only run whose output to copy. By default all runs of the worker.
     type: str
     default: ""
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

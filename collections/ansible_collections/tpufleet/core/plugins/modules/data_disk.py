@@ -24,11 +24,7 @@ options:
     description: The uid, also used as the gid, that owns the root directory of a new file system.
     type: int
     default: 0
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment: tpufleet.core.diff_mode
 author: tpufleet
 """
 

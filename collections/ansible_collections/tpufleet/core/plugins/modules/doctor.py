@@ -15,12 +15,7 @@ description:
     evaluated becomes a finding.
   - Changes nothing, neither on the controller nor in the cloud.
 author: tpufleet
-attributes:
-  check_mode:
-    description: Never changes anything.
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 """
 
 EXAMPLES = r"""

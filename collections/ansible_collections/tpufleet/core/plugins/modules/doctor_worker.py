@@ -40,11 +40,7 @@ options:
     description: The index of this worker, from 0.
     type: int
     default: 0
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -23,11 +23,7 @@ options:
       so that the leaders finish before the others copy.
     type: bool
     default: false
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment: tpufleet.core.diff_mode
 author: tpufleet
 """
 

@@ -17,7 +17,9 @@ description:
     downloads and install the environment from these. Every installation checks the lock file's
     hashes.
   - Environments that no process and no active run uses are removed, except the newest O(keep).
-extends_documentation_fragment: [tpufleet.core.wheels]
+extends_documentation_fragment:
+  - tpufleet.core.wheels
+  - tpufleet.core.diff_mode
 options:
   keep:
     description: The number of environments to keep in addition to the current one and those in use.
@@ -55,11 +57,6 @@ options:
     description: How long the proof may take, in seconds.
     type: int
     default: 120
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
 author: tpufleet
 """
 

@@ -12,7 +12,9 @@ description:
   - Uses the system's Python if it is new enough, otherwise uv installs one. C(/opt/tpufleet/bin/uv)
     and C(/opt/tpufleet/bin/python) are links to them.
   - The TPU's leader downloads uv and Python, and the other workers copy them from the leader.
-extends_documentation_fragment: [tpufleet.core.wheels]
+extends_documentation_fragment:
+  - tpufleet.core.wheels
+  - tpufleet.core.diff_mode
 options:
   minimum:
     description: The oldest minor version of Python 3 that is new enough.
@@ -26,11 +28,6 @@ options:
     description: The URL from which uv downloads Python instead of uv's default.
     type: str
     default: ""
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
 author: tpufleet
 """
 

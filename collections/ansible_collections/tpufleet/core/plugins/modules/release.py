@@ -62,11 +62,7 @@ options:
   incoming:
     description: The directory to which rsync has written. Internal, the action plugin sets it.
     type: path
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment: tpufleet.core.diff_mode
 author: tpufleet
 """
 

@@ -48,11 +48,7 @@ options:
       written. Everyone who may read the bucket can read it. Empty to write only the file.
     type: str
     default: ""
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -42,12 +42,10 @@ options:
     description: Whether to update all packages to their newest versions.
     type: bool
     default: false
+extends_documentation_fragment: tpufleet.core.diff_mode
 attributes:
   check_mode:
-    support: full
     details: In check mode, a lock file that does not exist yet is an error.
-  diff_mode:
-    support: full
 author: tpufleet
 """
 

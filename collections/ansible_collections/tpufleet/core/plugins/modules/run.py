@@ -64,12 +64,9 @@ options:
     description: Why the launch's image could not be installed here; empty if it could.
     type: str
     default: ""
-extends_documentation_fragment: tpufleet.core.run_name
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.diff_mode
 author: tpufleet
 """
 

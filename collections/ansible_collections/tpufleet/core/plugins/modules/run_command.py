@@ -48,11 +48,7 @@ options:
     description: After how many seconds the command is killed.
     type: int
     default: 3600
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

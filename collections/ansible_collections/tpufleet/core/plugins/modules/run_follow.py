@@ -19,11 +19,7 @@ options:
     description: How many of the existing log lines to show first.
     type: int
     default: 50
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -54,11 +54,7 @@ options:
     description: The directory on the worker for the files that the systemd units of runs read.
     type: path
     default: /etc/tpufleet
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

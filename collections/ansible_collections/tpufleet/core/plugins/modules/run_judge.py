@@ -54,12 +54,9 @@ options:
       holder of a later lease has changed is not overwritten.
     type: int
     default: 0
-extends_documentation_fragment: tpufleet.core.fleet_state
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.fleet_state
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -28,11 +28,7 @@ options:
       even if it is larger.
     type: int
     default: 2097152
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -26,12 +26,9 @@ options:
       O(tpufleet.core.run_fetch#module:pattern).
     type: str
     default: ""
-extends_documentation_fragment: tpufleet.core.run_name
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -110,12 +110,9 @@ options:
     type: str
     choices: [started, first_step, done]
     default: first_step
-extends_documentation_fragment: tpufleet.core.fleet_state
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.fleet_state
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

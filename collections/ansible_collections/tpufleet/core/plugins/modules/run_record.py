@@ -27,12 +27,9 @@ options:
     description: Whether to also read when the last pass of the watch ended on each controller.
     type: bool
     default: false
-extends_documentation_fragment: tpufleet.core.fleet_state
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment:
+  - tpufleet.core.fleet_state
+  - tpufleet.core.diff_mode
 author: tpufleet
 """
 

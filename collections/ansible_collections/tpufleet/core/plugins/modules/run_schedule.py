@@ -76,11 +76,7 @@ options:
       readable to every user of the controller, so put no secret in them.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+extends_documentation_fragment: tpufleet.core.diff_mode
 author: tpufleet
 """
 

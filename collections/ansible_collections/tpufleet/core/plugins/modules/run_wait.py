@@ -33,12 +33,9 @@ options:
     description: How many of the last lines of the log to return.
     type: int
     default: 20
-extends_documentation_fragment: tpufleet.core.run_name
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

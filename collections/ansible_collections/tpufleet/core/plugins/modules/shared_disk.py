@@ -14,19 +14,10 @@ description:
   - Uses v2alpha1 of the Cloud TPU API, because other versions cannot attach a disk to a single
     worker.
 author: tpufleet maintainers
-requirements: [google-auth, requests]
-attributes:
-  check_mode:
-    description: Changes nothing, and returns what would change.
-    support: full
-  diff_mode:
-    description: Shows no differences.
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.check_mode
 options:
-  api:
-    description: Project, endpoints, credentials and zones; the inventory's variable C(tpu_api).
-    type: dict
-    required: true
   fleet:
     description: The desired TPUs, the variable C(tpu_fleet).
     type: list

@@ -52,11 +52,7 @@ options:
     description: How long the check may take, in seconds.
     type: int
     default: 120
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -11,10 +11,7 @@ description:
   - The private key is moved into place last, so that an interrupted task leaves a complete pair or
     none.
 author: tpufleet maintainers
-attributes:
-  check_mode:
-    description: Creates nothing.
-    support: full
+extends_documentation_fragment: tpufleet.core.check_mode
 options:
   path:
     description: The file of the private key. That of the public key has C(.pub) appended.

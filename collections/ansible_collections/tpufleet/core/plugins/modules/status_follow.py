@@ -17,11 +17,7 @@ options:
     description: The JSON file to which each repetition writes its status. By default a temporary
       file.
     type: path
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -23,11 +23,7 @@ options:
     description: The C(id) of each process to end, as returned in RV(strays).
     type: list
     elements: str
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment: tpufleet.core.check_mode
 author: tpufleet
 """
 

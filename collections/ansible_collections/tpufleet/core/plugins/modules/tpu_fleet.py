@@ -11,19 +11,13 @@ description:
   - If a TPU may be in several zones and one has no capacity, the next zone is tried.
   - Shows every ten seconds what each TPU is waiting for.
 author: tpufleet maintainers
-requirements: [google-auth, requests]
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.diff_mode
 attributes:
-  check_mode:
-    description: Changes nothing, and returns what would change.
-    support: full
   diff_mode:
     description: Shows every TPU before and after; metadata only by length and digest.
-    support: full
 options:
-  api:
-    description: Project, endpoints, credentials and zones; the inventory's variable C(tpu_api).
-    type: dict
-    required: true
   fleet:
     description:
       - The desired TPUs, the variable C(tpu_fleet). Each has C(name), C(zone) or C(zones) (tried in

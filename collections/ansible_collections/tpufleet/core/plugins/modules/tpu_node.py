@@ -11,14 +11,13 @@ description:
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
   - For a whole fleet, use M(tpufleet.core.tpu_fleet), as C(create.yml) and C(delete.yml) do.
 author: tpufleet maintainers
-extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.tpu_node
+  - tpufleet.core.diff_mode
 attributes:
-  check_mode:
-    description: Changes nothing, and returns what would change.
-    support: full
   diff_mode:
     description: Shows the TPU before and after; metadata only by length and digest.
-    support: full
 options:
   name:
     description: The name of the TPU.

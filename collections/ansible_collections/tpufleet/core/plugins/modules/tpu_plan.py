@@ -12,11 +12,9 @@ description:
   - Every existing TPU holds quota, and every queued resource until it is deleted, even after it
     failed or was preempted.
 author: tpufleet maintainers
-extends_documentation_fragment: [tpufleet.core.tpu_api]
-attributes:
-  check_mode:
-    description: Never changes anything.
-    support: full
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.check_mode
 options:
   fleet:
     description: The desired TPUs, as for M(tpufleet.core.tpu_fleet).

@@ -18,14 +18,13 @@ description:
     of the same name before it creates a new one.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
-extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.tpu_node
+  - tpufleet.core.diff_mode
 attributes:
-  check_mode:
-    description: Changes nothing, and returns what would change.
-    support: full
   diff_mode:
     description: Shows the queued resource before and after.
-    support: full
 options:
   name:
     description: The queued resource's name.

@@ -53,11 +53,7 @@ options:
 extends_documentation_fragment:
   - tpufleet.core.run_name
   - tpufleet.core.fleet_state
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

@@ -16,14 +16,12 @@ description:
     set.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
-extends_documentation_fragment: [tpufleet.core.tpu_api]
+extends_documentation_fragment:
+  - tpufleet.core.tpu_api
+  - tpufleet.core.diff_mode
 attributes:
-  check_mode:
-    description: Changes nothing, and returns what would change.
-    support: full
   diff_mode:
     description: Shows the rules before and after.
-    support: full
 options:
   name:
     description: The prefix of the rules' names.

@@ -56,12 +56,9 @@ options:
         is no limit), C(replacements), C(nans), C(same_worker).
     type: dict
     default: {}
-extends_documentation_fragment: tpufleet.core.fleet_state
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+extends_documentation_fragment:
+  - tpufleet.core.fleet_state
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

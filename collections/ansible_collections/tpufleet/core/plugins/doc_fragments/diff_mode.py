@@ -1,0 +1,17 @@
+"""The attributes of modules that support check mode and diff mode."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """The documentation fragment, in the form that ansible-doc reads."""
+
+    DOCUMENTATION = r"""
+attributes:
+  check_mode:
+    description: Changes nothing, and returns what would change.
+    support: full
+  diff_mode:
+    description: Shows what changes.
+    support: full
+"""
