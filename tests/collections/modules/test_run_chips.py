@@ -170,10 +170,11 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
 ):
     lock = tmp_path / "libtpu_lockfile"
     lock.touch()
+    monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", lock)
     monkeypatch.setattr(run_start, "active_runs", lambda: ["the-other-chips"])
 
-    assert run_start.free_device(held, lock, chip=0) == ([], False)
-    left, taken = run_start.free_device(held, lock, chip=1)
+    assert run_start.free_device(held, chip=0) == ([], False)
+    left, taken = run_start.free_device(held, chip=1)
 
     assert "accel1" in left[0]
     assert (taken, lock.exists()) == (False, True)

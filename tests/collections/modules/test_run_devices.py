@@ -23,10 +23,11 @@ def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(
 def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_path, monkeypatch):
     reloads = []
     monkeypatch.setattr(run_start, "systemctl", lambda *words: reloads.append(words))
+    monkeypatch.setattr(run_start, "DROP_INS", tmp_path)
     place = tmp_path / "u.service.d/device-groups.conf"
 
     def configure(gids: list[int]) -> None:
-        run_start.configure("u.service", {place.name: run_start.allowed(gids)}, tmp_path)
+        run_start.configure("u.service", {place.name: run_start.allowed(gids)})
 
     configure([5, 6])
     configure([5, 6])
@@ -64,6 +65,7 @@ def test_the_lockfile_is_removed_only_when_no_process_holds_the_device(
     monkeypatch.setattr(run_start, "holders", lambda _: held)
     lockfile = tmp_path / "libtpu_lockfile"
     lockfile.touch()
+    monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", lockfile)
 
-    assert run_start.free_device("/dev/accel*", lockfile) == expected
+    assert run_start.free_device("/dev/accel*") == expected
     assert lockfile.exists() == stays

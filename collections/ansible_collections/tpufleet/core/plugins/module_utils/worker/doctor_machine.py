@@ -315,10 +315,10 @@ def _size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def _tail(path: Path, most: int = 1 << 17) -> str:
+def _tail(path: Path) -> str:
     try:
         with path.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - (1 << 17)))
             return stream.read().decode("utf-8", errors="replace")
     except OSError:
         return ""

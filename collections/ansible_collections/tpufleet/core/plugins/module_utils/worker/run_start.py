@@ -277,14 +277,14 @@ def allowed(gids: list[int]) -> str:
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
 
 
-def configure(unit: str, drop_ins: Mapping[str, str], folder: Path = DROP_INS) -> None:
+def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
     """Write a unit's drop-ins, and make systemd read them if one has changed.
 
     ``drop_ins`` maps file names to texts; a file with an empty text is removed.
     """
     is_changed = False
     for name, text in drop_ins.items():
-        place = folder / f"{unit}.d" / name
+        place = DROP_INS / f"{unit}.d" / name
         before = place.read_text(encoding="utf-8") if place.exists() else ""
         if text == before:
             continue
@@ -308,9 +308,7 @@ def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
     return free_device(device_glob, chip=chip)[0]
 
 
-def free_device(
-    device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False, chip: int = -1
-) -> tuple[list[str], bool]:
+def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[list[str], bool]:
     """Remove libtpu's lock file if no process holds it or a device and no run is active.
 
     With ``check``, nothing is removed. Returns the processes that still hold a device, and whether
@@ -319,7 +317,7 @@ def free_device(
     """
     if not device_glob:
         return [], False
-    others, left = active_runs(), holders(device_glob)
+    lockfile, others, left = LIBTPU_LOCKFILE, active_runs(), holders(device_glob)
     taken = not (left or others or holders(str(lockfile))) and lockfile.exists()
     if taken and not check:
         lockfile.unlink(missing_ok=True)
