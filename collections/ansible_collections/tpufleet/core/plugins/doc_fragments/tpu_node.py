@@ -8,8 +8,18 @@ class ModuleDocFragment:
 
     DOCUMENTATION = r"""
 options:
+  accelerator_type:
+    description: The type of the TPU, such as V(v4-16). Creating a TPU needs either this or
+      O(accelerator_config). It can't be changed later.
+    type: str
+    default: ""
+  runtime_version:
+    description: The workers' image, such as V(tpu-ubuntu2204-base). Creating a TPU needs it. It
+      can't be changed later.
+    type: str
+    default: ""
   accelerator_config:
-    description: The TPU type as generation and topology, instead of C(accelerator_type). It can't
+    description: The TPU type as generation and topology, instead of O(accelerator_type). It can't
       be changed later.
     type: dict
     suboptions:

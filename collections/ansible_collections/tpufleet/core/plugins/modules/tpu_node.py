@@ -41,18 +41,6 @@ options:
       another id. By default any TPU of this name.
     type: str
     default: ""
-  accelerator_type:
-    description:
-      - The type, such as V(v4-16). Creating a TPU needs either this or O(accelerator_config).
-        It can't be changed later.
-    type: str
-    default: ""
-  runtime_version:
-    description:
-      The workers' image, such as V(tpu-ubuntu2204-base). Creating a TPU needs it. It can't be
-      changed later.
-    type: str
-    default: ""
   spot:
     description: Whether to create a spot TPU, which is cheaper and may be preempted at any time. It
       can't be changed later.

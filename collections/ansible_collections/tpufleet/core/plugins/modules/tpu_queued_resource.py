@@ -92,14 +92,6 @@ options:
       waiting then stays in the queue.
     type: int
     default: 1800
-  accelerator_type:
-    description: The type of each TPU, such as V(v4-16). Alternatively set O(accelerator_config).
-    type: str
-    default: ""
-  runtime_version:
-    description: The workers' image, such as V(tpu-ubuntu2204-base). Creating TPUs needs it.
-    type: str
-    default: ""
 """
 
 EXAMPLES = r"""
