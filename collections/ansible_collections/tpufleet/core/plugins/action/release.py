@@ -20,7 +20,6 @@ from ansible.utils.path import unfrackpath
 
 from ..module_utils.worker.release import ReleaseError, listing, read_manifest
 from ..plugin_utils.runs.code_tree import staged
-from ..plugin_utils.runs.release_cache import cache_release
 
 INCOMING = ".cache/tpufleet/incoming"
 PROGRAMS = "programs"
@@ -72,7 +71,6 @@ class ActionModule(ActionBase):
                 "name": {"type": "str"},
                 "link": {"type": "str", "default": "current"},
                 "kept": {"type": "int", "default": 5},
-                "keep": {"type": "path"},
             }
         )
         # A relative path starts at the current directory of ansible-playbook, not at the playbook.
@@ -82,8 +80,6 @@ class ActionModule(ActionBase):
         name = re.sub(r"[^A-Za-z0-9_-]", "-", name) or "code"
         try:
             tree, release = staged(str(code), options["code_paths"], is_own=is_own)
-            if options["keep"] and not self._task.check_mode:
-                cache_release(tree, Path(options["keep"]).expanduser() / release)
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:

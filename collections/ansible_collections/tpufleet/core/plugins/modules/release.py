@@ -42,10 +42,6 @@ options:
     type: str
     choices: [current, programs]
     default: current
-  keep:
-    description: A directory on the controller for a copy of the release, so that it can be
-      installed again after the code has changed.
-    type: path
   release:
     description: The release's name. Internal, the action plugin sets it.
     type: str
@@ -183,7 +179,6 @@ def main() -> None:
             "code_paths": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str"},
             "link": {"type": "str", "choices": ["current", "programs"], "default": "current"},
-            "keep": {"type": "path"},
             "release": {"type": "str"},
             "incoming": {"type": "path"},
             "from_leader": {"type": "bool", "default": False},
