@@ -18,7 +18,7 @@ from localcloud.api.faults import Faults
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import ordered, parse_compute_filter
+from localcloud.api.selection import parse_compute_filter
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
@@ -104,7 +104,7 @@ class Frame:
         """Return the requested page of ``items`` as a list of ``kind``, such as ``firewallList``.
 
         ``path`` is the list's path in the project, such as ``global/firewalls``. The query's
-        ``filter`` and ``orderBy`` can use ``name``, ``id`` and the names in ``fields``.
+        ``filter`` can use ``name``, ``id`` and the names in ``fields``.
         """
         shown, token = self._selected(path, items, call, fields)
         return {
@@ -172,11 +172,10 @@ class Frame:
         fields: Sequence[str],
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the requested page of ``items`` and the token of the next page ("" if none)."""
-        known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
-        test = parse_compute_filter(wanted, known)
-        found = ordered([item for item in items if test(item)], order, known)
+        test = parse_compute_filter(wanted, ("name", "id", *fields))
+        found = _ordered([item for item in items if test(item)], order)
         return page.cut(page.rest(found, _key), _key)
 
     def begin(self, call: Call, verb: str, target: str, uid: int) -> ComputeOperation:
@@ -312,6 +311,26 @@ def fingerprint(value: Any) -> str:
     """Return a fingerprint of a JSON value: 8 bytes of its hash, in base64."""
     text = json.dumps(value, sort_keys=True)
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping[str, Any]]:
+    """Return the items in the order that ``orderBy`` requests; raise HTTP 400 for other orders.
+
+    The discovery document says that only ``name`` and ``creationTimestamp desc`` are supported.
+    """
+    if not order:
+        return items
+    if order in ("name", "name desc"):
+        return sorted(items, key=lambda item: item["name"], reverse=order == "name desc")
+    if order == "creationTimestamp desc":
+        return sorted(items, key=_created, reverse=True)
+    message = f"Invalid value for field 'orderBy': '{order}'. Use name or creationTimestamp desc"
+    raise ComputeError(400, "invalid", message)
+
+
+def _created(item: Mapping[str, Any]) -> str:
+    """Return an item's creation time; "" if it has none, such as a zone."""
+    return item.get("creationTimestamp") or item.get("insertTime", "")
 
 
 def _key(item: Mapping[str, Any]) -> tuple[str]:

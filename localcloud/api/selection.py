@@ -63,7 +63,7 @@ def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Ite
         if found is None:
             raise invalid("orderBy", f"orderBy '{part}' is not FIELD or FIELD desc")
         path = _path("orderBy", found[1], fields)
-        result.sort(key=lambda it: [*map(_text, _values(it, path))], reverse=found[2] == "desc")
+        result.sort(key=lambda it: [*_values(it, path)], reverse=found[2] == "desc")
     return result
 
 

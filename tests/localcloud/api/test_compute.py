@@ -10,6 +10,7 @@ from tests.localcloud.api.compute_caller import HERE
 from tests.localcloud.api.local_api import ZONE
 from tests.localcloud.api.test_google_client import service
 
+OPERATIONS = f"zones/{ZONE}/operations"
 DISKS = f"zones/{ZONE}/disks"
 MACHINES = f"zones/{ZONE}/machineTypes"
 RULE = {"name": "ssh", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
@@ -120,6 +121,18 @@ def test_lists_have_pages_filters_and_an_order(compute):
     assert compute.refused("GET", DISKS, filter="colour eq red") == (400, "invalid")
     assert compute.refused("GET", DISKS, maxResults="many") == (400, "invalid")
     assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
+
+
+def test_lists_are_sorted_by_name_or_newest_first_and_by_nothing_else(compute):
+    for name in ("c", "a", "b"):
+        compute.done("POST", DISKS, {"name": name, "sizeGb": "10"})
+    operations = compute.get(OPERATIONS, orderBy="creationTimestamp desc")["items"]
+
+    assert compute.names(DISKS, orderBy="name") == ["a", "b", "c"]
+    assert compute.names(DISKS, orderBy="creationTimestamp desc", maxResults=1) == ["b", "a", "c"]
+    assert [it["targetLink"].rpartition("/")[2] for it in operations] == ["b", "a", "c"]
+    for order in ("sizeGb", "creationTimestamp", "name sideways", "name,creationTimestamp desc"):
+        assert compute.refused("GET", DISKS, orderBy=order) == (400, "invalid")
 
 
 def test_a_foreign_project_a_missing_resource_and_a_missing_token_give_computes_errors(
