@@ -265,7 +265,7 @@ def main() -> int:
         config = Path(scratch) / "goodput.yml"
         config.write_text(json.dumps(CONFIG))
         if not options.cloud:
-            cloud.up(place, port=None, subnet=None, say=print)
+            cloud.up(place, say=print)
         try:
             return measure(fleet, config, options)
         finally:

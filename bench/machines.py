@@ -102,7 +102,7 @@ def main() -> int:
     count = parser.parse_args().workers
     place = Place.of(f"bench-machines-{os.getpid()}")
     try:
-        cloud.up(place, port=None, subnet=None, say=lambda _line: None)
+        cloud.up(place, say=lambda _line: None)
         measure(place, ["pod"], f"v4-{8 * count}")
         if several := count // 4:
             measure(place, [f"tpu-{number}" for number in range(several)], "v4-32")

@@ -48,7 +48,7 @@ def main() -> int:
         if to.exists():
             raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
         try:
-            clouds.up(place, port=None, subnet=None, say=print)
+            clouds.up(place, say=print)
             maker.make("ready", 1)
             (root,) = place.machines.glob("*/root")
             copy(root, to)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from localcloud import cloud
+from localcloud.choices import Options
 from localcloud.place import Place
 
 EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
@@ -16,11 +17,12 @@ EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 def own_cloud(name: str, **options: Any) -> Iterator[Place]:
     """Start a local cloud and yield it; take it down at the end, even after an error.
 
-    ``name`` becomes part of the cloud's name, and ``options`` are those of ``localcloud.cloud.up``.
+    ``name`` becomes part of the cloud's name, and ``options`` are the fields of
+    ``localcloud.choices.Options``.
     """
     place = Place.of(f"test-{name}-{os.getpid()}")
     try:
-        cloud.up(place, port=None, subnet=None, say=print, **options)
+        cloud.up(place, Options(**options), say=print)
         yield place
     finally:
         cloud.down(place, say=print)

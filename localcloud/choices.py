@@ -13,13 +13,20 @@ from localcloud.settings import Settings
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``up``; None means the cloud's existing value, or the default if it is new."""
+    """The options of ``up``; None means the cloud's existing value, or the default if it is new.
+
+    A new cloud gets a free port and subnet. ``machines`` is one of kinds.KINDS, ``suite`` one of
+    image.SUITES, ``mnt_shared`` one of settings.MNT_SHARED.
+    """
 
     port: int | None = None
     subnet: IPv4Network | None = None
     machines: str | None = None
     suite: str | None = None
     mnt_shared: str | None = None
+
+
+DEFAULTS = Options()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localcloud import bucket as buckets
 from localcloud import client, cloud, faults_cli, settings
+from localcloud.choices import Options
 from localcloud.failure import CloudError
 from localcloud.faults_cli import PROGRAM, examples
 from localcloud.machines import image, kinds
@@ -25,15 +26,10 @@ def say(line: str) -> None:
 
 def up(place: Place, options: argparse.Namespace) -> None:
     """Start the cloud, unless it is already running."""
-    chosen = cloud.up(
-        place,
-        port=options.port,
-        subnet=options.subnet,
-        machines=options.machines,
-        suite=options.suite,
-        mnt_shared=options.mnt_shared,
-        say=say,
+    wanted = Options(
+        options.port, options.subnet, options.machines, options.suite, options.mnt_shared
     )
+    chosen = cloud.up(place, wanted, say=say)
     kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
     say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
     say(f"create TPUs: {place.playbook('playbooks/create.yml')}")

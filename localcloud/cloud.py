@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localcloud import bucket, choices, client, settings
 from localcloud.api.server import create_server
-from localcloud.choices import Choices, Options
+from localcloud.choices import DEFAULTS, Choices, Options
 from localcloud.failure import CloudError
 from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
 from localcloud.machines.interface import Machines
@@ -29,25 +29,13 @@ _HOST_LOCK = Path("/run/tpufleet-localcloud.lock")
 Say = Callable[[str], None]
 
 
-def up(
-    place: Place,
-    *,
-    port: int | None,
-    subnet: IPv4Network | None,
-    say: Say,
-    machines: str | None = None,
-    suite: str | None = None,
-    mnt_shared: str | None = None,
-) -> Settings:
+def up(place: Place, options: Options = DEFAULTS, *, say: Say) -> Settings:
     """Start the cloud unless it is already running, and return its settings.
 
-    ``port`` and ``subnet`` None mean free ones, or those of the last start. ``say`` prints
-    progress. ``machines`` is one of KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
-    settings.MNT_SHARED. Each defaults to the cloud's last value. Raises CloudError.
+    ``say`` prints progress. Raises CloudError.
     """
     _check_root(place, "up")
     _check_tools()
-    options = Options(port, subnet, machines, suite, mnt_shared)
     while True:
         # Build the image before taking the host's lock: it takes minutes, and other clouds need
         # not wait for it.

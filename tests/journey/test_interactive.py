@@ -38,7 +38,7 @@ def fleet(tmp_path_factory):
     place = Place.of(CLOUD or f"test-hand-{os.getpid()}")
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPU])
     if not CLOUD:
-        cloud.up(place, port=None, subnet=None, say=print)
+        cloud.up(place, say=print)
     fleet = Fleet(place, inventory)
     fleet.must_play("playbooks/create.yml")
     fleet.must_play("setup.yml")

@@ -189,7 +189,7 @@ def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_
     assert [row for row in rows.values() if row["state"] == "training"] == []
     # The server's start boots machines that should run.
     processes.end(f"--directory={fleet.place.directory}", grace_s=10)
-    cloud.up(fleet.place, port=None, subnet=None, say=print)
+    cloud.up(fleet.place, say=print)
     deadline = time.monotonic() + 120
     while (node := client.ask(fleet.place, "GET", NODE))["state"] != "READY":
         assert time.monotonic() < deadline, node

@@ -228,7 +228,7 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
     place = Place.of(f"test-gcloud-{os.getpid()}")
     try:
-        up = cloud.up(place, port=None, subnet=None, say=print)
+        up = cloud.up(place, say=print)
         gcloud = gcloud_for(tmp_path, up.endpoint, place.directory / "service-account.json")
         tpus = (*TPUS, "tpu-vm")
         gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])

@@ -20,7 +20,7 @@ SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
 @pytest.fixture(scope="module")
 def place():
     place = Place.of(f"test-faults-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     yield place
     cloud.down(place, say=print)
 

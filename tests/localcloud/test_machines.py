@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import client, cloud, settings
+from localcloud.choices import Options
 from localcloud.machines import mounts, processes
 from localcloud.place import Place
 from tests.localcloud.real_machines import NODES, new_key, ssh, until
@@ -30,7 +31,7 @@ def wait_for_ready(place: Place, name: str) -> dict:
 @pytest.fixture(scope="module")
 def place():
     place = Place.of(f"test-machines-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     yield place
     cloud.down(place, say=print)
 
@@ -115,7 +116,7 @@ def test_machines_share_one_directory(place, pod, key):
 
 def test_machines_without_sharing_have_their_own_mnt_shared(key):
     place = Place.of(f"test-local-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, mnt_shared="local", say=print)
+    cloud.up(place, Options(mnt_shared="local"), say=print)
     try:
         create(place, key, "apart")
         first, second = addresses(wait_for_ready(place, "apart"))
@@ -161,7 +162,7 @@ def test_a_new_server_finds_the_machines_of_a_killed_one(place, pod, key):
     assert len(server) == 1
     os.kill(server[0], signal.SIGKILL)
     ssh(key, addresses(pod)[0], "echo before > /tmp/marker")
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     assert wait_for_ready(place, "pod")["id"] == pod["id"]
     assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
 
@@ -172,7 +173,7 @@ def test_a_machine_killed_with_its_server_is_restarted_with_its_files(place, pod
     processes.end(f"--directory={place.directory}")
     cloud.machines_of(place).power_off(name)
     assert ssh(key, address, "true").returncode != 0
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     wait_for_ready(place, "pod")
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
@@ -182,14 +183,14 @@ def test_a_machine_of_no_node_is_deleted_at_the_start(place, pod):
     (stray / "lower").mkdir(parents=True)
     mounts.overlay(stray / "lower", stray)
     processes.end(f"--directory={place.directory}", grace_s=10)
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     assert mounts.below(stray) == []
     assert not stray.exists()
 
 
 def test_a_second_cloud_does_not_disturb_the_first(place, pod, key):
     beside = Place.of(f"test-beside-{os.getpid()}")
-    there = cloud.up(beside, port=None, subnet=None, say=print)
+    there = cloud.up(beside, say=print)
     here = settings.read(place)
     try:
         assert not IPv4Network(there.subnet).overlaps(IPv4Network(here.subnet))
@@ -220,7 +221,7 @@ def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(place, pod, 
 
 def test_nothing_of_a_cloud_is_left_after_down():
     place = Place.of(f"test-down-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.ask(place, "POST", f"{NODES}?nodeId=one", body)
     wait_for_ready(place, "one")

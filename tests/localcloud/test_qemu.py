@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import client, cloud
+from localcloud.choices import Options
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
 from localcloud.place import PROJECT_ROOT, Place
@@ -34,7 +35,7 @@ MOUNT = """
 @pytest.fixture(scope="module")
 def place():
     place = Place.of(f"test-qemu-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, machines="qemu", say=print)
+    cloud.up(place, Options(machines="qemu"), say=print)
     yield place
     cloud.down(place, say=print)
 
@@ -165,7 +166,7 @@ def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(place, node, key):
     [server] = processes.with_argument(f"--directory={place.directory}")
     os.kill(server, signal.SIGKILL)
     until(lambda: not cloud.is_served(place), 30)
-    cloud.up(place, port=None, subnet=None, say=print)
+    cloud.up(place, say=print)
     until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
 

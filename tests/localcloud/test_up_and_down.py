@@ -76,7 +76,7 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
-    assert cloud.up(place, port=None, subnet=None, say=print) == chosen
+    assert cloud.up(place, say=print) == chosen
     assert waited == []
 
 
@@ -99,7 +99,7 @@ def test_a_root_file_system_removed_before_its_use_is_rebuilt(
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
-        cloud.up(place, port=None, subnet=None, say=print)
+        cloud.up(place, say=print)
     assert len(made) == 2
 
 
