@@ -33,8 +33,8 @@ from bench.disk import warn_of_distortion
 from harness.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
 from harness.faults import FAULTS, HOME_ZONE, Fault
 from harness.fleet import Fleet, beside
-from localcloud import cloud
-from localcloud.place import Place, clouds_directory
+from harness.own_cloud import own_or_existing_cloud
+from localcloud.place import clouds_directory
 
 GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
@@ -244,8 +244,10 @@ def main() -> int:
     parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     options = parser.parse_args()
     warn_of_distortion(clouds_directory())
-    place = Place.of(options.cloud or f"goodput-{os.getpid()}")
-    with tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch:
+    with (
+        own_or_existing_cloud("goodput", options.cloud) as place,
+        tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch,
+    ):
         tpu = {
             "name": TPU,
             "zone": HOME_ZONE,
@@ -264,13 +266,7 @@ def main() -> int:
         fleet = Fleet(place, inventory)
         config = Path(scratch) / "goodput.yml"
         config.write_text(json.dumps(CONFIG))
-        if not options.cloud:
-            cloud.up(place, say=print)
-        try:
-            return measure(fleet, config, options)
-        finally:
-            if not options.cloud:
-                cloud.down(place, say=print)
+        return measure(fleet, config, options)
 
 
 def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cloud", help="an existing cloud with workers set up")
+    parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     words = parser.parse_args()
     reached = True
     with verbs_cloud(words.workers, words.cloud) as cloud:

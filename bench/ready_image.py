@@ -10,7 +10,6 @@ allowed addresses of the worker.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,8 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.verbs_cloud import VerbsCloud  # noqa: E402
-from localcloud import cloud as clouds  # noqa: E402
+from harness.own_cloud import own_cloud  # noqa: E402
 from localcloud.machines import image  # noqa: E402
-from localcloud.place import Place  # noqa: E402
 
 OF_ONE_MACHINE = (
     "etc/ssh/ssh_host_*",
@@ -39,21 +37,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()
-    name = f"ready-{os.getpid()}"
-    place = Place.of(name)
-    with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:
-        maker = VerbsCloud(name, Path(scratch))
-        bare = image.ensure(print)
-        to = directory / "images" / bare.name
-        if to.exists():
-            raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
-        try:
-            clouds.up(place, say=print)
-            maker.make("ready", 1)
-            (root,) = place.machines.glob("*/root")
-            copy(root, to)
-        finally:
-            clouds.down(place, say=print)
+    to = directory / "images" / image.ensure(print).name
+    if to.exists():
+        raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
+    with (
+        own_cloud("ready") as place,
+        tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
+    ):
+        VerbsCloud(place.name, Path(scratch)).make("ready", 1)
+        (root,) = place.machines.glob("*/root")
+        copy(root, to)
     print(f"local clouds with TPUFLEET_LOCALCLOUD_DIR={directory} boot machines with setup done")
     return 0
 

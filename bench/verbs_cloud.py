@@ -17,6 +17,7 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.disk import warn_of_distortion  # noqa: E402
+from harness.own_cloud import own_or_existing_cloud  # noqa: E402
 from localcloud.place import Place, clouds_directory  # noqa: E402
 
 DELAY_MS = 40
@@ -132,30 +133,26 @@ class VerbsCloud:
 
 
 @contextmanager
-def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
+def verbs_cloud(workers: int, existing: str) -> Iterator[VerbsCloud]:
     """Start a local cloud and set up its workers; remove it after the ``with`` block.
 
-    ``existing`` is the name of a cloud that is used instead and not removed.
+    ``existing`` is the name of a cloud that is used instead and not removed, or empty.
     """
     # Also remove the machines after a SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
-    name = existing or f"bench{os.getpid()}"
-    command = [sys.executable, "-m", "localcloud", "--name", name]
-    with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:
-        cloud = VerbsCloud(name, Path(scratch))
+    with (
+        own_or_existing_cloud("verbs", existing) as place,
+        tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
+    ):
+        cloud = VerbsCloud(place.name, Path(scratch))
         try:
             if not existing:
-                subprocess.run([*command, "up"], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
                 cloud.make("bench", workers)
             cloud.read_inventory()
             yield cloud
         finally:
             close_sockets(Path(scratch))
-            if not existing:
-                subprocess.run(
-                    [*command, "down", "--yes"], cwd=PROJECT, check=False, stdout=subprocess.DEVNULL
-                )
 
 
 def close_sockets(scratch: Path) -> None:

@@ -1,4 +1,4 @@
-"""The local cloud of a test file: a new one for this file, or one that is already running."""
+"""The local cloud of a test file or benchmark: a new one, or one that is already running."""
 
 import os
 from collections.abc import Iterator
@@ -28,9 +28,11 @@ def own_cloud(name: str, **options: Any) -> Iterator[Place]:
         cloud.down(place, say=print)
 
 
-def own_or_existing_cloud(name: str, **options: Any) -> AbstractContextManager[Place]:
-    """Return the cloud that TPUFLEET_TEST_CLOUD names, or else a new one (``own_cloud``).
+def own_or_existing_cloud(
+    name: str, existing: str = EXISTING, **options: Any
+) -> AbstractContextManager[Place]:
+    """Return the cloud named ``existing``, or a new one (``own_cloud``) if that is empty.
 
     An existing cloud is not taken down at the end, and ``options`` do not apply to it.
     """
-    return nullcontext(Place.of(EXISTING)) if EXISTING else own_cloud(name, **options)
+    return nullcontext(Place.of(existing)) if existing else own_cloud(name, **options)
