@@ -23,12 +23,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from train.compile import slices
+from train.core.config import Config, build, load
+
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from train.compile import slices  # noqa: E402
-from train.core.config import Config, build, load  # noqa: E402
-
 MAXTEXT = {
     "1B/v5e-16": (55.2, 65.7),
     "1B/v5p-32": (49.1, 55.9),

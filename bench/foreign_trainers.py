@@ -5,7 +5,7 @@ cloud. Each process is started as on a worker: by roles/run/files/attempt, with 
 variables of a launch. A kill sends the same signals as systemd: SIGTERM to every process, and
 later SIGKILL.
 
-    python bench/foreign_trainers.py [--environments DIRECTORY] [--only levanter|ddp]
+    python -m bench.foreign_trainers [--environments DIRECTORY] [--only levanter|ddp]
 
 The packages are installed into virtual environments in DIRECTORY (several GB, as PyTorch's wheel
 includes CUDA), by default a temporary one. They are in no lock file of this project.

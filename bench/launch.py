@@ -1,6 +1,6 @@
 """Compare launch, kill and status of a run with ``gcloud … ssh --worker=all``, in one run.
 
-    python bench/launch.py [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
+    python -m bench.launch [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
 
 train.yml and kill.yml are compared with ``gcloud compute tpus tpu-vm ssh --worker=all``, which
 starts and stops a systemd unit that only sleeps. status.yml is compared with new ssh connections to
@@ -18,11 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from bench.gcloud_ssh import Gcloud  # noqa: E402
-from bench.verbs_cloud import WORKERS, VerbsCloud, proxy, seconds, verbs_cloud, verdict  # noqa: E402
+from bench.gcloud_ssh import Gcloud
+from bench.verbs_cloud import WORKERS, VerbsCloud, proxy, seconds, verbs_cloud, verdict
 
 LAUNCH_TARGET, KILL_TARGET, STATUS_TARGET = 1.2, 1.2, 2.5
 COMMAND = "sh -c 'date +%s.%N >{run_dir}/began; exec sleep 3600'"
@@ -32,7 +29,7 @@ UNIT = "bench-noop"
 def main() -> int:
     """Measure launch, kill and status, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
+    parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     words = parser.parse_args()

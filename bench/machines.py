@@ -1,7 +1,7 @@
 """Boot 32 workers at once: measure the seconds until all answer ssh, and their CPU and memory.
 
-    sudo .venv/bin/python bench/machines.py            # one TPU of 32 workers, then 8 TPUs of 4
-    sudo .venv/bin/python bench/machines.py --workers 8
+    sudo .venv/bin/python -m bench.machines            # one TPU of 32 workers, then 8 TPUs of 4
+    sudo .venv/bin/python -m bench.machines --workers 8
 
 It uses its own local cloud and removes it. It prints the CPU seconds of the machines' control
 groups, and those of the server with its child processes, because they are comparable even on a busy
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from localcloud import client, cloud
+from harness.own_cloud import own_cloud
+from localcloud import client
 from localcloud.failure import CloudError
 from localcloud.machines import control_groups, processes
 from localcloud.machines.boot_wait import answers_ssh
@@ -100,17 +100,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, choices=(4, 8, 16, 32), default=32)
     count = parser.parse_args().workers
-    place = Place.of(f"bench-machines-{os.getpid()}")
     try:
-        cloud.up(place, say=lambda _line: None)
-        measure(place, ["pod"], f"v4-{8 * count}")
-        if several := count // 4:
-            measure(place, [f"tpu-{number}" for number in range(several)], "v4-32")
+        with own_cloud("machines") as place:
+            measure(place, ["pod"], f"v4-{8 * count}")
+            measure(place, [f"tpu-{number}" for number in range(count // 4)], "v4-32")
     except CloudError as error:
-        print(f"bench/machines.py: {error}", file=sys.stderr)
+        print(f"machines: {error}", file=sys.stderr)
         return 1
-    finally:
-        cloud.down(place, say=lambda _line: None)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Measure what storing a run's output costs: steps per second, memory, and delays.
 
-    python bench/outputs.py [--rounds 10] [--outage 60]
+    python -m bench.outputs [--rounds 10] [--outage 60]
 
 The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority, beside
 a trainer on every core, whose steps take 20 ms each. To compare, the service is stopped (SIGSTOP)

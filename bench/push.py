@@ -1,6 +1,6 @@
 """Compare push.yml with tar and scp to all workers in parallel, for 2,000 files of 50 MB in all.
 
-    python bench/push.py [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
+    python -m bench.push [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
                                                                        (as root; takes minutes)
 
 Both send a directory tree once, and again after one file has changed; scp always sends all of it.
@@ -18,10 +18,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from bench.verbs_cloud import (  # noqa: E402
+from bench.verbs_cloud import (
     WORKERS,
     VerbsCloud,
     bytes_out,
@@ -40,7 +37,7 @@ SIDES = (("usual first", "usual again"), ("ours first", "ours again"))
 def main() -> int:
     """Measure push and scp; print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
+    parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
     parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     uplinks = range(1, 10_001)

@@ -1,7 +1,7 @@
 """Create a directory for local clouds whose machines boot with setup done, for up to 128 workers.
 
-    python bench/ready_image.py DIRECTORY                                (as root; takes minutes)
-    TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python bench/launch.py --workers 128
+    python -m bench.ready_image DIRECTORY                                (as root; takes minutes)
+    TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python -m bench.launch --workers 128
 
 Setup of 32 bare workers takes seven minutes on two cores, mostly to copy one environment to all.
 Other benchmarks need not wait for that: this program sets one worker up and makes its disk the
@@ -15,12 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from bench.verbs_cloud import VerbsCloud  # noqa: E402
-from harness.own_cloud import own_cloud  # noqa: E402
-from localcloud.machines import image  # noqa: E402
+from bench.verbs_cloud import VerbsCloud
+from harness.own_cloud import own_cloud
+from localcloud.machines import image
 
 OF_ONE_MACHINE = (
     "etc/ssh/ssh_host_*",

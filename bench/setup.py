@@ -1,6 +1,6 @@
 """Compare setup.yml on bare workers with a shell script over ssh, in one run, on the local cloud.
 
-    python bench/setup.py [--workers 8]        (as root; takes minutes)
+    python -m bench.setup [--workers 8]        (as root; takes minutes)
 
 The script runs on all workers in parallel: apt, a virtual environment, and
 ``pip install -U jax optax orbax-checkpoint``. Script and setup.yml each have a new TPU of the same
@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-PROJECT = Path(__file__).parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from bench.disk import warn_of_distortion  # noqa: E402
-from harness.fleet import Fleet, Played  # noqa: E402
-from harness.own_cloud import own_cloud  # noqa: E402
-from localcloud.place import clouds_directory  # noqa: E402
+from bench.disk import warn_of_distortion
+from bench.verbs_cloud import WORKERS
+from harness.fleet import Fleet, Played
+from harness.own_cloud import own_cloud
+from localcloud.place import clouds_directory
 
 TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
 TABLE = "tpufleet-bench"
@@ -40,7 +38,6 @@ python3 -m venv ~/venv
 ~/venv/bin/pip install --quiet --no-cache-dir -U jax optax orbax-checkpoint
 ~/venv/bin/python -c 'import jax; print(jax.device_count())'
 """
-WORKERS = {2: "v4-16", 4: "v4-32", 8: "v4-64"}
 
 
 @dataclass(frozen=True)
@@ -54,16 +51,16 @@ class Measured:
 def main() -> int:
     """Measure the script and setup.yml; print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
+    parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     words = parser.parse_args()
     warn_of_distortion(clouds_directory())
     with own_cloud("setup") as place, tempfile.TemporaryDirectory() as scratch:
         fleet = Fleet(place)
-        create(fleet, "usual", WORKERS[words.workers])
+        create(fleet, "usual", words.workers)
         with counted() as total:
             usual = measure(total, lambda: by_script(fleet, "usual", Path(scratch) / "ssh_config"))
         fleet.must_play("playbooks/delete.yml", "-e", "tpu=usual", "-e", "yes=true")
-        create(fleet, "ours", WORKERS[words.workers])
+        create(fleet, "ours", words.workers)
         with counted() as total:
             ours = measure(total, lambda: fleet.must_play("setup.yml"))
         with counted() as total:
@@ -72,12 +69,12 @@ def main() -> int:
         return report(usual, ours, again, played[0].changed())
 
 
-def create(fleet: Fleet, tpu: str, accelerator: str) -> None:
-    """Create a TPU of the type ``accelerator``, whose workers are not set up."""
+def create(fleet: Fleet, tpu: str, workers: int) -> None:
+    """Create a TPU with this number of workers, which are not set up."""
     entry = {
         "name": tpu,
         "zone": "us-central2-b",
-        "accelerator_type": accelerator,
+        "accelerator_type": f"v4-{8 * workers}",
         "runtime_version": "tpu-ubuntu2204-base",
     }
     fleet.must_play("playbooks/create.yml", "-e", json.dumps({"tpu_fleet": [entry]}))

@@ -13,24 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from bench.disk import warn_of_distortion  # noqa: E402
-from harness.own_cloud import own_or_existing_cloud  # noqa: E402
-from localcloud.place import Place, clouds_directory  # noqa: E402
+from bench.disk import warn_of_distortion
+from harness.own_cloud import own_or_existing_cloud
+from localcloud.place import PROJECT_ROOT, Place, clouds_directory
 
 DELAY_MS = 40
-WORKERS = {
-    1: "v4-8",
-    2: "v4-16",
-    4: "v4-32",
-    8: "v4-64",
-    16: "v4-128",
-    32: "v4-256",
-    64: "v4-512",
-    128: "v4-1024",
-}
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""The numbers of workers for which v4 has an accelerator type."""
 TABLE = "tpufleet-bench-verbs"
 
 
@@ -54,7 +43,7 @@ class VerbsCloud:
         fleet = {
             "name": tpu,
             "zone": "us-central2-b",
-            "accelerator_type": WORKERS[workers],
+            "accelerator_type": f"v4-{8 * workers}",
             "runtime_version": "tpu-ubuntu2204-base",
         }
         self.fleet.write_text(json.dumps({"tpu_fleet": [fleet]}))
@@ -108,7 +97,7 @@ class VerbsCloud:
         """
         done = subprocess.run(
             command,
-            cwd=PROJECT,
+            cwd=PROJECT_ROOT,
             env={
                 **os.environ,
                 "ANSIBLE_INVENTORY": "inventory/local",
