@@ -6,7 +6,7 @@ for the machines' one network, and disks become block devices only on qemu machi
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api.compute_catalog import MachineTypes, Places
@@ -53,51 +53,45 @@ class ComputeOperations:
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        kinds: tuple[tuple[str, str, Callable[[Call], str]], ...] = (
-            ("global", "global", lambda _call: "global"),
-            ("zone", "zones/{zone}", self._frame.zone),
-            ("region", "regions/{region}", self._frame.region),
-        )
-        return tuple(route for kind in kinds for route in self._routes(*kind))
-
-    def _routes(
-        self, kind: str, place: str, scope: Callable[[Call], str]
-    ) -> tuple[Route, Route, Route, Route]:
-        name = f"compute.{kind}Operations"
-        every = f"{PROJECT}/{place}/operations"
-        one = f"{every}/{{operation}}"
-
-        def listed(call: Call) -> Mapping[str, Any]:
-            here = scope(call)
-            items = [self._frame.write(it) for it in self._frame.operations.all(here)]
-            return self._frame.page("operationList", f"{here}/operations", items, call, FIELDS)
-
-        def get(call: Call) -> Mapping[str, Any]:
-            return self._frame.write(self._find(call, scope(call)))
-
-        def wait(call: Call) -> Mapping[str, Any]:
-            call.json()
-            operation = self._find(call, scope(call))
-            time.sleep(max(0.0, operation.ends - time.time()))
-            return self._frame.write(operation)
-
-        def delete(call: Call) -> Mapping[str, Any]:
-            operation = self._find(call, scope(call))
-            if time.time() < operation.ends:
-                message = f"The operation '{operation.name}' is running: wait for its end"
-                raise ComputeError(400, "resourceNotReady", message)
-            self._frame.operations.forget(operation.uid)
-            return {}
-
         return (
-            Route(f"{name}.list", "GET", every, listed, SELECTION),
-            Route(f"{name}.get", "GET", one, get),
-            Route(f"{name}.delete", "DELETE", one, delete),
-            Route(f"{name}.wait", "POST", f"{one}/wait", wait),
+            *self._routes("compute.globalOperations", f"{PROJECT}/global/operations"),
+            *self._routes("compute.zoneOperations", f"{PROJECT}/zones/{{zone}}/operations"),
+            *self._routes("compute.regionOperations", f"{PROJECT}/regions/{{region}}/operations"),
         )
 
-    def _find(self, call: Call, scope: str) -> ComputeOperation:
-        name = call.names["operation"]
+    def _routes(self, name: str, every: str) -> tuple[Route, ...]:
+        one = f"{every}/{{operation}}"
+        return (
+            Route(f"{name}.list", "GET", every, self._list, SELECTION),
+            Route(f"{name}.get", "GET", one, self._get),
+            Route(f"{name}.delete", "DELETE", one, self._delete),
+            Route(f"{name}.wait", "POST", f"{one}/wait", self._wait),
+        )
+
+    def _list(self, call: Call) -> Mapping[str, Any]:
+        scope = self._frame.scope(call)
+        items = [self._frame.write(it) for it in self._frame.operations.all(scope)]
+        return self._frame.page("operationList", f"{scope}/operations", items, call, FIELDS)
+
+    def _get(self, call: Call) -> Mapping[str, Any]:
+        return self._frame.write(self._find(call))
+
+    def _wait(self, call: Call) -> Mapping[str, Any]:
+        call.json()
+        operation = self._find(call)
+        time.sleep(max(0.0, operation.ends - time.time()))
+        return self._frame.write(operation)
+
+    def _delete(self, call: Call) -> Mapping[str, Any]:
+        operation = self._find(call)
+        if time.time() < operation.ends:
+            message = f"The operation '{operation.name}' is running: wait for its end"
+            raise ComputeError(400, "resourceNotReady", message)
+        self._frame.operations.forget(operation.uid)
+        return {}
+
+    def _find(self, call: Call) -> ComputeOperation:
+        scope, name = self._frame.scope(call), call.names["operation"]
         operation = self._frame.operations.get(scope, name)
         if operation is None:
             raise missing(f"{self._frame.project.parent}/{scope}/operations/{name}")

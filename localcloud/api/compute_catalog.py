@@ -44,15 +44,15 @@ class Places:
         return self._frame.page("regionList", "regions", items, call, ("status",))
 
     def _region(self, call: Call) -> Mapping[str, Any]:
-        return self._write_region(self._frame.region(call).rpartition("/")[2])
+        return self._write_region(self._frame.scope(call).rpartition("/")[2])
 
     def _disk_types(self, call: Call) -> Mapping[str, Any]:
-        scope = self._frame.zone(call)
+        scope = self._frame.scope(call)
         items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
         return self._frame.page("diskTypeList", f"{scope}/diskTypes", items, call)
 
     def _disk_type(self, call: Call) -> Mapping[str, Any]:
-        scope, name = self._frame.zone(call), call.names["diskType"]
+        scope, name = self._frame.scope(call), call.names["diskType"]
         if name not in DISK_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/diskTypes/{name}")
         return self._write_type(DISK_TYPES[name], scope)
@@ -127,7 +127,7 @@ class MachineTypes:
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        scope = self._frame.zone(call)
+        scope = self._frame.scope(call)
         items = [self._write(it, scope) for it in MACHINE_TYPES.values()]
         return self._frame.page(
             "machineTypeList", f"{scope}/machineTypes", items, call, _TYPE_FIELDS
@@ -140,7 +140,7 @@ class MachineTypes:
         return self._frame.aggregated(kind, items, call, _TYPE_FIELDS, reached, unreachable)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
-        scope, name = self._frame.zone(call), call.names["machineType"]
+        scope, name = self._frame.scope(call), call.names["machineType"]
         if name not in MACHINE_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")
         return self._write(MACHINE_TYPES[name], scope)

@@ -187,7 +187,7 @@ class Disks(Collection):
 
     def _insert(self, call: Call) -> ComputeOperation:
         """Create a disk, which is CREATING until the operation ends."""
-        scope = self._frame.zone(call)
+        scope = self._frame.scope(call)
         body = requested_disk(call.json(), self._frame.project.parent, scope)
         ready_at = self._frame.operations.next_end()
         made = self._table.add(DISKS, scope, body["name"], body, ready_at)

@@ -68,18 +68,16 @@ class Frame:
         name = reference.split(f"{PATH}/", 1)[-1]
         return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
 
-    def zone(self, call: Call) -> str:
-        """Return ``zones/Z`` for a call; raise HTTP 404 if Z is unknown, 503 if unreachable."""
-        return f"zones/{self.project.one(call.names)}"
+    def scope(self, call: Call) -> str:
+        """Return the scope in a call's path: ``zones/Z``, ``regions/R`` or ``global``.
 
-    def reached(self) -> tuple[list[str], list[str]]:
-        """Return all zones as ``zones/Z``: the reachable and the unreachable ones."""
-        scope = self.project.many({"zone": "-"})
-        return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
-
-    def region(self, call: Call) -> str:
-        """Return ``regions/R`` for a call; raise HTTP 404 if R is unknown."""
-        region = call.names["region"]
+        Raises HTTP 404 if the zone or region is unknown, 503 if the zone is unreachable.
+        """
+        if "zone" in call.names:
+            return f"zones/{self.project.one(call.names)}"
+        region = call.names.get("region")
+        if region is None:
+            return "global"
         if region not in self.regions():
             raise ComputeError(
                 404,
@@ -88,6 +86,11 @@ class Frame:
                 f"{', '.join(self.regions())}",
             )
         return f"regions/{region}"
+
+    def reached(self) -> tuple[list[str], list[str]]:
+        """Return all zones as ``zones/Z``: the reachable and the unreachable ones."""
+        scope = self.project.many({"zone": "-"})
+        return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
 
     def regions(self) -> list[str]:
         """Return the names of the regions that contain the cloud's zones."""
@@ -269,12 +272,9 @@ class Collection:
         self._frame = frame
         self._table = ResourceTable(frame.database)
 
-    def _scope(self, call: Call) -> str:
-        return self._frame.zone(call) if "zone" in call.names else "global"
-
     def _find(self, call: Call) -> Resource:
         """Return the resource in the call's path; raise HTTP 404 if it does not exist."""
-        scope, name, collection = self._scope(call), call.names[self.kind], f"{self.kind}s"
+        scope, name, collection = self._frame.scope(call), call.names[self.kind], f"{self.kind}s"
         found = self._table.get(collection, scope, name)
         if found is None:
             raise missing(self._full(f"{scope}/{collection}/{name}"))
@@ -291,7 +291,7 @@ class Collection:
         return self._write(self._find(call))
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        scope, collection = self._scope(call), f"{self.kind}s"
+        scope, collection = self._frame.scope(call), f"{self.kind}s"
         items = [self._write(it) for it in self._table.all(collection, scope)]
         path = f"{scope}/{collection}"
         return self._frame.page(f"{self.kind}List", path, items, call, self.fields)

@@ -96,7 +96,7 @@ class Networks(Collection):
         return self._begin(call, "delete", network)
 
     def _subnetworks(self, call: Call) -> Mapping[str, Any]:
-        scope = self._frame.region(call)
+        scope = self._frame.scope(call)
         items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
         path = f"{scope}/subnetworks"
         return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
@@ -108,7 +108,7 @@ class Networks(Collection):
         return self._frame.aggregated("subnetwork", items, call, _SUBNETWORK_FIELDS, scopes)
 
     def _subnetwork(self, call: Call) -> Mapping[str, Any]:
-        scope, name = self._frame.region(call), call.names["subnetwork"]
+        scope, name = self._frame.scope(call), call.names["subnetwork"]
         for network in self._with_subnetworks():
             if network.name == name:
                 return self._write_subnetwork(network, scope)
