@@ -11,12 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from localcloud.api.database import Database
 from localcloud.api.node_table import new_uid
 from localcloud.api.operation_table import check_request_id
+from localcloud.api.table import Table
 
 LASTS_S = 0.2
-_COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, request_id, error"
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class ComputeOperation:
     error: str = ""  # JSON of ``{code, message}``, or "" if it succeeds
 
 
-class ComputeOperationTable:
+class ComputeOperationTable(Table[ComputeOperation]):
     """Table of the Compute API's operations."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _name = "compute_operations"
+    _columns = "uid, scope, name, method, verb, target, target_uid, begins, ends, request_id, error"
 
     def next_end(self) -> float:
         """Return when an operation stored now would end, in seconds since 1970."""
@@ -67,7 +66,7 @@ class ComputeOperationTable:
         operation = ComputeOperation(*row, request_id, failed)
         with self._database.transaction() as connection:
             connection.execute(
-                f"INSERT INTO compute_operations ({_COLUMNS}) "  # noqa: S608 - constants, no input
+                f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - constants, no input
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, request_id, failed),
             )
@@ -76,13 +75,11 @@ class ComputeOperationTable:
     def earlier(self, request_id: str) -> ComputeOperation | None:
         """Return the operation that a request with this id started; 400 if it is not a UUID."""
         check_request_id(request_id)
-        found = self._some("request_id = ?", request_id)
-        return found[0] if found else None
+        return self._one("request_id = ?", request_id)
 
     def get(self, scope: str, name: str) -> ComputeOperation | None:
         """Return the operation in ``scope`` (``zones/Z``) with this name or id, or None."""
-        found = self._some("scope = ? AND (name = ? OR uid = ?)", scope, name, name)
-        return found[0] if found else None
+        return self._one("scope = ? AND (name = ? OR uid = ?)", scope, name, name)
 
     def all(self, scope: str) -> Sequence[ComputeOperation]:
         """Return the operations in a scope, such as ``global`` or ``zones/Z``, oldest first."""
@@ -93,6 +90,5 @@ class ComputeOperationTable:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM compute_operations WHERE uid = ?", (uid,))
 
-    def _some(self, where: str, *values: object) -> list[ComputeOperation]:
-        query = f"SELECT {_COLUMNS} FROM compute_operations WHERE {where}"  # noqa: S608 - constants
-        return [ComputeOperation(*row) for row in self._database.rows(query, *values)]
+    def _read(self, rows: Sequence[tuple]) -> list[ComputeOperation]:
+        return [ComputeOperation(*row) for row in rows]

@@ -3,16 +3,14 @@
 import json
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.clock import timestamp
 from localcloud.api.compute_errors import taken
-from localcloud.api.database import Database
 from localcloud.api.node_table import new_uid
-
-_COLUMNS = "uid, collection, scope, name, create_time, ready_at, body"
+from localcloud.api.table import Table
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,11 @@ class Resource:
         return time.time() >= self.ready_at
 
 
-class ResourceTable:
+class ResourceTable(Table[Resource]):
     """Table of the Compute API's resources."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _name = "compute_resources"
+    _columns = "uid, collection, scope, name, create_time, ready_at, body"
 
     def add(
         self, collection: str, scope: str, name: str, body: Mapping[str, Any], ready_at: float = 0.0
@@ -62,7 +60,7 @@ class ResourceTable:
         with self._database.transaction() as connection:
             try:
                 connection.execute(
-                    f"INSERT INTO compute_resources ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
+                    f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
                     (*row, json.dumps(body)),
                 )
             except sqlite3.IntegrityError:
@@ -72,8 +70,7 @@ class ResourceTable:
     def get(self, collection: str, scope: str, name: str) -> Resource | None:
         """Return the resource with this name in a collection (``disks``) and scope, or None."""
         where = "collection = ? AND scope = ? AND name = ?"
-        found = self._some(where, collection, scope, name)
-        return found[0] if found else None
+        return self._one(where, collection, scope, name)
 
     def all(self, collection: str, scope: str | None = None) -> list[Resource]:
         """Return a collection's resources in a scope (default: all), sorted by scope and name."""
@@ -91,9 +88,5 @@ class ResourceTable:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM compute_resources WHERE uid = ?", (uid,))
 
-    def _some(self, where: str, *values: object) -> list[Resource]:
-        rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM compute_resources WHERE {where}",  # noqa: S608 - constants, no input
-            *values,
-        )
+    def _read(self, rows: Sequence[tuple]) -> list[Resource]:
         return [Resource(*row[:-1], json.loads(row[-1])) for row in rows]

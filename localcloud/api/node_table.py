@@ -10,6 +10,7 @@ from typing import Any
 
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
+from localcloud.api.table import ZonalTable
 
 # Desired states of a node's machines: running, powered off, deleted.
 RUN = "run"
@@ -19,11 +20,6 @@ GONE = "gone"
 DELETABLE = (
     *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
     *("PREEMPTED", "TERMINATED"),
-)
-
-_COLUMNS = (
-    "uid, zone, node_id, state, wanted, trouble, create_time, queued_resource, preempt_at, "
-    "condition, body"
 )
 
 
@@ -100,14 +96,21 @@ class Addresses:
             )
 
 
-class NodeTable:
+class NodeTable(ZonalTable[Node]):
     """The database tables ``nodes`` and ``workers``.
 
     A machine can exist only if ``workers`` has a row for it.
     """
 
+    _name = "nodes"
+    _columns = (
+        "uid, zone, node_id, state, wanted, trouble, create_time, queued_resource, preempt_at, "
+        "condition, body"
+    )
+    _id = "node_id"
+
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._addresses = Addresses(database)
 
     def add(
@@ -159,10 +162,6 @@ class NodeTable:
             if connection.execute(query, (f"{prefix}-w-0",)).fetchone() is None:
                 return prefix
 
-    def get(self, zone: str, node_id: str) -> Node | None:
-        """Return the node with this zone and id, or None."""
-        return self._one("zone = ? AND node_id = ?", zone, node_id)
-
     def by_uid(self, uid: int) -> Node:
         """Return the node with this uid; raise KeyError if it does not exist."""
         node = self.find(uid)
@@ -189,12 +188,6 @@ class NodeTable:
     def everything(self) -> list[Node]:
         """Return all nodes, sorted by zone and name."""
         return self._some("TRUE ORDER BY zone, node_id")
-
-    def page(self, zones: Collection[str], after: tuple[str, str] | None, size: int) -> list[Node]:
-        """Return up to ``size`` nodes of ``zones`` whose ``(zone, node_id)`` follows ``after``."""
-        marks = ", ".join("?" * len(zones))
-        where = f"zone IN ({marks}) AND (zone, node_id) > (?, ?) ORDER BY zone, node_id LIMIT ?"
-        return self._some(where, *zones, *(after or ("", "")), size)
 
     def move(
         self,
@@ -269,20 +262,15 @@ class NodeTable:
         rows = self._database.rows("SELECT machine FROM workers ORDER BY machine")
         return [machine for (machine,) in rows]
 
-    def _one(self, where: str, *values: object) -> Node | None:
-        found = self._some(where, *values)
-        return found[0] if found else None
-
     def _some(self, where: str, *values: object) -> list[Node]:
-        with self._database.transaction():
-            nodes = self._database.rows(
-                f"SELECT {_COLUMNS} FROM nodes WHERE {where}",  # noqa: S608 - constants, no input
-                *values,
-            )
-            workers = self._workers([row[0] for row in nodes])
+        with self._database.transaction():  # nodes and their workers at the same moment
+            return super()._some(where, *values)
+
+    def _read(self, rows: Sequence[tuple]) -> list[Node]:
+        workers = self._workers([row[0] for row in rows])
         return [
             Node(*row[:-2], json.loads(row[-2]), json.loads(row[-1]), workers.get(row[0], ()))
-            for row in nodes
+            for row in rows
         ]
 
     def _workers(self, uids: Sequence[int]) -> dict[int, tuple[Worker, ...]]:

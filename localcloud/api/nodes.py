@@ -14,7 +14,6 @@ from localcloud.api.errors import (
 from localcloud.api.methods import Methods, chosen_workers
 from localcloud.api.node_message import checked_node_id, requested, write
 from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Worker
-from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION
 from localcloud.api.routing import Call, Route
 from localcloud.machines.interface import MachineError
@@ -36,13 +35,7 @@ class Nodes(Methods):
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the nodes of one zone, or of all zones if the zone is ``-``."""
-        scope = self._project.many(call.names)
-        page = requested_page(f"nodes in {call.names['zone']}", call.query)
-        found = self._nodes.page(scope.zones, page.after, page.size + 1)
-        shown, token = page.cut(found, lambda node: (node.zone, node.node_id))
-        items = [write(node, self._project.parent, call.version) for node in shown]
-        return self._project.answer("nodes", items, scope, token)
+        return self._project.page(call, "nodes", self._nodes, write)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         node = self._find_node(call)

@@ -6,19 +6,14 @@ A request repeated with the same ``requestId`` has no second effect (https://goo
 import json
 import secrets
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from localcloud.api.clock import timestamp
-from localcloud.api.database import Database
 from localcloud.api.errors import invalid
+from localcloud.api.table import ZonalTable
 from localcloud.api.versions import Version
-
-_COLUMNS = (
-    "zone, operation_id, uid, verb, target, create_time, end_time, cancel_requested, "
-    "detail, response, error, api_version"
-)
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,15 @@ class Operation:
         return self.target.split("/")[-2]
 
 
-class OperationTable:
+class OperationTable(ZonalTable[Operation]):
     """The database tables ``operations`` and ``request_ids``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _name = "operations"
+    _columns = (
+        "zone, operation_id, uid, verb, target, create_time, end_time, cancel_requested, "
+        "detail, response, error, api_version"
+    )
+    _id = "operation_id"
 
     def add(
         self,
@@ -117,11 +116,6 @@ class OperationTable:
             key = (operation.zone, operation.operation_id)
             connection.execute(f"{change} WHERE zone = ? AND operation_id = ?", key)
 
-    def get(self, zone: str, operation_id: str) -> Operation | None:
-        """Return the operation with this zone and id, or None."""
-        found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
-        return found[0] if found else None
-
     def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
         """Return the operation that an earlier request with the same id started, or None.
 
@@ -140,22 +134,10 @@ class OperationTable:
             raise invalid("requestId", message)
         return operation
 
-    def page(
-        self, zones: Collection[str], after: tuple[str, str] | None, size: int
-    ) -> list[Operation]:
-        """Return up to ``size`` operations whose ``(zone, operation_id)`` follows ``after``."""
-        marks = ", ".join("?" * len(zones))
-        where = (
-            f"zone IN ({marks}) AND (zone, operation_id) > (?, ?) "
-            "ORDER BY zone, operation_id LIMIT ?"
-        )
-        return self._some(where, *zones, *(after or ("", "")), size)
-
     def of(self, uid: int, verb: str) -> Operation | None:
         """Return the newest operation with ``verb`` on a node or queued resource, or None."""
         where = "uid = ? AND verb = ? ORDER BY create_time DESC, rowid DESC LIMIT 1"
-        found = self._some(where, uid, verb)
-        return found[0] if found else None
+        return self._one(where, uid, verb)
 
     def last_error(self, zone: str, target: str) -> str:
         """Return the error message of the newest failed operation on ``target``, or ""."""
@@ -163,18 +145,14 @@ class OperationTable:
             "zone = ? AND target = ? AND error IS NOT NULL ORDER BY end_time DESC, rowid DESC "
             "LIMIT 1"
         )
-        found = self._some(where, zone, target)
-        return str(found[0].error["message"]) if found and found[0].error else ""
+        found = self._one(where, zone, target)
+        return str(found.error["message"]) if found and found.error else ""
 
     def running(self) -> list[Operation]:
         """Return the running operations, oldest first."""
         return self._some("end_time = '' ORDER BY create_time, rowid")
 
-    def _some(self, where: str, *values: object) -> list[Operation]:
-        rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM operations WHERE {where}",  # noqa: S608 - constants, no input
-            *values,
-        )
+    def _read(self, rows: Sequence[tuple]) -> list[Operation]:
         return [
             Operation(
                 *row[:7],

@@ -7,7 +7,6 @@ from localcloud.api import node_message, queued_resource_message
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, not_found
 from localcloud.api.operation_table import Operation, OperationTable
-from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
 from localcloud.api.selection import parse_filter
@@ -76,18 +75,8 @@ class Operations:
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the operations of one zone, or of all zones if the zone is ``-``.
-
-        ``filter`` is applied after paging, so a page can have fewer operations than ``pageSize``.
-        """
-        wanted = parse_filter(call.query.get("filter", ""), FIELDS)
-        scope = self._project.many(call.names)
-        page = requested_page(f"operations in {call.names['zone']}", call.query)
-        found = self._operations.page(scope.zones, page.after, page.size + 1)
-        shown, token = page.cut(found, lambda it: (it.zone, it.operation_id))
-        items = [write(it, self._project.parent, call.version) for it in shown]
-        kept = [item for item in items if wanted(item)]
-        return self._project.answer("operations", kept, scope, token)
+        is_shown = parse_filter(call.query.get("filter", ""), FIELDS)
+        return self._project.page(call, "operations", self._operations, write, is_shown)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         return write(self._find(call), self._project.parent, call.version)

@@ -1,11 +1,15 @@
 """The local cloud's project and zones; the path of every request is checked against them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.errors import ApiError, permission_denied
 from localcloud.api.faults import Faults
+from localcloud.api.paging import requested_page
+from localcloud.api.routing import Call
+from localcloud.api.table import ZonalTable
+from localcloud.api.versions import Version
 
 LOCATION = "/v2/projects/{project}/locations/{zone}"
 ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
@@ -73,6 +77,27 @@ class Project:
             tuple(zone for zone in asked if zone not in away),
             tuple(zone for zone in asked if zone in away),
         )
+
+    def page[Row](
+        self,
+        call: Call,
+        collection: str,
+        table: ZonalTable[Row],
+        write: Callable[[Row, str, Version], Mapping[str, Any]],
+        is_shown: Callable[[Mapping[str, Any]], bool] = lambda _item: True,
+    ) -> dict[str, Any]:
+        """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
+
+        ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
+        message, given the project's name and the API version. ``is_shown`` selects messages after
+        paging, so a page can have fewer than ``pageSize``.
+        """
+        scope = self.many(call.names)
+        page = requested_page(f"{collection} in {call.names['zone']}", call.query)
+        found = table.page(scope.zones, page.after, page.size + 1)
+        shown, token = page.cut(found, table.key)
+        items = [write(it, self.parent, call.version) for it in shown]
+        return self.answer(collection, [it for it in items if is_shown(it)], scope, token)
 
     def answer(
         self, key: str, items: Sequence[Any], scope: Scope, next_token: str

@@ -2,20 +2,16 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.node_table import new_uid
+from localcloud.api.table import ZonalTable
 
 USER = "USER"
 SERVICE = "SERVICE"
-
-_COLUMNS = (
-    "uid, zone, request_name, state, initiator, create_time, valid_from, valid_until, error, body"
-)
 
 
 @dataclass(frozen=True)
@@ -39,11 +35,15 @@ class QueuedResource:
     body: Mapping[str, Any]
 
 
-class QueuedResourceTable:
+class QueuedResourceTable(ZonalTable[QueuedResource]):
     """The database table ``queued_resources``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _name = "queued_resources"
+    _columns = (
+        "uid, zone, request_name, state, initiator, create_time, valid_from, valid_until, error, "
+        "body"
+    )
+    _id = "request_name"
 
     def add(
         self,
@@ -76,10 +76,6 @@ class QueuedResourceTable:
         assert found is not None  # noqa: S101 - inside the same transaction or process
         return found
 
-    def get(self, zone: str, request_name: str) -> QueuedResource | None:
-        """Return the queued resource with this zone and name, or None."""
-        return self._one("zone = ? AND request_name = ?", zone, request_name)
-
     def find(self, uid: int) -> QueuedResource | None:
         """Return the queued resource with this uid, or None."""
         return self._one("uid = ?", uid)
@@ -87,17 +83,6 @@ class QueuedResourceTable:
     def everything(self) -> list[QueuedResource]:
         """Return all queued resources, oldest first."""
         return self._some("TRUE ORDER BY create_time, rowid")
-
-    def page(
-        self, zones: Collection[str], after: tuple[str, str] | None, size: int
-    ) -> list[QueuedResource]:
-        """Return up to ``size`` queued resources whose ``(zone, name)`` follows ``after``."""
-        marks = ", ".join("?" * len(zones))
-        where = (
-            f"zone IN ({marks}) AND (zone, request_name) > (?, ?) "
-            "ORDER BY zone, request_name LIMIT ?"
-        )
-        return self._some(where, *zones, *(after or ("", "")), size)
 
     def move(
         self,
@@ -124,15 +109,7 @@ class QueuedResourceTable:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM queued_resources WHERE uid = ?", (uid,))
 
-    def _one(self, where: str, *values: object) -> QueuedResource | None:
-        found = self._some(where, *values)
-        return found[0] if found else None
-
-    def _some(self, where: str, *values: object) -> list[QueuedResource]:
-        rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM queued_resources WHERE {where}",  # noqa: S608 - constants, no input
-            *values,
-        )
+    def _read(self, rows: Sequence[tuple]) -> list[QueuedResource]:
         return [
             QueuedResource(*row[:8], row[8] and json.loads(row[8]), json.loads(row[9]))
             for row in rows

@@ -9,7 +9,6 @@ from localcloud.api.errors import already_exists, failed_precondition, invalid, 
 from localcloud.api.methods import Methods
 from localcloud.api.node_message import checked_request_name
 from localcloud.api.node_table import Node
-from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION
 from localcloud.api.queued_resource_message import read_request, validity, wanted_nodes, write
 from localcloud.api.queued_resource_table import USER, QueuedResource
@@ -37,13 +36,7 @@ class QueuedResources(Methods):
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the queued resources of one zone, or of all zones for the zone ``-``."""
-        scope = self._project.many(call.names)
-        page = requested_page(f"queuedResources in {call.names['zone']}", call.query)
-        found = self._requests.page(scope.zones, page.after, page.size + 1)
-        shown, token = page.cut(found, lambda request: (request.zone, request.request_name))
-        items = [write(request, self._project.parent, call.version) for request in shown]
-        return self._project.answer("queuedResources", items, scope, token)
+        return self._project.page(call, "queuedResources", self._requests, write)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         return write(self._find(call), self._project.parent, call.version)

@@ -1,0 +1,50 @@
+"""Base classes of the database tables, whose rows are read as dataclasses."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from localcloud.api.database import Database
+
+
+class Table[Row]:
+    """A database table; ``_columns`` are the columns to read, in the order that ``_read`` needs."""
+
+    _name: str
+    _columns: str
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _some(self, where: str, *values: object) -> list[Row]:
+        """Return the rows that match a condition, which can end with ORDER BY and LIMIT."""
+        query = f"SELECT {self._columns} FROM {self._name} WHERE {where}"  # noqa: S608 - constants, no input
+        return self._read(self._database.rows(query, *values))
+
+    def _one(self, where: str, *values: object) -> Row | None:
+        found = self._some(where, *values)
+        return found[0] if found else None
+
+    def _read(self, rows: Sequence[tuple]) -> list[Row]:
+        raise NotImplementedError
+
+
+class ZonalTable[Row](Table[Row]):
+    """A table of the resources of zones; ``_id`` is the column, and field, with their ids."""
+
+    _id: str
+
+    def get(self, zone: str, resource_id: str) -> Row | None:
+        """Return the resource with this zone and id, or None."""
+        return self._one(f"zone = ? AND {self._id} = ?", zone, resource_id)
+
+    def page(self, zones: Collection[str], after: tuple[str, ...] | None, size: int) -> list[Row]:
+        """Return up to ``size`` resources of ``zones`` whose ``key`` follows ``after``."""
+        marks = ", ".join("?" * len(zones))
+        where = (
+            f"zone IN ({marks}) AND (zone, {self._id}) > (?, ?) ORDER BY zone, {self._id} LIMIT ?"
+        )
+        return self._some(where, *zones, *(after or ("", "")), size)
+
+    def key(self, resource: Any) -> tuple[str, ...]:
+        """Return the zone and id of a resource, by which ``page`` sorts."""
+        return (resource.zone, getattr(resource, self._id))
