@@ -242,14 +242,15 @@ class Lifecycle:
                 self._nodes.remove(node.uid)
                 self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
             else:
-                self._succeed(operation, "CREATING", "READY")
+                self._nodes.move(node.uid, ["CREATING"], "READY")
+                self.succeed(operation)
 
     def _cancelled(self, operation: Operation) -> bool:
         now = self._operations.get(operation.zone, operation.operation_id)
         return now is not None and now.cancel_requested
 
-    def _succeed(self, operation: Operation, state: str, to: str) -> None:
-        self._nodes.move(operation.uid, [state], to)
+    def succeed(self, operation: Operation) -> None:
+        """End an operation, with its node as the response."""
         message = stored(self._nodes.by_uid(operation.uid), self._parent)
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
@@ -263,7 +264,8 @@ class Lifecycle:
             elif (node := self._nodes.find(operation.uid)) is None or node.state != state:
                 self._operations.fail(operation, RPC_ABORTED, "the node was deleted meanwhile")
             else:
-                self._succeed(operation, state, to)
+                self._nodes.move(node.uid, [state], to)
+                self.succeed(operation)
 
     def _start(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)
@@ -291,8 +293,7 @@ class Lifecycle:
             if failures:
                 self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
             else:
-                message = stored(self._nodes.by_uid(node.uid), self._parent)
-                self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+                self.succeed(operation)
 
     def _maintain(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)

@@ -13,7 +13,7 @@ from localcloud.api.node_table import Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.operations import write
 from localcloud.api.project import Project
-from localcloud.api.queued_resource_table import QueuedResourceTable
+from localcloud.api.queued_resource_table import QueuedResource, QueuedResourceTable
 from localcloud.api.quota import Quota
 from localcloud.api.routing import Call
 from localcloud.machines.interface import Machines
@@ -58,6 +58,19 @@ class Methods:
         if node is None:
             raise not_found(name)
         return node
+
+    def _request_name(self, call: Call) -> str:
+        """Return the full name of the queued resource in the call's path."""
+        zone = self._project.one(call.names)
+        return self._project.name_of("queuedResources", zone, call.names["request"])
+
+    def _find_request(self, call: Call) -> QueuedResource:
+        """Return the queued resource in the call's path; raise HTTP 404 if it does not exist."""
+        name = self._request_name(call)
+        request = self._requests.get(call.names["zone"], call.names["request"])
+        if request is None:
+            raise not_found(name)
+        return request
 
     def _earlier(self, call: Call, verb: str, target: str) -> Operation | None:
         """Return the operation that a request with the call's ``requestId`` started, or None."""

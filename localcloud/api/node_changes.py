@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
-from localcloud.api.lifecycle import NODE_TYPE
+from localcloud.api.errors import ApiError, failed_precondition, invalid
 from localcloud.api.message import read
 from localcloud.api.methods import Methods, chosen_workers
-from localcloud.api.node_message import NODES, is_spot, stored
+from localcloud.api.node_message import NODES, is_spot
 from localcloud.api.node_table import OFF, RUN, Node
 from localcloud.api.project import ALPHA, LOCATION
 from localcloud.api.routing import Call, Route, camel_case
@@ -67,8 +66,7 @@ class NodeChanges(Methods):
             self._nodes.change_body(node.uid, _patched(node, new, fields))
             operation = self._add(call, "update", self._name(call), node.uid)
             if DISKS not in fields:
-                message = stored(self._nodes.by_uid(node.uid), self._project.parent)
-                self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+                self._lifecycle.succeed(operation)
         if DISKS in fields:
             return self._begin(call, operation)
         ended = self._operations.get(operation.zone, operation.operation_id) or operation
@@ -156,11 +154,7 @@ class NodeChanges(Methods):
         return self._perform_maintenance(one)
 
     def _nodes_of_queued_resource(self, call: Call) -> list[Node]:
-        zone, name = self._project.one(call.names), call.names["request"]
-        request = self._requests.get(zone, name)
-        if request is None:
-            raise not_found(self._project.name_of("queuedResources", zone, name))
-        return self._nodes.of_queued_resource(request.uid)
+        return self._nodes.of_queued_resource(self._find_request(call).uid)
 
 
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:

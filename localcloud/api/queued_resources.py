@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api.clock import timestamp
-from localcloud.api.errors import already_exists, failed_precondition, invalid, not_found
+from localcloud.api.errors import already_exists, failed_precondition, invalid
 from localcloud.api.methods import Methods
 from localcloud.api.node_message import checked_request_name
 from localcloud.api.node_table import Node
 from localcloud.api.project import LOCATION
 from localcloud.api.queued_resource_message import read_request, validity, wanted_nodes, write
-from localcloud.api.queued_resource_table import USER, QueuedResource
+from localcloud.api.queued_resource_table import USER
 from localcloud.api.routing import Call, Route
 
 # States in which a queued resource with nodes can be deleted without ``force``.
@@ -39,7 +39,7 @@ class QueuedResources(Methods):
         return self._project.page(call, "queuedResources", self._requests, write)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
-        return write(self._find(call), self._project.parent, call.version)
+        return write(self._find_request(call), self._project.parent, call.version)
 
     def _create(self, call: Call) -> Mapping[str, Any]:
         """Store a queued resource; return the operation, which ends when the queue accepts it."""
@@ -75,7 +75,7 @@ class QueuedResources(Methods):
         with self._database.transaction():
             if found := self._earlier(call, "delete", name):
                 return self._answer(call, found)
-            request = self._find(call)
+            request = self._find_request(call)
             if request.state == "DELETING":
                 raise failed_precondition(f"{name} is being deleted already")
             nodes = self._nodes.of_queued_resource(request.uid)
@@ -93,7 +93,7 @@ class QueuedResources(Methods):
         """Start rebooting the machines of an ACTIVE queued resource; return the operation."""
         call.json()
         with self._database.transaction():
-            request, name = self._find(call), self._request_name(call)
+            request, name = self._find_request(call), self._request_name(call)
             nodes = self._nodes.of_queued_resource(request.uid)
             if request.state != "ACTIVE" or any(node.state != "READY" for node in nodes):
                 raise failed_precondition(
@@ -106,17 +106,6 @@ class QueuedResources(Methods):
         for node in nodes:
             self._lifecycle.restart(node)
         return self._answer(call, operation)
-
-    def _request_name(self, call: Call) -> str:
-        zone = self._project.one(call.names)
-        return self._project.name_of("queuedResources", zone, call.names["request"])
-
-    def _find(self, call: Call) -> QueuedResource:
-        name = self._request_name(call)
-        request = self._requests.get(call.names["zone"], call.names["request"])
-        if request is None:
-            raise not_found(name)
-        return request
 
 
 def _names(nodes: list[Node]) -> str:
