@@ -307,8 +307,11 @@ class Lifecycle:
         self._end(operation, "REPAIRING", "READY", failures)
 
     def _reboot(self, node: Node) -> None:
-        failures = self._switch_off(node.workers, node, while_in="RESTARTING")
-        self._revive(node, failures)
+        def switch_off(worker: Worker) -> None:
+            if self._is_in(node, "RESTARTING"):
+                self._machines.power_off(worker.machine)
+
+        self._revive(node, self._jobs.each(node.workers, switch_off, give_up=True))
 
     def _revive(self, node: Node, failures: Collection[str] = ()) -> None:
         failures = failures or self._start_machines(node, while_in="RESTARTING")
@@ -356,13 +359,6 @@ class Lifecycle:
                 self._machines.power_off(worker.machine)
 
         return self._jobs.each(workers, shut_down, give_up=True)
-
-    def _switch_off(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        def switch_off(worker: Worker) -> None:
-            if self._is_in(node, while_in):
-                self._machines.power_off(worker.machine)
-
-        return self._jobs.each(workers, switch_off, give_up=True)
 
     def _is_in(self, node: Node, state: str) -> bool:
         now = self._nodes.find(node.uid)

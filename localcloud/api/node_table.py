@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
+from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.table import ZonalTable
@@ -118,7 +119,6 @@ class NodeTable(ZonalTable[Node]):
         name: str,
         zone: str,
         node_id: str,
-        create_time: str,
         body: Mapping[str, Any],
         count: int,
         pool: Sequence[IPv4Address],
@@ -139,7 +139,7 @@ class NodeTable(ZonalTable[Node]):
                 connection.execute(
                     "INSERT INTO nodes (uid, zone, node_id, state, wanted, create_time, "
                     "queued_resource, body) VALUES (?, ?, ?, 'CREATING', ?, ?, ?, ?)",
-                    (uid, zone, node_id, RUN, create_time, queued_resource, json.dumps(body)),
+                    (uid, zone, node_id, RUN, timestamp(), queued_resource, json.dumps(body)),
                 )
             except sqlite3.IntegrityError:
                 raise already_exists(name) from None

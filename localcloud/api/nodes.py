@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from localcloud.api.clock import timestamp
 from localcloud.api.errors import (
     RPC_RESOURCE_EXHAUSTED,
     already_exists,
@@ -65,7 +64,6 @@ class Nodes(Methods):
                         name,
                         zone,
                         node_id,
-                        timestamp(),
                         body,
                         count,
                         self._machines.addresses(),

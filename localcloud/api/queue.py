@@ -152,7 +152,6 @@ class Queue:
             name,
             zone,
             wanted.node_id,
-            timestamp(),
             body,
             workers,
             self._machines.addresses(),

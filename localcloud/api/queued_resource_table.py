@@ -1,12 +1,11 @@
 """Database table of the queued resources."""
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.errors import already_exists
+from localcloud.api.clock import timestamp
 from localcloud.api.node_table import new_uid
 from localcloud.api.table import ZonalTable
 
@@ -47,34 +46,23 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
 
     def add(
         self,
-        name: str,
         zone: str,
         request_name: str,
-        create_time: str,
         valid: tuple[float | None, float | None],
         body: Mapping[str, Any],
     ) -> QueuedResource:
-        """Store a new queued resource in CREATING.
+        """Store a new queued resource in CREATING; the zone must not have one of this name.
 
-        ``name`` is its full name, ``request_name`` the last part of it. ``valid`` is the interval
-        in which nodes may be created. Raises ApiError (409) if the zone already has a queued
-        resource with this name.
+        ``valid`` is the interval in which nodes may be created.
         """
-        uid = new_uid()
-        row = (uid, zone, request_name, "CREATING", USER, create_time, *valid, json.dumps(body))
+        row = (new_uid(), zone, request_name, "CREATING", USER, timestamp(), *valid)
         with self._database.transaction() as connection:
-            try:
-                connection.execute(
-                    "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
-                    "create_time, valid_from, valid_until, body) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    row,
-                )
-            except sqlite3.IntegrityError:
-                raise already_exists(name) from None
-        found = self.find(uid)
-        assert found is not None  # noqa: S101 - inside the same transaction or process
-        return found
+            connection.execute(
+                "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
+                "create_time, valid_from, valid_until, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, json.dumps(body)),
+            )
+        return QueuedResource(*row, error=None, body=body)
 
     def find(self, uid: int) -> QueuedResource | None:
         """Return the queued resource with this uid, or None."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from localcloud.api.clock import timestamp
 from localcloud.api.errors import already_exists, failed_precondition, invalid
 from localcloud.api.methods import Methods
 from localcloud.api.node_message import checked_request_name
@@ -61,7 +60,7 @@ class QueuedResources(Methods):
                 workers = node.request.accelerator.workers
                 self._resources.resolved(node.request.body, zone, workers)
             self._quota.check(zone, [node.request for node in wanted])
-            request = self._requests.add(name, zone, request_name, timestamp(), valid, body)
+            request = self._requests.add(zone, request_name, valid, body)
             operation = self._add(call, "create", name, request.uid)
         self._wake()
         return self._answer(call, operation)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud.api.clock import timestamp
 from localcloud.api.node_table import NoCapacityError, NodeTable
 from tests.localcloud.api.local_api import ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
@@ -90,7 +89,7 @@ def test_addresses_are_reused_in_the_order_of_their_release(rolled_back, steps):
             if create:
                 try:
                     node_id = f"n{turn}"
-                    node = nodes.add(node_id, ZONE, node_id, timestamp(), {}, number, POOL)
+                    node = nodes.add(node_id, ZONE, node_id, {}, number, POOL)
                 except NoCapacityError:
                     assert number > len(released)
                     continue
