@@ -4,9 +4,7 @@ Addresses come from 198.18.0.0/15, which RFC 2544 reserves for tests inside one 
 do not collide with a company network or VPN that the host uses.
 """
 
-import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -112,9 +110,7 @@ def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
     partial.write_text("".join(lines))
     partial.chmod(0o644)
     partial.rename(place.hosts)
-    for pid in processes.with_argument(_hosts_option(place)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGHUP)  # reload the hosts file (dnsmasq(8), "NOTES")
+    processes.send(_hosts_option(place), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
 
 
 def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> None:

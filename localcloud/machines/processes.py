@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -27,45 +28,50 @@ def with_argument(argument: str) -> list[int]:
 
 
 def send(argument: str, number: signal.Signals) -> None:
-    """Send the signal ``number`` to the processes with ``argument``, by a pidfd as in ``end``."""
-    for pid in with_argument(argument):
-        with contextlib.suppress(ProcessLookupError):
-            fd = os.pidfd_open(pid)
-            try:
-                if pid in with_argument(argument):
-                    signal.pidfd_send_signal(fd, number)
-            finally:
-                os.close(fd)
+    """Send the signal ``number`` to the processes with ``argument``."""
+    with _opened(argument) as fds:
+        _signal(fds.values(), number)
 
 
 def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
     """Stop the processes with ``argument`` and return their pids.
 
     Sends SIGTERM, waits up to ``grace_s`` seconds, then sends SIGKILL and waits up to 10 seconds.
-    If ``grace_s`` is 0, sends SIGKILL immediately. Signals are sent through a pidfd, so that a
-    reused pid is never signalled (pidfd_open(2)).
+    If ``grace_s`` is 0, sends SIGKILL immediately.
     """
-    fds: dict[int, int] = {}
-    for pid in with_argument(argument):
-        with contextlib.suppress(ProcessLookupError):
-            fds[pid] = os.pidfd_open(pid)
-    still_ours = set(with_argument(argument))
-    try:
+    with _opened(argument) as fds:
         for number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             if timeout_s <= 0:
                 continue
-            for pid, fd in fds.items():
-                if pid in still_ours:
-                    with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(fd, number)
+            _signal(fds.values(), number)
             deadline = time.monotonic() + timeout_s
-            waiting = [fd for pid, fd in fds.items() if pid in still_ours]
+            waiting = list(fds.values())
             while waiting and (left_s := deadline - time.monotonic()) > 0:
                 ended, _, _ = select.select(waiting, [], [], left_s)
                 waiting = [fd for fd in waiting if fd not in ended]
             if not waiting:
                 break
-    finally:
-        for fd in fds.values():
-            os.close(fd)
-    return sorted(still_ours & set(fds))
+    return sorted(fds)
+
+
+@contextlib.contextmanager
+def _opened(argument: str) -> Iterator[dict[int, int]]:
+    """Yield a pidfd for each pid of the processes with ``argument``.
+
+    A signal to a pidfd never reaches another process that reuses the pid (pidfd_open(2)).
+    """
+    with contextlib.ExitStack() as closing:
+        fds: dict[int, int] = {}
+        for pid in with_argument(argument):
+            with contextlib.suppress(ProcessLookupError):
+                fds[pid] = os.pidfd_open(pid)
+                closing.callback(os.close, fds[pid])
+        # Leave out pids that other processes took before they were opened.
+        ours = set(with_argument(argument))
+        yield {pid: fd for pid, fd in fds.items() if pid in ours}
+
+
+def _signal(fds: Iterable[int], number: signal.Signals) -> None:
+    for fd in fds:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fd, number)
