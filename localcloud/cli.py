@@ -99,7 +99,8 @@ def status(place: Place, options: argparse.Namespace) -> None:
 def preempt(place: Place, options: argparse.Namespace) -> None:
     """Preempt a TPU: delete its machines and set its state to PREEMPTED."""
     body = {"warningSeconds": options.warning}
-    client.ask(place, "POST", f"{faults_cli.node_path(options)}:preempt", body)
+    path = faults_cli.node_path(options.zone, options.tpu)
+    client.ask(place, "POST", f"{path}:preempt", body)
     if options.warning:
         say(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:

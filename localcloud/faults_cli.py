@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from localcloud import client, settings
+from localcloud.api.node_message import HEALTHS
 from localcloud.failure import CloudError
 from localcloud.place import Place
 
 _FAULTS = "/_localcloud/faults"
 _ZONE_HELP = "the TPU's zone, if several zones have a TPU of that name"
 PROGRAM = "python -m localcloud"
-HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
 
 
 def examples(*commands: str) -> str:
@@ -35,6 +35,19 @@ EXAMPLES = {
     "reuse-addresses": ("reuse-addresses --times 1",),
     "health": ("health demo UNHEALTHY_TENSORFLOW --symptom OUT_OF_MEMORY", "health demo HEALTHY"),
     "maintenance": ("maintenance demo --worker 1",),
+}
+
+
+# For each action on a worker: its effect, the API method to call, and the fault to pass to it.
+_WORKER_ACTIONS = {
+    "hang": ("freeze its machine, which then answers nothing", "inject", "hang"),
+    "resume": ("end a hang: its processes continue", "clear", "hang"),
+    "cut": ("cut its network; its processes continue", "inject", "cut"),
+    "reconnect": ("connect its network again after cut", "clear", "cut"),
+    "fill-disk": ("fill its disk", "inject", "full-disk"),
+    "free-disk": ("free its disk again after fill-disk", "clear", "full-disk"),
+    "power-off": ("power it off; its disk stays and its TPU stays READY", "powerOff", None),
+    "power-on": ("boot it in the background", "powerOn", None),
 }
 
 
@@ -111,27 +124,17 @@ def _describe_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("worker", help="the worker, such as pod-w1")
     parser.add_argument("--zone", help=_ZONE_HELP)
     kinds = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    effects = {
-        "hang": "freeze its machine, which then answers nothing",
-        "resume": "end a hang: its processes continue",
-        "cut": "cut its network; its processes continue",
-        "reconnect": "connect its network again after cut",
-        "fill-disk": "fill its disk",
-        "free-disk": "free its disk again after fill-disk",
-        "power-off": "power it off; its disk stays and its TPU stays READY",
-        "power-on": "boot it in the background",
-        "late": "delay its next boot until this long after its TPU is READY",
-    }
-    for name, effect in effects.items():
-        one = kinds.add_parser(name, help=effect, description=effect)
-        if name == "late":
-            one.add_argument("delaySeconds", type=float, metavar="SECONDS")
+    for name, (effect, _, _) in _WORKER_ACTIONS.items():
+        kinds.add_parser(name, help=effect, description=effect)
+    effect = "delay its next boot until this long after its TPU is READY"
+    late = kinds.add_parser("late", help=effect, description=effect)
+    late.add_argument("delaySeconds", type=float, metavar="SECONDS")
 
 
-def node_path(options: argparse.Namespace) -> str:
-    """Return the local cloud's API path for the TPU named in ``options``."""
-    where = f"locations/{options.zone}/" if options.zone else ""
-    return f"/_localcloud/{where}nodes/{options.tpu}"
+def node_path(zone: str | None, tpu: str) -> str:
+    """Return the local cloud's API path for a TPU; ``zone`` can be None if its name is unique."""
+    where = f"locations/{zone}/" if zone else ""
+    return f"/_localcloud/{where}nodes/{tpu}"
 
 
 def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
@@ -176,19 +179,6 @@ def _worker_faults(place: Place) -> list[str]:
     return [f"{it['worker']} in {it['zone']}: {', '.join(it['faults'])}" for it in workers]
 
 
-# For each action: the API method to call, and the fault to pass to it.
-_WORKER_ACTIONS = {
-    "hang": ("inject", "hang"),
-    "resume": ("clear", "hang"),
-    "cut": ("inject", "cut"),
-    "reconnect": ("clear", "cut"),
-    "fill-disk": ("inject", "full-disk"),
-    "free-disk": ("clear", "full-disk"),
-    "power-off": ("powerOff", None),
-    "power-on": ("powerOn", None),
-}
-
-
 def _worker(place: Place, options: argparse.Namespace) -> Iterator[str]:
     tpu, dash, index = options.worker.rpartition("-w")
     if not dash or not index.isdigit():
@@ -198,10 +188,9 @@ def _worker(place: Place, options: argparse.Namespace) -> Iterator[str]:
         zone = {"zone": options.zone} if options.zone else {}
         yield from _shown(client.ask(place, "POST", f"{_FAULTS}:add", {"late": [{**late, **zone}]}))
         return
-    verb, fault = _WORKER_ACTIONS[options.action]
-    where = f"locations/{options.zone}/nodes" if options.zone else "nodes"
+    _, verb, fault = _WORKER_ACTIONS[options.action]
     body = {"workerIds": [index], **({"fault": fault} if fault else {})}
-    client.ask(place, "POST", f"/_localcloud/{where}/{tpu}:{verb}", body)
+    client.ask(place, "POST", f"{node_path(options.zone, tpu)}:{verb}", body)
     yield f"{options.worker}: {options.action} succeeded"
 
 
@@ -222,7 +211,7 @@ def _health(place: Place, options: argparse.Namespace) -> Iterator[str]:
         body["healthDescription"] = options.description
     if options.symptom:
         body["symptoms"] = [{"symptomType": options.symptom, "workerId": options.worker}]
-    node = client.ask(place, "POST", f"{node_path(options)}:setHealth", body)
+    node = client.ask(place, "POST", f"{node_path(options.zone, options.tpu)}:setHealth", body)
     yield f"{options.tpu} is {node['state']}, {node.get('health', 'health unknown')}"
 
 
