@@ -176,7 +176,6 @@ def serve(place: Place) -> None:
         place.directory,
         machines_of(place),
         port=chosen.port,
-        project=chosen.project,
         metadata_at=(str(net.gateway), 0),
     )
     network.publish_metadata(net, server.metadata_port or 0)

@@ -5,7 +5,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from localcloud import client, settings
+from localcloud import client
+from localcloud.api.catalog import PARENT
 from localcloud.api.node_message import HEALTHS
 from localcloud.failure import CloudError
 from localcloud.place import Place
@@ -216,7 +217,6 @@ def _health(place: Place, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
-    project = settings.read(place).project
     nodes = client.ask(place, "GET", "/_localcloud/status")["nodes"]
     known = [node["zone"] for node in nodes if node["name"] == options.tpu]
     zones = [zone for zone in known if options.zone in (None, zone)]
@@ -227,7 +227,7 @@ def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
             else f"there is no TPU {options.tpu}{f' in {options.zone}' if options.zone else ''}. "
             f"To list the TPUs, run: {place.command('status')}"
         )
-    path = f"/v2alpha1/projects/{project}/locations/{zones[0]}/nodes/{options.tpu}"
+    path = f"/v2alpha1/{PARENT}/locations/{zones[0]}/nodes/{options.tpu}"
     body = {"workerIds": [options.worker]}
     client.ask(place, "POST", f"{path}:simulateMaintenanceEvent", body)
     yield f"{options.tpu} is REPAIRING: its worker {options.worker} reboots"

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from localcloud.failure import CloudError
 from localcloud.place import Place
 
-PROJECT = "local-fleet"
 MNT_SHARED = ("shared", "local")
 
 
@@ -19,7 +18,6 @@ class Settings:
     port: int
     subnet: str
     image: str
-    project: str = PROJECT
     machines: str = "nspawn"  # one of machines.kinds.KINDS
     suite: str = ""  # release of the machines; empty: the default for this host
     mnt_shared: str = "shared"  # one of MNT_SHARED: shared by all machines, or local to each
@@ -33,11 +31,13 @@ class Settings:
 def read(place: Place) -> Settings:
     """Return the cloud's settings; raise CloudError if the cloud was never started."""
     try:
-        return Settings(**json.loads(place.settings.read_text()))
+        fields = json.loads(place.settings.read_text())
     except FileNotFoundError:
         raise CloudError(
             f"local cloud {place.name!r} is not up. Start it: {place.command('up')}"
         ) from None
+    fields.pop("project", None)  # earlier versions stored this constant
+    return Settings(**fields)
 
 
 def write(place: Place, settings: Settings) -> None:

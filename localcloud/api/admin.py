@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from localcloud.api.catalog import PROJECT_ID
 from localcloud.api.clock import timestamp
 from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
 from localcloud.api.message import Choice, Message, Repeated, read
@@ -73,13 +74,13 @@ class Admin(Methods):
         total = len(self._machines.addresses())
         running = self._operations.running()
         return {
-            "project": self._project.parent.partition("/")[2],
+            "project": PROJECT_ID,
             "nodes": [self._describe(node) for node in nodes],
             "queuedResources": [
                 {"name": it.request_name, "zone": it.zone, "state": it.state}
                 for it in self._requests.everything()
             ],
-            "operations": [write_operation(it, self._project.parent) for it in running],
+            "operations": [write_operation(it) for it in running],
             "addresses": {"total": total, "free": total - used},
             "faults": self._faults.show(),
         }
@@ -147,13 +148,13 @@ class Admin(Methods):
                     raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
                 self._nodes.announce_preemption(node.uid, time.time() + warning)
             self._wake()
-            return write(node, self._project.parent)
+            return write(node)
         try:
             self._lifecycle.preempt(node)
         except MachineError as error:
             raise ApiError(500, f"{node.node_id} is preempted, but {error}") from error
         now = self._nodes.find(node.uid)
-        return write(now, self._project.parent) if now else {}
+        return write(now) if now else {}
 
     def _set_health(self, call: Call) -> Mapping[str, Any]:
         """Set a READY node's health and return the node.
@@ -168,7 +169,7 @@ class Admin(Methods):
                 chosen_workers(node, [symptom.setdefault("workerId", "0")])
                 symptom["createTime"] = timestamp()
             self._nodes.set_condition(node.uid, condition)
-            return write(self._nodes.by_uid(node.uid), self._project.parent)
+            return write(self._nodes.by_uid(node.uid))
 
     def _worker_faults(self, call: Call) -> Mapping[str, Any]:
         """Return the workers with faults: ``{workers[]{worker, zone, faults[]}}``."""

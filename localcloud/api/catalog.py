@@ -1,4 +1,4 @@
-"""The local cloud's zones, accelerator types and runtime versions.
+"""The local cloud's project, zones, accelerator types and runtime versions.
 
 Sizes and topologies come from Cloud TPU's public documentation
 (https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). In the local cloud, every zone has
@@ -9,6 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+PROJECT_ID = "local-fleet"
+PARENT = f"projects/{PROJECT_ID}"
+# The service account that TPUs have by default.
+DEFAULT_ACCOUNT = f"compute@{PROJECT_ID}.iam.gserviceaccount.com"
 ZONES: tuple[str, ...] = (
     "asia-east1-c",
     "asia-northeast1-b",

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from localcloud.api.catalog import PARENT
 from localcloud.api.compute_catalog import MachineTypes, Places
 from localcloud.api.compute_disks import Disks
 from localcloud.api.compute_errors import ComputeError, missing
@@ -28,14 +29,12 @@ def compute_routes(
     database: Database, project: Project, endpoint: str, machines: Machines, faults: Faults
 ) -> tuple[Route, ...]:
     """Return the HTTP routes of the Compute API; ``endpoint`` is the server's URL."""
-    name = project.parent.partition("/")[2]
-    account = f"compute@{name}.iam.gserviceaccount.com"
-    frame = Frame(database, project, endpoint, f"fleet@{name}.iam.gserviceaccount.com", faults)
+    frame = Frame(database, project, endpoint, faults)
     return (
         *Networks(frame, machines.addresses).routes(),
         *Firewalls(frame).routes(),
         *Disks(frame, machines).routes(),
-        *ComputeProject(frame, account).routes(),
+        *ComputeProject(frame).routes(),
         *ComputeOperations(frame).routes(),
         *Places(frame).routes(),
         *MachineTypes(frame).routes(),
@@ -94,5 +93,5 @@ class ComputeOperations:
         scope, name = self._frame.scope(call), call.names["operation"]
         operation = self._frame.operations.get(scope, name)
         if operation is None:
-            raise missing(f"{self._frame.project.parent}/{scope}/operations/{name}")
+            raise missing(f"{PARENT}/{scope}/operations/{name}")
         return operation

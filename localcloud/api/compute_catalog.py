@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api.catalog import PARENT, ZONES
 from localcloud.api.compute_disks import DISK_TYPES, DiskType
 from localcloud.api.compute_errors import missing
 from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
@@ -33,7 +34,7 @@ class Places:
         )
 
     def _zones(self, call: Call) -> Mapping[str, Any]:
-        items = [self._write_zone(zone) for zone in sorted(self._frame.project.zones)]
+        items = [self._write_zone(zone) for zone in ZONES]
         return self._frame.page("zoneList", "zones", items, call, ("status", "region"))
 
     def _zone(self, call: Call) -> Mapping[str, Any]:
@@ -54,7 +55,7 @@ class Places:
     def _disk_type(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.scope(call), call.names["diskType"]
         if name not in DISK_TYPES:
-            raise missing(f"{self._frame.project.parent}/{scope}/diskTypes/{name}")
+            raise missing(f"{PARENT}/{scope}/diskTypes/{name}")
         return self._write_type(DISK_TYPES[name], scope)
 
     def _write_zone(self, zone: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Places:
         return {**self._frame.named("zone", "zones", zone), "status": "UP", "region": region}
 
     def _write_region(self, region: str) -> dict[str, Any]:
-        zones = [zone for zone in self._frame.project.zones if zone.rpartition("-")[0] == region]
+        zones = [zone for zone in ZONES if zone.rpartition("-")[0] == region]
         links = [self._frame.link(f"zones/{zone}") for zone in zones]
         return {**self._frame.named("region", "regions", region), "status": "UP", "zones": links}
 
@@ -142,7 +143,7 @@ class MachineTypes:
     def _get(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.scope(call), call.names["machineType"]
         if name not in MACHINE_TYPES:
-            raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")
+            raise missing(f"{PARENT}/{scope}/machineTypes/{name}")
         return self._write(MACHINE_TYPES[name], scope)
 
     def _write(self, kind: MachineType, scope: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api.catalog import PARENT
 from localcloud.api.compute_errors import ComputeError, bad_value, in_use, required
 from localcloud.api.compute_firewalls import check_name
 from localcloud.api.compute_frame import (
@@ -81,11 +82,11 @@ ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[str, Any]:
+def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
     """Validate a Disk from a request and return it as stored, with the full name of its type.
 
-    ``parent`` is ``projects/PROJECT``, ``scope`` is the disk's ``zones/ZONE``. Raises HTTP 400 that
-    names the invalid field, or a 404 if the disk type is unknown.
+    ``scope`` is the disk's ``zones/ZONE``. Raises HTTP 400 that names the invalid field, or a 404
+    if the disk type is unknown.
     """
     body = _canonical(value)
     check_name(body.get("name", ""))
@@ -105,7 +106,7 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
         "physicalBlockSizeBytes": "4096",
         **({"accessMode": SINGLE} if kind.name in ACCESS_MODES else {}),
         **body,
-        "type": f"{parent}/{scope}/diskTypes/{kind.name}",
+        "type": f"{PARENT}/{scope}/diskTypes/{kind.name}",
         "sizeGb": str(size),
     }
 
@@ -161,7 +162,7 @@ class Disks(Collection):
     def __init__(self, frame: Frame, machines: Machines) -> None:
         super().__init__(frame)
         self._machines = machines
-        self._nodes = NodeResources(frame.database, frame.project.parent)
+        self._nodes = NodeResources(frame.database)
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
@@ -188,7 +189,7 @@ class Disks(Collection):
     def _insert(self, call: Call) -> ComputeOperation:
         """Create a disk, which is CREATING until the operation ends."""
         scope = self._frame.scope(call)
-        body = requested_disk(call.json(), self._frame.project.parent, scope)
+        body = requested_disk(call.json(), scope)
         ready_at = self._frame.operations.next_end()
         made = self._table.add(DISKS, scope, body["name"], body, ready_at)
         return self._begin(call, "insert", made)

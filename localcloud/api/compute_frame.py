@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
+from localcloud.api.catalog import PARENT, ZONES
 from localcloud.api.clock import timestamp
 from localcloud.api.compute_errors import ComputeError, missing
 from localcloud.api.compute_operation_table import ComputeOperation, ComputeOperationTable
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.faults import Faults
+from localcloud.api.oauth import EMAIL
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
@@ -44,20 +46,17 @@ class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
 class Frame:
     """Helper of the Compute API methods: builds names, URLs, lists and operations of a project."""
 
-    def __init__(
-        self, database: Database, project: Project, endpoint: str, user: str, faults: Faults
-    ) -> None:
-        """``endpoint`` is the server's URL; ``user`` is the account shown in operations."""
+    def __init__(self, database: Database, project: Project, endpoint: str, faults: Faults) -> None:
+        """``endpoint`` is the server's URL."""
         self.database = database
         self._faults = faults
         self.project = project
         self.operations = ComputeOperationTable(database)
         self.endpoint = endpoint
-        self._user = user
 
     def link(self, path: str) -> str:
         """Return the URL of a path within the project, such as ``zones/Z``; "" is the project."""
-        return self.absolute(f"{self.project.parent}/{path}" if path else self.project.parent)
+        return self.absolute(f"{PARENT}/{path}" if path else PARENT)
 
     def absolute(self, name: str) -> str:
         """Return the URL of the resource with this full name (``projects/P/…``)."""
@@ -66,7 +65,7 @@ class Frame:
     def name_of(self, reference: str) -> str:
         """Return a resource's full name from its URL, full name or path in the project."""
         name = reference.split(f"{PATH}/", 1)[-1]
-        return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
+        return name if name.startswith("projects/") else f"{PARENT}/{name}"
 
     def scope(self, call: Call) -> str:
         """Return the scope in a call's path: ``zones/Z``, ``regions/R`` or ``global``.
@@ -82,7 +81,7 @@ class Frame:
             raise ComputeError(
                 404,
                 "notFound",
-                f"The resource '{self.project.parent}/regions/{region}' was not found; known: "
+                f"The resource '{PARENT}/regions/{region}' was not found; known: "
                 f"{', '.join(self.regions())}",
             )
         return f"regions/{region}"
@@ -94,7 +93,7 @@ class Frame:
 
     def regions(self) -> list[str]:
         """Return the names of the regions that contain the cloud's zones."""
-        return sorted({zone.rpartition("-")[0] for zone in self.project.zones})
+        return sorted({zone.rpartition("-")[0] for zone in ZONES})
 
     def page(
         self,
@@ -112,7 +111,7 @@ class Frame:
         shown, token = self._selected(path, items, call, fields)
         return {
             "kind": f"compute#{kind}",
-            "id": f"{self.project.parent}/{path}",
+            "id": f"{PARENT}/{path}",
             "selfLink": self.link(path),
             **({"items": shown} if shown else {}),
             **({"nextPageToken": token} if token else {}),
@@ -142,7 +141,7 @@ class Frame:
         empty = set(scopes) - set(by_scope) if not token else set()
         return {
             "kind": f"compute#{kind}AggregatedList",
-            "id": f"{self.project.parent}/{path}",
+            "id": f"{PARENT}/{path}",
             "selfLink": self.link(path),
             "items": {
                 **{scope: {collection: found} for scope, found in by_scope.items()},
@@ -244,7 +243,7 @@ class Frame:
             "targetLink": self.link(operation.target),
             "status": "DONE" if done else "RUNNING",
             "progress": 100 if done else 0,
-            "user": self._user,
+            "user": EMAIL,
             "insertTime": timestamp(operation.begins),
             "startTime": timestamp(operation.begins),
             "selfLink": self.link(f"{operation.scope}/operations/{operation.name}"),
@@ -282,7 +281,7 @@ class Collection:
 
     def _full(self, path: str) -> str:
         """Return the full name of the resource with this path in the project."""
-        return f"{self._frame.project.parent}/{path}"
+        return f"{PARENT}/{path}"
 
     def _begin(self, call: Call, verb: str, resource: Resource) -> ComputeOperation:
         return self._frame.begin(call, verb, resource.path, resource.uid)

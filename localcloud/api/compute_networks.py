@@ -50,7 +50,7 @@ class Networks(Collection):
 
     def __init__(self, frame: Frame, addresses: Callable[[], Sequence[IPv4Address]]) -> None:
         super().__init__(frame)
-        self._users = NodeResources(frame.database, frame.project.parent)
+        self._users = NodeResources(frame.database)
         self._addresses = addresses
         with frame.database.transaction():
             if not self._table.all(NETWORKS):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from localcloud.api.catalog import DEFAULT_ACCOUNT, PROJECT_ID
 from localcloud.api.compute_errors import ComputeError, bad_value
 from localcloud.api.compute_frame import PROJECT, Frame, fingerprint
 from localcloud.api.compute_operation_table import ComputeOperation
@@ -29,14 +30,12 @@ def project_metadata(table: ResourceTable) -> dict[str, str]:
 class ComputeProject:
     """Handlers of the methods for the project."""
 
-    def __init__(self, frame: Frame, account: str) -> None:
+    def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._table = ResourceTable(frame.database)
-        self._account = account
         with frame.database.transaction():
             if not self._table.all(COLLECTION):
-                name = frame.project.parent.partition("/")[2]
-                self._table.add(COLLECTION, "", name, {"items": []})
+                self._table.add(COLLECTION, "", PROJECT_ID, {"items": []})
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
@@ -60,7 +59,7 @@ class ComputeProject:
                 "fingerprint": fingerprint(project.body["items"]),
                 **({"items": project.body["items"]} if project.body["items"] else {}),
             },
-            "defaultServiceAccount": self._account,
+            "defaultServiceAccount": DEFAULT_ACCOUNT,
             "defaultNetworkTier": "PREMIUM",
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": self._frame.link(""),

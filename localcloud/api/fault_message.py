@@ -127,13 +127,13 @@ _OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
 
 
 def read_faults(
-    wanted: Mapping[str, Any], zones: Collection[str], methods: Collection[str]
+    wanted: Mapping[str, Any], methods: Collection[str]
 ) -> tuple[list[str] | None, dict[str, list[Fault]]]:
     """Parse a request to inject faults; return the zones to make unreachable, and faults by kind.
 
     ``wanted`` is the request's body. The zones are None if the request has no ``unreachable``.
-    ``zones`` and ``methods`` are all that exist. Raises HTTP 400 that names the allowed values if
-    the request is invalid.
+    ``methods`` are all that exist. Raises HTTP 400 that names the allowed values if the request is
+    invalid.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):
@@ -141,16 +141,16 @@ def read_faults(
             raise invalid(key, f'Unknown fault "{key}"; known: {known}')
     unreachable = _list(wanted, "unreachable") if "unreachable" in wanted else None
     for zone in unreachable or ():
-        _known_zone(zone, zones)
+        _check_zone(zone)
     faults = {
-        kind: [_fault(kind, entry, zones, methods) for entry in _list(wanted, kind)]
+        kind: [_fault(kind, entry, methods) for entry in _list(wanted, kind)]
         for kind in KINDS
         if kind in wanted
     }
     return unreachable, faults
 
 
-def _fault(kind: str, entry: Any, zones: Collection[str], methods: Collection[str]) -> Fault:
+def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
     fields = _FIELDS[kind]
     common = ("zone", "times", "forSeconds", *(("method",) if kind in _OF_CALLS else ()))
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
@@ -161,7 +161,7 @@ def _fault(kind: str, entry: Any, zones: Collection[str], methods: Collection[st
     if kind in _OF_CALLS and not any(fnmatchcase(name, str(method)) for name in methods):
         raise invalid(kind, f'Unknown method "{method}"; known: {", ".join(sorted(methods))}')
     if zone := entry.get("zone", ""):
-        _known_zone(zone, zones)
+        _check_zone(zone)
     times, seconds = entry.get("times"), entry.get("forSeconds")
     if times is not None and (type(times) is not int or times < 0):
         raise invalid(kind, f"times is {times!r}, not a number of calls")
@@ -179,9 +179,9 @@ def _read(kind: str, name: str, field: _Field, entry: Mapping[str, Any]) -> Any:
     return value
 
 
-def _known_zone(zone: Any, zones: Collection[str]) -> None:
-    if str(zone) not in zones:
-        raise invalid("zone", f'Unknown zone "{zone}"; known: {", ".join(sorted(zones))}')
+def _check_zone(zone: Any) -> None:
+    if zone not in catalog.ZONES:
+        raise invalid("zone", f'Unknown zone "{zone}"; known: {", ".join(catalog.ZONES)}')
 
 
 def _list(wanted: Mapping[str, Any], key: str) -> list[Any]:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -56,9 +56,8 @@ class _Active:
 class Faults:
     """Thread-safe container of the active faults."""
 
-    def __init__(self, zones: Collection[str]) -> None:
+    def __init__(self) -> None:
         self.methods: frozenset[str] = frozenset()
-        self._zones = frozenset(zones)
         self._lock = threading.Lock()
         self._unreachable: frozenset[str] = frozenset()
         self._active: dict[str, list[_Active]] = {kind: [] for kind in KINDS}
@@ -70,7 +69,7 @@ class Faults:
         ``unreachable``. Without ``add``, an empty list ends the faults of a kind. Raises HTTP 400
         and changes no fault if any part of ``wanted`` is invalid.
         """
-        unreachable, faults = read_faults(wanted, self._zones, self.methods)
+        unreachable, faults = read_faults(wanted, self.methods)
         now = time.monotonic()
         with self._lock:
             if unreachable is not None:

@@ -36,7 +36,6 @@ class Lifecycle:
         self,
         database: Database,
         machines: Machines,
-        parent: str,
         jobs: Jobs,
         lateness: Callable[[str, str], float],
         log: logging.Logger,
@@ -44,10 +43,9 @@ class Lifecycle:
         """``lateness`` returns the boot delay, in seconds, to simulate for a worker in a zone."""
         self._database = database
         self._nodes = NodeTable(database)
-        self._resources = NodeResources(database, parent)
+        self._resources = NodeResources(database)
         self._operations = OperationTable(database)
         self._machines = machines
-        self._parent = parent
         self._jobs = jobs
         self._lateness = lateness
         self._log = log
@@ -251,7 +249,7 @@ class Lifecycle:
 
     def succeed(self, operation: Operation) -> None:
         """End an operation, with its node as the response."""
-        message = stored(self._nodes.by_uid(operation.uid), self._parent)
+        message = stored(self._nodes.by_uid(operation.uid))
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:

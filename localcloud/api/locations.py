@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localcloud.api import catalog
+from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES
 from localcloud.api.errors import ApiError, not_found
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
@@ -78,15 +79,14 @@ class Locations:
         """Return a page of the list of zones, including unreachable zones."""
         if call.query.get("extraLocationTypes"):
             raise ApiError(501, "extraLocationTypes is not supported here: there are only zones")
-        items = [self._location(zone) for zone in sorted(self._project.zones)]
+        items = [self._location(zone) for zone in ZONES]
         return self._page("locations", call, items, ("name", "locationId"), Scope((), ()))
 
     def service_identity(self, call: Call) -> Mapping[str, Any]:
         """Return the email of Cloud TPU's service account in the project."""
         call.json()
         self._project.one(call.names)
-        project = self._project.parent.partition("/")[2]
-        return {"identity": {"email": f"service-{project}@cloud-tpu.iam.gserviceaccount.com"}}
+        return {"identity": {"email": f"service-{PROJECT_ID}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Return the zone named in the call's path."""
@@ -99,7 +99,7 @@ class Locations:
         accelerator = catalog.ACCELERATORS[name]
         config = {"type": accelerator.config_type, "topology": accelerator.topology}
         return {
-            "name": f"{self._project.parent}/locations/{zone}/acceleratorTypes/{name}",
+            "name": f"{PARENT}/locations/{zone}/acceleratorTypes/{name}",
             "type": name,
             **({"acceleratorConfigs": [config]} if version is not Version.V1 else {}),
         }
@@ -107,7 +107,7 @@ class Locations:
     def _runtime_version(self, zone: str, name: str, version: Version) -> dict[str, Any]:
         collection = "tensorflowVersions" if version is Version.V1 else "runtimeVersions"
         return {
-            "name": f"{self._project.parent}/locations/{zone}/{collection}/{name}",
+            "name": f"{PARENT}/locations/{zone}/{collection}/{name}",
             "version": name,
         }
 
@@ -147,7 +147,7 @@ class Locations:
         def getter(call: Call) -> Mapping[str, Any]:
             zone, name = self._project.one(call.names), call.names["offer"]
             if name not in ids:
-                raise not_found(f"{self._project.parent}/locations/{zone}/{collection}/{name}")
+                raise not_found(f"{PARENT}/locations/{zone}/{collection}/{name}")
             return write(zone, name, call.version)
 
         return getter

@@ -56,12 +56,11 @@ Tree = Mapping[str, Any] | Sequence[Any] | str | int
 class Guest:
     """A worker that requests metadata, and the data that its metadata consists of.
 
-    ``project`` and ``number`` are the project's id and number; ``slices`` are the nodes of the
-    worker's multislice queued resource in order; ``maintained`` are the indices of the node's
-    workers in maintenance; ``shared`` is the project's metadata.
+    ``number`` is the project's number; ``slices`` are the nodes of the worker's multislice queued
+    resource in order; ``maintained`` are the indices of the node's workers in maintenance;
+    ``shared`` is the project's metadata.
     """
 
-    project: str
     number: int
     node: Node
     worker: Worker
@@ -77,7 +76,7 @@ def tree(guest: Guest) -> dict[str, Any]:
         "project": {
             "attributes": Attributes(guest.shared or {}),
             "numeric-project-id": guest.number,
-            "project-id": guest.project,
+            "project-id": catalog.PROJECT_ID,
         },
     }
 
@@ -90,7 +89,7 @@ def _instance(guest: Guest) -> dict[str, Any]:
     return {
         "attributes": Attributes({**node.body.get("metadata", {}), **_attributes(guest)}),
         "description": node.body.get("description", ""),
-        "hostname": f"{worker.machine}.{node.zone}.c.{guest.project}.internal",
+        "hostname": f"{worker.machine}.{node.zone}.c.{catalog.PROJECT_ID}.internal",
         "id": _number(worker.machine),
         "machine-type": f"projects/{guest.number}/machineTypes/{kind}",
         "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if maintained else "NONE",
@@ -152,7 +151,7 @@ def tpu_env(guest: Guest) -> str:
     values = {
         "ACCELERATOR_TYPE": accelerator.name,
         "CHIPS_PER_HOST_BOUNDS": chips,
-        "CONSUMER_PROJECT_ID": guest.project,
+        "CONSUMER_PROJECT_ID": catalog.PROJECT_ID,
         "CONSUMER_PROJECT_NUMBER": str(guest.number),
         "HOST_BOUNDS": hosts,
         "NODE_ID": node.node_id,

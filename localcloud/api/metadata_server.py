@@ -84,11 +84,10 @@ class Tokens:
 class Metadata:
     """Handler of the workers' metadata requests."""
 
-    def __init__(self, database: Database, project: str) -> None:
+    def __init__(self, database: Database) -> None:
         self.changes = Changes()
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
-        self._project = project
         self._resources = ResourceTable(database)
         self._tokens = Tokens()
 
@@ -134,7 +133,7 @@ class Metadata:
         maintained = event.detail["workers"] if event and not event.end_time else ()
         (project,) = self._resources.all(COLLECTION)
         shared = project_metadata(self._resources)
-        return Guest(self._project, project.uid, node, worker, slices, maintained, shared)
+        return Guest(project.uid, node, worker, slices, maintained, shared)
 
 
 class MetadataServer(Server):

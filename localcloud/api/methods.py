@@ -49,7 +49,7 @@ class Methods:
         self._nodes = NodeTable(shared.database)
         self._operations = OperationTable(shared.database)
         self._requests = QueuedResourceTable(shared.database)
-        self._resources = NodeResources(shared.database, shared.project.parent)
+        self._resources = NodeResources(shared.database)
 
     def _find_node(self, call: Call) -> Node:
         """Return the node in the call's path; raise HTTP 404 if it does not exist."""
@@ -102,7 +102,7 @@ class Methods:
         return self._project.name_of("nodes", zone, node_id or call.names["node"])
 
     def _answer(self, call: Call, operation: Operation) -> Mapping[str, Any]:
-        return write(operation, self._project.parent, call.version)
+        return write(operation, call.version)
 
     def _begin(self, call: Call, operation: Operation) -> Mapping[str, Any]:
         """Run an operation in the background and return it."""

@@ -142,25 +142,21 @@ def is_spot(body: Mapping[str, Any]) -> bool:
     return bool(scheduling.get("spot") or scheduling.get("preemptible"))
 
 
-def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
-    """Validate the Node message of a request and add its defaults; raise HTTP 400 if it is invalid.
-
-    ``parent`` is ``projects/PROJECT``.
-    """
+def requested(value: Any, zone: str, version: Version) -> NodeRequest:
+    """Validate the Node message of a request, add its defaults; raise HTTP 400 if it is invalid."""
     fields = read(value, NODES[version], "node")
-    return checked({**fields, "apiVersion": version.node_value}, parent, zone)
+    return checked({**fields, "apiVersion": version.node_value}, zone)
 
 
-def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
+def checked(fields: Mapping[str, Any], zone: str, path: str = "node") -> NodeRequest:
     """Validate a parsed node and add its defaults; raise HTTP 400 that names the invalid field.
 
-    ``parent`` is ``projects/PROJECT``. ``path`` is the node's path in the request; error messages
-    name a field as ``path.FIELD``.
+    ``path`` is the node's path in the request; error messages name a field as ``path.FIELD``.
     """
     accelerator = _accelerator(fields, zone)
     _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
     scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
-    body = _with_defaults({**fields, "schedulingConfig": scheduling}, accelerator, parent)
+    body = _with_defaults({**fields, "schedulingConfig": scheduling}, accelerator)
     _check_runtime(body, zone)
     return NodeRequest(accelerator, body)
 
@@ -234,13 +230,10 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
         )
 
 
-def _with_defaults(
-    fields: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
-) -> dict[str, Any]:
+def _with_defaults(fields: Mapping[str, Any], accelerator: catalog.Accelerator) -> dict[str, Any]:
     """Return the fields of a requested node with Google's default values, except for networks."""
-    project = parent.partition("/")[2]
     account = {
-        "email": f"compute@{project}.iam.gserviceaccount.com",
+        "email": catalog.DEFAULT_ACCOUNT,
         "scope": ["https://www.googleapis.com/auth/cloud-platform"],
     }
     return {
@@ -255,9 +248,9 @@ def _with_defaults(
     }
 
 
-def write(node: Node, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a node as a message of ``version``; ``parent`` is ``projects/PROJECT``."""
-    return in_version(stored(node, parent), version)
+def write(node: Node, version: Version = Version.V2) -> dict[str, Any]:
+    """Return a node as a message of ``version``."""
+    return in_version(stored(node), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
@@ -290,13 +283,10 @@ def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def stored(node: Node, parent: str) -> dict[str, Any]:
-    """Return a node as a message with the fields of all versions, under their v2 names.
-
-    ``parent`` is ``projects/PROJECT``.
-    """
+def stored(node: Node) -> dict[str, Any]:
+    """Return a node as a message with the fields of all versions, under their v2 names."""
     message = {
-        "name": f"{parent}/locations/{node.zone}/nodes/{node.node_id}",
+        "name": f"{catalog.PARENT}/locations/{node.zone}/nodes/{node.node_id}",
         "state": node.state,
         "id": str(node.uid),
         "apiVersion": "V2",

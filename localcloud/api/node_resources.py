@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localcloud.api.catalog import PARENT
 from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, invalid, not_found
@@ -24,14 +25,12 @@ _SUBNETWORK = re.compile(
 class NodeResources:
     """Validator and resolver of the networks and disks of nodes.
 
-    ``parent`` is ``projects/PROJECT``. Call ``resolved`` and ``check_disks`` inside the transaction
-    that stores the node.
+    Call ``resolved`` and ``check_disks`` inside the transaction that stores the node.
     """
 
-    def __init__(self, database: Database, parent: str) -> None:
+    def __init__(self, database: Database) -> None:
         self._table = ResourceTable(database)
         self._nodes = NodeTable(database)
-        self._parent = parent
 
     def with_network(self, name: str) -> list[Node]:
         """Return the nodes in a network; ``name`` is its full resource name."""
@@ -81,10 +80,10 @@ class NodeResources:
         name = self._name(_NETWORK, f"{field}.network", network or "default")
         path = f"{field}.subnetwork"
         of_region = self._name(_SUBNETWORK, path, config.get("subnetwork") or name, region)
-        whole = f"{self._parent}/global/networks/{name}"
+        whole = f"{PARENT}/global/networks/{name}"
         if config.get("network") and self._table.get(NETWORKS, "global", name) is None:
             raise not_found(whole)
-        full = f"{self._parent}/regions/{region}/subnetworks/{of_region}"
+        full = f"{PARENT}/regions/{region}/subnetworks/{of_region}"
         found = self._table.get(NETWORKS, "global", of_region)
         if found is None or not found.body["autoCreateSubnetworks"]:
             raise not_found(full)
@@ -102,7 +101,7 @@ class NodeResources:
         if found is None:
             raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")
         parts = found.groupdict()
-        if parts["project"] and f"projects/{parts['project']}" != self._parent:
+        if parts["project"] and f"projects/{parts['project']}" != PARENT:
             raise not_found(reference)
         if parts.get("region") and parts["region"] != region:
             raise invalid(field, f"{field} is '{reference}', not in the TPU's region {region}")
@@ -128,8 +127,8 @@ class NodeResources:
         for index, disk in enumerate(disks):
             field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
             found = _DISK.fullmatch(name)
-            if found is None or found[1] != self._parent:
-                message = f"sourceDisk is '{name}', not {self._parent}/zones/{zone}/disks/NAME"
+            if found is None or found[1] != PARENT:
+                message = f"sourceDisk is '{name}', not {PARENT}/zones/{zone}/disks/NAME"
                 raise invalid(f"{field}.sourceDisk", message)
             if found[2] != zone:
                 raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")

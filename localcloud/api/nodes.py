@@ -38,7 +38,7 @@ class Nodes(Methods):
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         node = self._find_node(call)
-        return write(node, self._project.parent, call.version)
+        return write(node, call.version)
 
     def _create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and start creating its machines; return the operation.
@@ -47,7 +47,7 @@ class Nodes(Methods):
         """
         zone = self._project.one(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
-        wanted = requested(call.json(), self._project.parent, zone, call.version)
+        wanted = requested(call.json(), zone, call.version)
         name = self._name(call, node_id)
         with self._database.transaction():
             if found := self._earlier(call, "create", name):

@@ -22,10 +22,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from localcloud.api.catalog import PROJECT_ID
 from localcloud.api.database import Database
 from localcloud.api.errors import unauthenticated
 from localcloud.api.routing import Call, Route
 
+EMAIL = f"fleet@{PROJECT_ID}.iam.gserviceaccount.com"
 TOKEN_LIFE = 3600
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 # google-auth always signs for this audience, even if the service account file has another
@@ -52,15 +54,14 @@ class Accounts:
         self._database = database
         self._now = now
 
-    def write_file(self, path: Path, project: str, token_uri: str) -> None:
+    def write_file(self, path: Path, token_uri: str) -> None:
         """Write the service account's JSON key file (mode 0600).
 
         ``token_uri`` is the URL of the token endpoint, which the file contains. If the existing
         file has the cloud's current key, that key is reused, so that copies of the file stay valid
         after a restart. Otherwise a new key replaces the old one.
         """
-        email = f"fleet@{project}.iam.gserviceaccount.com"
-        content = self._read_own_file(path, email) or self._new_key(email, project)
+        content = self._read_own_file(path) or self._new_key()
         content["token_uri"] = token_uri
         temporary = path.with_suffix(".new")
         temporary.unlink(missing_ok=True)
@@ -71,16 +72,16 @@ class Accounts:
             os.fsync(file.fileno())
         temporary.replace(path)
 
-    def _read_own_file(self, path: Path, email: str) -> dict[str, Any] | None:
+    def _read_own_file(self, path: Path) -> dict[str, Any] | None:
         try:
             content = json.loads(path.read_text())
             key = serialization.load_pem_private_key(content["private_key"].encode(), None)
-            mine = content["client_email"] == email
+            mine = content["client_email"] == EMAIL
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return content if mine and _public_pem(key) == self._public_key(email) else None
+        return content if mine and _public_pem(key) == self._public_key(EMAIL) else None
 
-    def _new_key(self, email: str, project: str) -> dict[str, Any]:
+    def _new_key(self) -> dict[str, Any]:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         private = key.private_bytes(
             serialization.Encoding.PEM,
@@ -92,14 +93,14 @@ class Accounts:
             connection.execute("DELETE FROM tokens")
             connection.execute(
                 "INSERT OR REPLACE INTO service_accounts VALUES (?, ?, ?)",
-                (email, key_id, _public_pem(key)),
+                (EMAIL, key_id, _public_pem(key)),
             )
         return {
             "type": "service_account",
-            "project_id": project,
+            "project_id": PROJECT_ID,
             "private_key_id": key_id,
             "private_key": private.decode(),
-            "client_email": email,
+            "client_email": EMAIL,
             "client_id": str(secrets.randbits(62)),
             "universe_domain": "googleapis.com",
         }

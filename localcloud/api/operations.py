@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.api import node_message, queued_resource_message
+from localcloud.api.catalog import PARENT
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, not_found
 from localcloud.api.operation_table import Operation, OperationTable
@@ -19,8 +20,8 @@ _SHOWN: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
 FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
-def write(operation: Operation, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Return an operation as a message of ``version``; ``parent`` is ``projects/PROJECT``.
+def write(operation: Operation, version: Version = Version.V2) -> dict[str, Any]:
+    """Return an operation as a message of ``version``.
 
     ``apiVersion`` in the message is the version of the call that started the operation. ``done`` is
     present even if it is false, because SkyPilot requires it; other empty fields are omitted.
@@ -33,7 +34,7 @@ def write(operation: Operation, parent: str, version: Version = Version.V2) -> d
         "apiVersion": str(operation.version),
     }
     message: dict[str, Any] = {
-        "name": f"{parent}/locations/{operation.zone}/operations/{operation.operation_id}",
+        "name": f"{PARENT}/locations/{operation.zone}/operations/{operation.operation_id}",
         "metadata": metadata,
         "done": bool(operation.end_time),
     }
@@ -79,7 +80,7 @@ class Operations:
         return self._project.page(call, "operations", self._operations, write, is_shown)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
-        return write(self._find(call), self._project.parent, call.version)
+        return write(self._find(call), call.version)
 
     def _cancel(self, call: Call) -> Mapping[str, Any]:
         """Request cancellation of an operation.
@@ -106,5 +107,5 @@ class Operations:
         zone, operation_id = self._project.one(call.names), call.names["operation"]
         operation = self._operations.get(zone, operation_id)
         if operation is None:
-            raise not_found(f"{self._project.parent}/locations/{zone}/operations/{operation_id}")
+            raise not_found(f"{PARENT}/locations/{zone}/operations/{operation_id}")
         return operation

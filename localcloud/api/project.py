@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES
 from localcloud.api.errors import ApiError, permission_denied
 from localcloud.api.faults import Faults
 from localcloud.api.paging import requested_page
@@ -26,31 +27,28 @@ class Scope:
 class Project:
     """The local cloud's project and its zones."""
 
-    def __init__(self, project_id: str, zones: Sequence[str], faults: Faults) -> None:
-        self.parent = f"projects/{project_id}"
-        self.zones = tuple(zones)
-        self._id = project_id
+    def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
     def name_of(self, collection: str, zone: str, name: str) -> str:
         """Return the full name of a resource of the Cloud TPU API, such as one of ``nodes``."""
-        return f"{self.parent}/locations/{zone}/{collection}/{name}"
+        return f"{PARENT}/locations/{zone}/{collection}/{name}"
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
         """Raise HTTP 403 if the project in the path is not the cloud's project."""
-        if names.get("project", self._id) != self._id:
+        if names.get("project", PROJECT_ID) != PROJECT_ID:
             resource = f"projects/{names['project']}"
             service = "" if method.startswith("compute.") else "tpu."
             raise permission_denied(f"{service}{method}", resource)
 
     def known_zone(self, zone: str) -> str:
         """Return a zone's resource name; raise HTTP 404 if the zone is unknown."""
-        if zone not in self.zones:
-            known = ", ".join(self.zones)
+        if zone not in ZONES:
+            known = ", ".join(ZONES)
             raise ApiError(
                 404, f"Location {zone} is not found or access is unauthorized; known: {known}"
             )
-        return f"{self.parent}/locations/{zone}"
+        return f"{PARENT}/locations/{zone}"
 
     def one(self, names: Mapping[str, str]) -> str:
         """Return the zone of a call; raise HTTP 404 if it is unknown, 503 if it is unreachable.
@@ -71,7 +69,7 @@ class Project:
         zone = names["zone"]
         if zone != "-":
             self.known_zone(zone)
-        asked = self.zones if zone == "-" else (zone,)
+        asked = ZONES if zone == "-" else (zone,)
         away = self._faults.unreachable()
         return Scope(
             tuple(zone for zone in asked if zone not in away),
@@ -83,20 +81,20 @@ class Project:
         call: Call,
         collection: str,
         table: ZonalTable[Row],
-        write: Callable[[Row, str, Version], Mapping[str, Any]],
+        write: Callable[[Row, Version], Mapping[str, Any]],
         is_shown: Callable[[Mapping[str, Any]], bool] = lambda _item: True,
     ) -> dict[str, Any]:
         """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
 
         ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
-        message, given the project's name and the API version. ``is_shown`` selects messages after
-        paging, so a page can have fewer than ``pageSize``.
+        message of an API version. ``is_shown`` selects messages after paging, so a page can have
+        fewer than ``pageSize``.
         """
         scope = self.many(call.names)
         page = requested_page(f"{collection} in {call.names['zone']}", call.query)
         found = table.page(scope.zones, page.after, page.size + 1)
         shown, token = page.cut(found, table.key)
-        items = [write(it, self.parent, call.version) for it in shown]
+        items = [write(it, call.version) for it in shown]
         return self.answer(collection, [it for it in items if is_shown(it)], scope, token)
 
     def answer(
@@ -113,5 +111,5 @@ class Project:
         if next_token:
             answer["nextPageToken"] = next_token
         if scope.unreachable:
-            answer["unreachable"] = [f"{self.parent}/locations/{it}" for it in scope.unreachable]
+            answer["unreachable"] = [f"{PARENT}/locations/{it}" for it in scope.unreachable]
         return answer

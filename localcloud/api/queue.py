@@ -47,7 +47,7 @@ class Queue:
         self._database = database
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
-        self._resources = NodeResources(database, project.parent)
+        self._resources = NodeResources(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._project = project
@@ -133,8 +133,7 @@ class Queue:
         return True
 
     def _wanted(self, request: QueuedResource) -> list[WantedNode]:
-        parent = self._project.parent
-        return wanted_nodes(request.body, parent, request.zone, request.request_name)
+        return wanted_nodes(request.body, request.zone, request.request_name)
 
     def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
         zone, workers = request.zone, wanted.request.accelerator.workers
@@ -255,7 +254,7 @@ class Queue:
         operation = self._operations.of(request.uid, verb)
         now = self._requests.find(request.uid)
         if operation and now and not operation.end_time:
-            message = stored(now, self._project.parent)
+            message = stored(now)
             self._operations.succeed(operation, {"@type": TYPE, **message})
 
     def _fail_operation(self, request: QueuedResource, verb: str, message: str) -> None:

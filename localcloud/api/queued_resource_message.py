@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api.catalog import PARENT
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, shown
@@ -97,10 +98,10 @@ class WantedNode:
     multislice: bool
 
 
-def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
+def read_request(value: Any, zone: str, version: Version) -> dict[str, Any]:
     """Validate the QueuedResource message of a request and return the fields to store.
 
-    ``parent`` is ``projects/PROJECT``. Raises HTTP 400 or 404 if the message is invalid.
+    Raises HTTP 400 if the message is invalid.
     """
     fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
     tiers = [tier for tier in TIERS if tier in fields]
@@ -113,7 +114,7 @@ def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[s
     if not fields.get("tpu", {}).get("nodeSpec"):
         raise invalid("queuedResource.tpu.nodeSpec", "tpu.nodeSpec must have an entry")
     fields["apiVersion"] = version.node_value
-    ids = [node.node_id for node in wanted_nodes(fields, parent, zone, "x")]
+    ids = [node.node_id for node in wanted_nodes(fields, zone, "x")]
     if len(set(ids)) < len(ids):
         raise invalid(
             "queuedResource.tpu.nodeSpec", f"two nodes have the same name: {', '.join(ids)}"
@@ -152,21 +153,18 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
     return None
 
 
-def wanted_nodes(
-    body: Mapping[str, Any], parent: str, zone: str, request_name: str
-) -> list[WantedNode]:
+def wanted_nodes(body: Mapping[str, Any], zone: str, request_name: str) -> list[WantedNode]:
     """Return the nodes that a queued resource requests; raise HTTP 400 that names an invalid field.
 
-    ``body`` are the stored fields of the queued resource, ``request_name`` is its name, ``parent``
-    is ``projects/PROJECT``.
+    ``body`` are the stored fields of the queued resource, ``request_name`` is its name.
     """
     found: list[WantedNode] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"
-        location = f"{parent}/locations/{zone}"
+        location = f"{PARENT}/locations/{zone}"
         if spec.get("parent") != location:
             raise invalid(f"{path}.parent", f"{path}.parent must be {location}")
-        node = checked(_scheduled(spec.get("node", {}), body), parent, zone, f"{path}.node")
+        node = checked(_scheduled(spec.get("node", {}), body), zone, f"{path}.node")
         multislice = "multisliceParams" in spec
         ids = _node_ids(spec, path, request_name)
         found += [WantedNode(node_id, node, multislice) for node_id in ids]
@@ -232,9 +230,9 @@ def _time(path: str, text: str, reader: Callable[[str], float]) -> float:
         raise invalid(path, f"{path}: {error}") from None
 
 
-def write(request: QueuedResource, parent: str, version: Version) -> dict[str, Any]:
-    """Return a queued resource as a message of ``version``; ``parent`` is ``projects/PROJECT``."""
-    return in_version(stored(request, parent), version)
+def write(request: QueuedResource, version: Version) -> dict[str, Any]:
+    """Return a queued resource as a message of ``version``."""
+    return in_version(stored(request), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
@@ -242,18 +240,15 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
     return shown(message, QUEUED_RESOURCES[version])
 
 
-def stored(request: QueuedResource, parent: str) -> dict[str, Any]:
-    """Return a queued resource as a message with the fields of all versions.
-
-    ``parent`` is ``projects/PROJECT``.
-    """
+def stored(request: QueuedResource) -> dict[str, Any]:
+    """Return a queued resource as a message with the fields of all versions."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
     if (data := _DATA.get(request.state)) is not None:
         state[data] = {}
     if request.state == "FAILED":
         state["failedData"] = {"error": request.error}
     return {
-        "name": f"{parent}/locations/{request.zone}/queuedResources/{request.request_name}",
+        "name": f"{PARENT}/locations/{request.zone}/queuedResources/{request.request_name}",
         "createTime": request.create_time,
         **request.body,
         "state": state,

@@ -38,14 +38,14 @@ class QueuedResources(Methods):
         return self._project.page(call, "queuedResources", self._requests, write)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
-        return write(self._find_request(call), self._project.parent, call.version)
+        return write(self._find_request(call), call.version)
 
     def _create(self, call: Call) -> Mapping[str, Any]:
         """Store a queued resource; return the operation, which ends when the queue accepts it."""
-        zone, parent = self._project.one(call.names), self._project.parent
+        zone = self._project.one(call.names)
         field = "queuedResourceId"
         request_name = checked_request_name(field, call.query.get(field, ""))
-        body = read_request(call.json(), parent, zone, call.version)
+        body = read_request(call.json(), zone, call.version)
         valid = validity(body, time.time())
         name = self._project.name_of("queuedResources", zone, request_name)
         with self._database.transaction():
@@ -53,7 +53,7 @@ class QueuedResources(Methods):
                 return self._answer(call, found)
             if self._requests.get(zone, request_name):
                 raise already_exists(name)
-            wanted = wanted_nodes(body, parent, zone, request_name)
+            wanted = wanted_nodes(body, zone, request_name)
             for node in wanted:
                 if self._nodes.get(zone, node.node_id):
                     raise already_exists(self._project.name_of("nodes", zone, node.node_id))

@@ -39,10 +39,9 @@ class _Usage:
 class Quota:
     """Quota checks for requested nodes."""
 
-    def __init__(self, database: Database, parent: str, faults: Faults) -> None:
+    def __init__(self, database: Database, faults: Faults) -> None:
         self._nodes = NodeTable(database)
         self._requests = QueuedResourceTable(database)
-        self._parent = parent
         self._faults = faults
 
     def check(self, zone: str, wanted: Sequence[NodeRequest]) -> None:
@@ -60,7 +59,7 @@ class Quota:
                 place = f"zone {limit.zone}" if limit.zone else "project"
                 raise quota_exceeded(
                     name,
-                    self._parent,
+                    catalog.PARENT,
                     f"Quota limit '{name}' has been exceeded. Limit: {limit.details['chips']} in "
                     f"{place}: {mine} chips are requested, {theirs} are in use.",
                 )
@@ -70,8 +69,7 @@ class Quota:
             if node.queued_resource is None and node.workers:
                 yield _usage(node.zone, node.body["acceleratorType"], is_spot(node.body))
         for request in self._requests.everything():
-            parts = (request.body, self._parent, request.zone, request.request_name)
-            for node in wanted_nodes(*parts):
+            for node in wanted_nodes(request.body, request.zone, request.request_name):
                 name = node.request.accelerator.name
                 yield _usage(request.zone, name, node.request.spot)
 

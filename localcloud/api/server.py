@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localcloud.api import catalog
 from localcloud.api.admin import Admin
 from localcloud.api.compute import compute_routes
 from localcloud.api.compute_errors import body_of
@@ -44,7 +43,7 @@ from localcloud.api.routing import (
 )
 from localcloud.machines.interface import Machines
 
-PROJECT = "local-fleet"
+PARALLEL = 4  # machines that are created, booted or deleted at the same time
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
 # Audiences of the JWTs that Google's clients sign as bearer tokens: one for each API.
@@ -212,18 +211,15 @@ def create_server(
     machines: Machines,
     port: int = 0,
     *,
-    project: str = PROJECT,
-    zones: Sequence[str] = catalog.ZONES,
-    parallel: int = 4,
     metadata_at: tuple[str, int] | None = None,
 ) -> ApiServer:
     """Create a server on 127.0.0.1:``port`` (0: any free port) with its state in ``state_dir``.
 
     Creates or opens ``state.sqlite`` and ``server.log`` in ``state_dir`` and writes
-    ``service-account.json`` (mode 0600) with the endpoint's address. At most ``parallel`` machines
-    are created, booted or deleted at the same time. ``metadata_at`` is the address and port (0: any
-    free port) of the metadata server; None means no metadata server. Both ports accept connections
-    on return; requests are answered after ``recover`` (metadata server) and ``serve`` (API).
+    ``service-account.json`` (mode 0600) with the endpoint's address. ``metadata_at`` is the
+    address and port (0: any free port) of the metadata server; None means no metadata server. Both
+    ports accept connections on return; requests are answered after ``recover`` (metadata server)
+    and ``serve`` (API).
 
     Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``,
     RuntimeError if a newer version of the local cloud wrote the state.
@@ -237,17 +233,17 @@ def create_server(
         undo.callback(database.close)
         endpoint = f"http://127.0.0.1:{front.server_port}"
         accounts = Accounts(database)
-        accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
+        accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, f"{endpoint}/token")
         metadata = None
         if metadata_at:
-            known = Metadata(database, project)
+            known = Metadata(database)
             database.changed = known.changes.add
             metadata = MetadataServer(metadata_at, known, log)
         undo.pop_all()
-    jobs = Jobs(log, parallel)
-    faults = Faults(zones)
-    served = Project(project, sorted(zones), faults)
-    lifecycle = Lifecycle(database, machines, served.parent, jobs, faults.lateness, log)
+    jobs = Jobs(log, PARALLEL)
+    faults = Faults()
+    served = Project(faults)
+    lifecycle = Lifecycle(database, machines, jobs, faults.lateness, log)
     queue = Queue(database, machines, served, lifecycle, faults)
     steps = (
         lifecycle.preempt_due_nodes,
@@ -257,7 +253,7 @@ def create_server(
     )
     loop = ReconcileLoop(steps, log)
     jobs.changed = loop.wake
-    quota = Quota(database, served.parent, faults)
+    quota = Quota(database, faults)
     shared = Shared(database, served, machines, faults, lifecycle, quota, loop.wake)
     tpu_routes = (
         *Nodes(shared).routes(),

@@ -169,7 +169,7 @@ def test_a_token_expires_after_an_hour(tmp_path, local_api):
     database = Database(tmp_path / "other.sqlite")
     accounts = Accounts(database, now=lambda: seconds[0])
     path, uri = tmp_path / "account.json", "http://127.0.0.1:1/token"
-    accounts.write_file(path, "local-fleet", uri)
+    accounts.write_file(path, uri)
     signer = crypt.RSASigner.from_service_account_file(str(path))
     issuer = json.loads(path.read_text())["client_email"]
     assertion = jwt.encode(signer, claims(local_api, iss=issuer, aud=uri)).decode()
