@@ -23,6 +23,25 @@ class Message:
 
     fields: Mapping[str, Any]
 
+    def read(self, value: Any, path: str) -> dict[str, Any]:
+        """Return the message without output-only and empty fields, under the stored names."""
+        if not isinstance(value, dict):
+            raise invalid(path, f"{path} is {_shown(value)}, not an object")
+        known = {}
+        for name, item in value.items():
+            key = camel = camel_case(name)
+            if camel not in self.fields:
+                raise invalid(path, f'Unknown name "{name}" at {path}: no such field')
+            kind = self.fields[camel]
+            if kind is None or item is None:
+                continue
+            if isinstance(kind, StoredAs):
+                key, kind = kind.name, kind.kind
+            checked = read(item, kind, f"{path}.{camel}")
+            if isinstance(kind, Message) or checked:
+                known[key] = checked
+        return known
+
 
 @dataclass(frozen=True)
 class Repeated:
@@ -31,18 +50,53 @@ class Repeated:
     kind: Any
     or_one: bool = False
 
+    def read(self, value: Any, path: str) -> list[Any]:
+        """Return the list of the items as stored."""
+        if self.or_one and isinstance(value, dict):
+            value = [value]
+        if not isinstance(value, list):
+            raise invalid(path, f"{path} is {_shown(value)}, not a list")
+        return [read(item, self.kind, f"{path}[{i}]") for i, item in enumerate(value)]
 
-@dataclass(frozen=True)
+
 class StringMap:
     """A field whose value is an object with arbitrary keys and string values, such as metadata."""
 
+    def read(self, value: Any, path: str) -> dict[str, str]:
+        """Return the object."""
+        if not isinstance(value, dict):
+            raise invalid(path, f"{path} is {_shown(value)}, not an object")
+        for key, item in value.items():
+            if not isinstance(item, str):
+                raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
+        return dict(value)
 
-@dataclass(frozen=True)
-class Labels:
+
+class Labels(StringMap):
     """A map of labels that are valid according to Google's rules.
 
     See https://cloud.google.com/resource-manager/docs/labels-overview.
     """
+
+    def read(self, value: Any, path: str) -> dict[str, str]:
+        """Return the labels."""
+        labels = super().read(value, path)
+        if len(labels) > MOST_LABELS:
+            raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
+        for key, item in labels.items():
+            if not _LABEL_KEY.fullmatch(key) or key != key.lower():
+                raise invalid(
+                    path,
+                    f"{path} has the key {_shown(key)}; expected 1 to 63 lower-case letters, "
+                    "digits, '_' and '-', starting with a letter",
+                )
+            if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
+                raise invalid(
+                    f"{path}.{key}",
+                    f"{path}.{key} is {_shown(item)}; expected up to 63 lower-case letters, "
+                    "digits, '_' and '-'",
+                )
+        return labels
 
 
 @dataclass(frozen=True)
@@ -52,10 +106,25 @@ class Choice:
     names: tuple[str, ...]
     unset: str | None = None
 
+    def read(self, value: Any, path: str) -> str:
+        """Return the name; "" if it is ``unset``."""
+        if self.unset is not None and value == self.unset:
+            return ""
+        if value not in self.names:
+            allowed = ", ".join(self.names)
+            raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
+        return value
 
-@dataclass(frozen=True)
+
 class Int64:
     """A 64-bit integer: stored as a string; a request may contain a JSON number instead."""
+
+    def read(self, value: Any, path: str) -> str:
+        """Return the integer as a string; "" if it is 0."""
+        text = str(value) if type(value) is int else value
+        if not isinstance(text, str) or not _INT64.fullmatch(text):
+            raise invalid(path, f"{path} is {_shown(value)}, not a whole number")
+        return "" if text == "0" else text
 
 
 @dataclass(frozen=True)
@@ -72,26 +141,8 @@ def read(value: Any, kind: Any, path: str) -> Any:
     ``kind`` is what the value must be: a Python type, or an instance of a class of this module.
     ``path`` names the value, such as ``node.labels``. Raises HTTP 400 that names the invalid field.
     """
-    if isinstance(kind, Message):
-        return _read_message(value, kind, path)
-    if isinstance(kind, Repeated):
-        return _read_list(value, kind, path)
-    if isinstance(kind, StringMap):
-        return _read_map(value, path)
-    if isinstance(kind, Labels):
-        return _read_labels(value, path)
-    if isinstance(kind, Choice):
-        if kind.unset is not None and value == kind.unset:
-            return ""
-        if value not in kind.names:
-            allowed = ", ".join(kind.names)
-            raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
-        return value
-    if isinstance(kind, Int64):
-        text = str(value) if type(value) is int else value
-        if not isinstance(text, str) or not _INT64.fullmatch(text):
-            raise invalid(path, f"{path} is {_shown(value)}, not a whole number")
-        return "" if text == "0" else text
+    if not isinstance(kind, type):
+        return kind.read(value, path)
     if type(value) is not kind:
         raise invalid(path, f"{path} is {_shown(value)}; expected the type {kind.__name__}")
     return value
@@ -109,63 +160,6 @@ def shown(stored: Any, kind: Any) -> Any:
         if key in stored:
             found[name] = shown(stored[key], inner)
     return found
-
-
-def _read_message(value: Any, kind: Message, path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid(path, f"{path} is {_shown(value)}, not an object")
-    known = {}
-    for name, item in value.items():
-        camel = camel_case(name)
-        if camel not in kind.fields:
-            raise invalid(path, f'Unknown name "{name}" at {path}: no such field')
-        field = kind.fields[camel]
-        if field is None or item is None:
-            continue
-        key = camel
-        if isinstance(field, StoredAs):
-            key, field = field.name, field.kind
-        checked = read(item, field, f"{path}.{camel}")
-        if isinstance(field, Message) or checked:
-            known[key] = checked
-    return known
-
-
-def _read_list(value: Any, kind: Repeated, path: str) -> list[Any]:
-    if kind.or_one and isinstance(value, dict):
-        value = [value]
-    if not isinstance(value, list):
-        raise invalid(path, f"{path} is {_shown(value)}, not a list")
-    return [read(item, kind.kind, f"{path}[{i}]") for i, item in enumerate(value)]
-
-
-def _read_map(value: Any, path: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise invalid(path, f"{path} is {_shown(value)}, not an object")
-    for key, item in value.items():
-        if not isinstance(item, str):
-            raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
-    return dict(value)
-
-
-def _read_labels(value: Any, path: str) -> dict[str, str]:
-    labels = _read_map(value, path)
-    if len(labels) > MOST_LABELS:
-        raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
-    for key, item in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or key != key.lower():
-            raise invalid(
-                path,
-                f"{path} has the key {_shown(key)}; expected 1 to 63 lower-case letters, digits, "
-                "'_' and '-', starting with a letter",
-            )
-        if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
-            raise invalid(
-                f"{path}.{key}",
-                f"{path}.{key} is {_shown(item)}; expected up to 63 lower-case letters, digits, "
-                "'_' and '-'",
-            )
-    return labels
 
 
 def _shown(value: Any) -> str:

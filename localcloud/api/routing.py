@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -71,15 +72,17 @@ class Route:
     handler: Handler
     query: tuple[str, ...] = ()
     public: bool = False
-    pattern: re.Pattern[str] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The regular expression of the paths, with a group for each variable."""
         parts = re.split(r"(\{\w+\})", self.template)
-        regex = "".join(
-            f"(?P<{part[1:-1]}>[^/:]+)" if part.startswith("{") else re.escape(part)
-            for part in parts
+        return re.compile(
+            "".join(
+                f"(?P<{part[1:-1]}>[^/:]+)" if part.startswith("{") else re.escape(part)
+                for part in parts
+            )
         )
-        object.__setattr__(self, "pattern", re.compile(regex))
 
     @property
     def version(self) -> Version:
@@ -88,22 +91,18 @@ class Route:
         return Version(first) if first in Version else Version.V2
 
 
-class Router:
-    """Lookup of the route for a request."""
+def find_route(
+    routes: Iterable[Route], verb: str, target: str
+) -> tuple[Route, Mapping[str, str]] | None:
+    """Return the route for an HTTP verb and a target, and the variables in the path.
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = tuple(routes)
-
-    def find(self, verb: str, target: str) -> tuple[Route, Mapping[str, str]] | None:
-        """Return the route for an HTTP verb and a target, and the variables in the path.
-
-        The target is the path with the query. Returns None if no route matches.
-        """
-        path = urlsplit(target).path
-        for route in self._routes:
-            if route.verb == verb and (match := route.pattern.fullmatch(path)):
-                return route, {name: unquote(text) for name, text in match.groupdict().items()}
-        return None
+    The target is the path with the query. Returns None if no route matches.
+    """
+    path = urlsplit(target).path
+    for route in routes:
+        if route.verb == verb and (match := route.pattern.fullmatch(path)):
+            return route, {name: unquote(text) for name, text in match.groupdict().items()}
+    return None
 
 
 def query_of(route: Route, target: str) -> dict[str, str]:

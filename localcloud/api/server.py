@@ -35,8 +35,8 @@ from localcloud.api.quota import Quota
 from localcloud.api.routing import (
     Call,
     Route,
-    Router,
     alpha_twins,
+    find_route,
     no_such_method,
     query_of,
     v1_twins,
@@ -144,7 +144,6 @@ class _ApiService:
         log: logging.Logger,
     ) -> None:
         self.routes = tuple(routes)
-        self._router = Router(routes)
         self._accounts = accounts
         self._project = project
         self._faults = faults
@@ -157,7 +156,7 @@ class _ApiService:
         Logs the HTTP verb, path, status code and API method, but no query or headers, which may
         contain secrets.
         """
-        found = self._router.find(request.verb, request.target)
+        found = find_route(self.routes, request.verb, request.target)
         name = found[0].name if found else "-"
         answer = self._guarded(request, found)
         path = urlsplit(request.target).path
