@@ -5,8 +5,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,25 +66,23 @@ class ApiServer:
     def __init__(
         self,
         front: Front,
-        database: Database,
+        routes: Sequence[Route],
         lifecycle: Lifecycle,
         jobs: Jobs,
         loop: ReconcileLoop,
-        service: "_ApiService",
         metadata: MetadataServer | None,
-        lock: int,
         log: logging.Logger,
+        opened: ExitStack,
     ) -> None:
+        """``opened`` closes the ports, the database, the log and the lock."""
         self._front = front
         self._metadata = metadata
-        self._database = database
         self._lifecycle = lifecycle
         self._jobs = jobs
         self._loop = loop
-        self._lock = lock
         self._log = log
-        self.routes = service.routes
-        front.answer = service.answer
+        self._opened = opened
+        self.routes = tuple(routes)
         #: Connections to the port wait in its backlog until ``serve`` is called.
         self.port: int = front.server_port
         self.endpoint = f"http://127.0.0.1:{self.port}"
@@ -124,11 +122,7 @@ class ApiServer:
         if self._metadata:
             self._metadata.close()
         self._log.info("stopped%s", "" if ended else "; unfinished jobs resume at the next start")
-        self._database.close()
-        os.close(self._lock)
-        for handler in tuple(self._log.handlers):
-            self._log.removeHandler(handler)
-            handler.close()
+        self._opened.close()
 
 
 class _ApiService:
@@ -143,7 +137,7 @@ class _ApiService:
         audience: str,
         log: logging.Logger,
     ) -> None:
-        self.routes = tuple(routes)
+        self._routes = tuple(routes)
         self._accounts = accounts
         self._project = project
         self._faults = faults
@@ -156,7 +150,7 @@ class _ApiService:
         Logs the HTTP verb, path, status code and API method, but no query or headers, which may
         contain secrets.
         """
-        found = find_route(self.routes, request.verb, request.target)
+        found = find_route(self._routes, request.verb, request.target)
         name = found[0].name if found else "-"
         answer = self._guarded(request, found)
         path = urlsplit(request.target).path
@@ -224,54 +218,54 @@ def create_server(
     RuntimeError if a newer version of the local cloud wrote the state.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as undo:
-        undo.callback(os.close, lock := _lock(state_dir))
-        front = Front(port, log := _open_log(state_dir))
-        undo.callback(front.server_close)
-        database = Database(state_dir / "state.sqlite")
-        undo.callback(database.close)
-        endpoint = f"http://127.0.0.1:{front.server_port}"
-        accounts = Accounts(database)
-        accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, f"{endpoint}/token")
+    with ExitStack() as opened:
+        opened.callback(os.close, _lock(state_dir))
+        log = opened.enter_context(_open_log(state_dir))
+        database = opened.enter_context(closing(Database(state_dir / "state.sqlite")))
+        front = Front(port, log)
+        opened.callback(front.server_close)
         metadata = None
         if metadata_at:
             known = Metadata(database)
             database.changed = known.changes.add
             metadata = MetadataServer(metadata_at, known, log)
-        undo.pop_all()
-    jobs = Jobs(log, PARALLEL)
-    faults = Faults()
-    served = Project(faults)
-    lifecycle = Lifecycle(database, machines, jobs, faults.lateness, log)
-    queue = Queue(database, machines, served, lifecycle, faults)
-    steps = (
-        lifecycle.preempt_due_nodes,
-        lifecycle.boot_late_machines,
-        lifecycle.retry_sweep,
-        queue.reconcile,
-    )
-    loop = ReconcileLoop(steps, log)
-    jobs.changed = loop.wake
-    quota = Quota(database, faults)
-    shared = Shared(database, served, machines, faults, lifecycle, quota, loop.wake)
-    tpu_routes = (
-        *Nodes(shared).routes(),
-        *NodeChanges(shared).routes(),
-        *QueuedResources(shared).routes(),
-        *Operations(database, served).routes(),
-        *Locations(served).routes(),
-    )
-    routes = (
-        token_route(accounts, f"{endpoint}/token"),
-        *tpu_routes,
-        *alpha_twins(tpu_routes),
-        *v1_twins(tpu_routes),
-        *compute_routes(database, served, endpoint, machines, faults),
-        *Admin(shared).routes(),
-    )
-    faults.methods = frozenset(route.name for route in routes)
-    service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
-    return ApiServer(front, database, lifecycle, jobs, loop, service, metadata, lock, log)
+            opened.callback(metadata.server_close)
+        endpoint = f"http://127.0.0.1:{front.server_port}"
+        accounts = Accounts(database)
+        accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, f"{endpoint}/token")
+        jobs = Jobs(log, PARALLEL)
+        faults = Faults()
+        project = Project(faults)
+        lifecycle = Lifecycle(database, machines, jobs, faults.lateness, log)
+        queue = Queue(database, machines, project, lifecycle, faults)
+        steps = (
+            lifecycle.preempt_due_nodes,
+            lifecycle.boot_late_machines,
+            lifecycle.retry_sweep,
+            queue.reconcile,
+        )
+        loop = ReconcileLoop(steps, log)
+        jobs.changed = loop.wake
+        quota = Quota(database, faults)
+        shared = Shared(database, project, machines, faults, lifecycle, quota, loop.wake)
+        tpu_routes = (
+            *Nodes(shared).routes(),
+            *NodeChanges(shared).routes(),
+            *QueuedResources(shared).routes(),
+            *Operations(database, project).routes(),
+            *Locations(project).routes(),
+        )
+        routes = (
+            token_route(accounts, f"{endpoint}/token"),
+            *tpu_routes,
+            *alpha_twins(tpu_routes),
+            *v1_twins(tpu_routes),
+            *compute_routes(database, project, endpoint, machines, faults),
+            *Admin(shared).routes(),
+        )
+        faults.methods = frozenset(route.name for route in routes)
+        front.answer = _ApiService(routes, accounts, project, faults, f"{endpoint}/", log).answer
+        return ApiServer(front, routes, lifecycle, jobs, loop, metadata, log, opened.pop_all())
 
 
 def _lock(state_dir: Path) -> int:
@@ -285,10 +279,12 @@ def _lock(state_dir: Path) -> int:
     return descriptor
 
 
-def _open_log(state_dir: Path) -> logging.Logger:
-    """Return a logger that writes to the server's log file, separate for each server."""
+@contextmanager
+def _open_log(state_dir: Path) -> Iterator[logging.Logger]:
+    """Yield a logger that writes to the server's log file, separate for each server."""
     log = logging.Logger(f"localcloud.{state_dir.name}", logging.INFO)
-    handler = logging.FileHandler(state_dir / LOG_FILE)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    return log
+    with closing(logging.FileHandler(state_dir / LOG_FILE)) as handler:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        yield log
+        log.removeHandler(handler)
