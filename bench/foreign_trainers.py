@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +37,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
     launch_file,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths  # noqa: E402
+
+from harness.process_tree import kill_all, tree_of  # noqa: E402
 
 FILES = PROJECT / "examples"
 PROCESSES = 2
@@ -163,34 +164,18 @@ class Attempt:
 
     def kill(self) -> tuple[float, list[int]]:
         """Kill all processes as systemd does; return the seconds it took and the exit codes."""
-        everything = [pid for process in self.processes for pid in family(process.pid)]
+        everything = [pid for process in self.processes for pid in tree_of(process.pid)]
         began = time.monotonic()
         for pid in everything:
-            send(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         while any(is_alive(pid) for pid in everything):
             for process in self.processes:
                 process.poll()
             if time.monotonic() - began > KILL_SECONDS:
-                for pid in everything:
-                    send(pid, signal.SIGKILL)
+                kill_all(everything)
             time.sleep(0.02)
         return time.monotonic() - began, [process.wait() for process in self.processes]
-
-
-def family(pid: int) -> Iterator[int]:
-    """Yield a process and all its descendants."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield from family(int(child))
-
-
-def send(pid: int, number: int) -> None:
-    """Send the signal ``number`` to a process that may have ended."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def is_alive(pid: int) -> bool:

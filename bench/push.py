@@ -15,13 +15,14 @@ import os
 import random
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from bench.counted_bytes import counted_bytes
 from bench.verbs_cloud import (
     WORKERS,
     VerbsCloud,
-    bytes_out,
     seconds,
     uplink,
     verbs_cloud,
@@ -116,6 +117,11 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
         pack.add(code, arcname="code")
     cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
     cloud.on_all("ssh", ["@", f"mkdir -p {there} && tar xzf bench-code.tgz -C {there}"])
+
+
+def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], int]]:
+    """Count the bytes that are sent to port 22 of the addresses."""
+    return counted_bytes("output priority 0", f"ip daddr {{ {', '.join(addresses)} }} tcp dport 22")
 
 
 def measured(sent, do) -> tuple[float, int]:

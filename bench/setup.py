@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bench.counted_bytes import counted_bytes
 from bench.disk import warn_of_distortion
 from bench.verbs_cloud import WORKERS
 from harness.fleet import Fleet, Played
@@ -30,7 +31,6 @@ from harness.own_cloud import own_cloud
 from localcloud.place import clouds_directory
 
 TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
-TABLE = "tpufleet-bench"
 USUAL = """set -e
 sudo apt-get update -qq
 sudo apt-get install -y -qq --no-install-recommends python3-venv ca-certificates >/dev/null
@@ -96,39 +96,12 @@ def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:
         list(pool.map(one, workers))
 
 
-@contextmanager
-def counted() -> Iterator[object]:
-    """Count the bytes that machines receive from outside, except from package mirrors.
-
-    Yields a function that returns the number so far.
-    """
+def counted() -> AbstractContextManager[Callable[[], int]]:
+    """Count the bytes that machines receive from outside, except from package mirrors."""
     sources = ", ".join(f"{address} . {port}" for address, port in sorted(mirrors()))
     skip_mirrors = f"ip saddr . tcp sport {{ {sources} }} return" if sources else ""
-    subprocess.run(
-        ["nft", "-f", "-"],
-        input=f"""table ip {TABLE} {{
-    counter received {{ }}
-    chain through {{
-        type filter hook forward priority -10;
-        {skip_mirrors}
-        oifname "tpf*" iifname != "tpf*" counter name received
-    }}
-}}
-""",
-        text=True,
-        check=True,
-    )
-    try:
-        yield received
-    finally:
-        subprocess.run(["nft", "delete", "table", "ip", TABLE], check=False)
-
-
-def received() -> int:
-    """Return how many bytes nft has counted so far."""
-    command = ["nft", "--json", "list", "counter", "ip", TABLE, "received"]
-    listing = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return next(entry["counter"]["bytes"] for entry in listing["nftables"] if "counter" in entry)
+    received = 'oifname "tpf*" iifname != "tpf*"'
+    return counted_bytes("forward priority -10", skip_mirrors, received)
 
 
 def mirrors() -> set[tuple[str, int]]:

@@ -20,7 +20,6 @@ from localcloud.place import PROJECT_ROOT, Place, clouds_directory
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 """The numbers of workers for which v4 has an accelerator type."""
-TABLE = "tpufleet-bench-verbs"
 
 
 class VerbsCloud:
@@ -163,40 +162,6 @@ def seconds(do) -> float:
     start = time.perf_counter()
     do()
     return time.perf_counter() - start
-
-
-@contextmanager
-def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
-    """Count the bytes that are sent to port 22 of the addresses, including headers.
-
-    Yields a function that returns the number so far.
-    """
-    to = ", ".join(addresses)
-    table = f"{TABLE}-{os.getpid()}"
-    subprocess.run(
-        ["nft", "-f", "-"],
-        input=f"""table ip {table} {{
-    counter sent {{ }}
-    chain out {{
-        type filter hook output priority 0;
-        ip daddr {{ {to} }} tcp dport 22 counter name sent
-    }}
-}}
-""",
-        text=True,
-        check=True,
-    )
-
-    def sent() -> int:
-        command = ["nft", "--json", "list", "counter", "ip", table, "sent"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        entries = json.loads(done.stdout)["nftables"]
-        return next(entry["counter"]["bytes"] for entry in entries if "counter" in entry)
-
-    try:
-        yield sent
-    finally:
-        subprocess.run(["nft", "delete", "table", "ip", table], check=False)
 
 
 @contextmanager

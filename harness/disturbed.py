@@ -169,21 +169,33 @@ class Disturbed:
             return False
         return True
 
-    def put_object(self, name: str, content: str) -> None:
+    def objects(self, prefix: str) -> list[dict[str, str]]:
+        """Return the JSON of the objects in the bucket whose names begin with ``prefix``."""
+        answer = requests.get(self._objects_url(), params={"prefix": prefix}, timeout=30)
+        answer.raise_for_status()
+        return answer.json().get("items", [])
+
+    def read_object(self, name: str) -> bytes:
+        """Return the content of an object in the bucket."""
+        answer = requests.get(self._objects_url(name), params={"alt": "media"}, timeout=30)
+        answer.raise_for_status()
+        return answer.content
+
+    def put_object(self, name: str, content: bytes) -> None:
         """Write an object into the bucket."""
-        endpoint, bucket = self._bucket()
-        upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
-        requests.post(upload, data=content.encode(), timeout=30).raise_for_status()
+        where = {"uploadType": "media", "name": name}
+        upload = self._objects_url().replace("/storage/", "/upload/storage/", 1)
+        requests.post(upload, params=where, data=content, timeout=30).raise_for_status()
 
     def delete_object(self, name: str) -> None:
         """Delete an object from the bucket."""
-        endpoint, bucket = self._bucket()
-        place = f"{endpoint}/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
-        requests.delete(place, timeout=30).raise_for_status()
+        requests.delete(self._objects_url(name), timeout=30).raise_for_status()
 
-    def _bucket(self) -> tuple[str, str]:
+    def _objects_url(self, name: str = "") -> str:
+        """Return the URL of an object in the bucket, or of all if ``name`` is empty."""
         endpoint = self.fleet.place.bucket_endpoint.read_text().strip()
-        return endpoint, BUCKET.removeprefix("gs://")
+        every = f"{endpoint}/storage/v1/b/{BUCKET.removeprefix('gs://')}/o"
+        return f"{every}/{quote(name, safe='')}" if name else every
 
     def watch(self, *words: str) -> int:
         """Run one pass of the watch, as its timer does, and return its exit code.

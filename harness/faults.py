@@ -11,9 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
-
-import requests
 
 from harness.disturbed import BUCKET, TPU, Disturbed
 from harness.process_tree import kill_tree
@@ -181,7 +178,7 @@ def _hostile_record(run: Disturbed) -> None:
     lookup = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
     uri = f"{BUCKET}/checkpoints/hostile"
     fields = {"run": "hostile", "checkpoints": uri, "release": lookup, "tpu": lookup}
-    run.put_object("fleet/runs/hostile.json", json.dumps({**run.record(), **fields}))
+    run.put_object("fleet/runs/hostile.json", json.dumps({**run.record(), **fields}).encode())
     run.signal_trainer("KILL", f"{TPU}-w1")
     try:
         assert run.watch() != 0
@@ -229,22 +226,15 @@ def _other_zone(run: Disturbed) -> None:
 
 def truncate_newest(run: Disturbed) -> str:
     """Truncate the largest object of the newest checkpoint to half; return its name."""
-    endpoint = run.fleet.place.bucket_endpoint.read_text().strip()
-    bucket = BUCKET.removeprefix("gs://")
-    url = f"{endpoint}/storage/v1/b/{bucket}/o"
     prefix = f"checkpoints/{run.run}/"
-    objects = requests.get(url, params={"prefix": prefix}, timeout=30).json().get("items", [])
     steps = {}
-    for each in objects:
+    for each in run.objects(prefix):
         found = re.match(r"(\d+)/", each["name"].removeprefix(prefix))
         if found:
             steps.setdefault(int(found[1]), []).append(each)
     newest = max(steps[max(steps)], key=lambda each: int(each["size"]))
-    name = quote(newest["name"], safe="")
-    content = requests.get(f"{url}/{name}?alt=media", timeout=30).content
-    upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
-    half = requests.post(upload, data=content[: len(content) // 2], timeout=30)
-    half.raise_for_status()
+    content = run.read_object(newest["name"])
+    run.put_object(newest["name"], content[: len(content) // 2])
     return newest["name"]
 
 

@@ -1,0 +1,36 @@
+"""Counting the bytes that pass this computer, by nft(8)."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def counted_bytes(hook: str, *rules: str) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns how many bytes the last rule has matched so far.
+
+    ``hook`` is nft's hook with its priority, such as ``forward priority -10``. ``rules`` are the
+    rules of a chain there. Bytes include headers.
+    """
+    table = f"tpufleet-bench-{os.getpid()}"
+    lines = "\n".join(rules)
+    chain = f"chain counting {{ type filter hook {hook}; {lines} counter name passed\n }}"
+    subprocess.run(
+        ["nft", "-f", "-"],
+        input=f"table ip {table} {{ counter passed {{ }}\n {chain}\n }}",
+        text=True,
+        check=True,
+    )
+
+    def passed() -> int:
+        command = ["nft", "--json", "list", "counter", "ip", table, "passed"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        entries = json.loads(done.stdout)["nftables"]
+        return next(entry["counter"]["bytes"] for entry in entries if "counter" in entry)
+
+    try:
+        yield passed
+    finally:
+        subprocess.run(["nft", "delete", "table", "ip", table], check=False)
