@@ -11,7 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from localcloud.machines import mounts
-from localcloud.machines.interface import DataDisk, MachineError
+from localcloud.machines.commands import run
+from localcloud.machines.interface import DataDisk
 
 PREFIX = "google-"  # as Google's guest environment names disks
 
@@ -25,7 +26,7 @@ def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if directory not in mounts.below(directory):
         # The file system of the cloud's directory may not allow device nodes.
-        _run("mount", "-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", str(directory))
+        run("mount", "-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", str(directory))
     wanted = {f"{PREFIX}{disk.name}": disk for disk in disks}
     for node in directory.iterdir():
         disk = wanted.get(node.name)
@@ -36,7 +37,7 @@ def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
     for name, disk in wanted.items():
         file = _prepared(files, disk)
         mode = ["--read-only"] if disk.read_only else []
-        device = Path(_run("losetup", "--find", "--show", *mode, str(file)).strip())
+        device = Path(run("losetup", "--find", "--show", *mode, str(file)).strip())
         os.mknod(directory / name, stat.S_IFBLK | 0o660, device.stat().st_rdev)
 
 
@@ -83,10 +84,3 @@ def _detach(node: Path) -> None:
 def _block(node: Path) -> Path:
     number = node.stat().st_rdev
     return Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MachineError(f"{' '.join(command[:2])}: {done.stderr.strip()}")
-    return done.stdout

@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from localcloud.machines.interface import MachineError
+from localcloud.machines.commands import run
 
 
 def hang(group: Path, on: bool) -> None:
@@ -32,10 +32,7 @@ def cut(link: str, on: bool) -> None:
     The link's carrier stays up, so the guest is not notified. Raises MachineError.
     """
     state = "disabled" if on else "forwarding"
-    command = ["bridge", "link", "set", "dev", link, "state", state]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MachineError(f"{' '.join(command)}: {done.stderr.strip()}")
+    run("bridge", "link", "set", "dev", link, "state", state)
 
 
 def is_cut(link: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from localcloud.failure import CloudError
 from localcloud.machines import processes
+from localcloud.machines.commands import run
 from localcloud.place import Place
 
 RANGE = IPv4Network("198.18.0.0/15")
@@ -76,11 +77,11 @@ def up(
                     f"{place.command('down', '--yes')} && {place.command('up')}"
                 )
             say(f"subnet {wanted} is in use on this host: using {subnet}")
-        _run("ip", "link", "add", place.bridge, "type", "bridge")
-        _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
-    _run("ip", "link", "set", place.bridge, "up")
+        run("ip", "link", "add", place.bridge, "type", "bridge")
+        run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
+    run("ip", "link", "set", place.bridge, "up")
     network = Network(place, subnet)
-    _run("nft", "-f", "-", stdin=nat_rules(place, subnet))
+    run("nft", "-f", "-", stdin=nat_rules(place, subnet))
     if _FORWARDING.read_text().strip() == "0":
         _FORWARDING_BEFORE.write_text("0\n")
         _FORWARDING.write_text("1")
@@ -118,7 +119,7 @@ def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) 
 
     ``addresses`` maps external addresses to internal ones.
     """
-    _run("nft", "-f", "-", stdin=outside_rules(place, addresses))
+    run("nft", "-f", "-", stdin=outside_rules(place, addresses))
 
 
 def outside_rules(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
@@ -140,7 +141,7 @@ delete {table}
 
 def publish_metadata(network: Network, port: int) -> None:
     """Redirect the machines' requests for the metadata server to ``port`` of the gateway."""
-    _run("nft", "-f", "-", stdin=metadata_rules(network, port))
+    run("nft", "-f", "-", stdin=metadata_rules(network, port))
 
 
 def metadata_rules(network: Network, port: int) -> str:
@@ -212,7 +213,7 @@ def free_port(host: str, wanted: int | None, first: int) -> int:
 def _routes() -> list[IPv4Network]:
     """Return the networks of this host's addresses and routes, except the default route."""
     taken = []
-    for route in json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all")):
+    for route in json.loads(run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
             taken.append(IPv4Network(destination, strict=False))
     return taken
@@ -225,10 +226,10 @@ def _present(place: Place) -> IPv4Network | None:
     """
     if place.bridge not in _links():
         return None
-    links = json.loads(_run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
+    links = json.loads(run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
     for address in (a for link in links for a in link.get("addr_info", [])):
         return IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
-    _run("ip", "link", "delete", place.bridge)
+    run("ip", "link", "delete", place.bridge)
     return None
 
 
@@ -269,10 +270,3 @@ def _hosts_option(place: Place) -> str:
 
 def _links() -> list[str]:
     return [entry.name for entry in Path("/sys/class/net").iterdir()]
-
-
-def _run(*command: str, stdin: str | None = None) -> str:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CloudError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout

@@ -26,6 +26,7 @@ from localcloud.machines import (
     qemu_program,
     qmp,
 )
+from localcloud.machines.commands import run
 from localcloud.machines.interface import DataDisk, MachineError, MachineFault, MachineSpec
 from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
@@ -183,15 +184,15 @@ class QemuMachines:
         mounts.unmount_below(directory)
         if left := mounts.below(directory):
             raise MachineError(f"{spec.name}: {left[0]} cannot be unmounted")
-        _run("tar", "--create", "--numeric-owner", f"--file={directory / 'seed.tar'}",
+        run("tar", "--create", "--numeric-owner", f"--file={directory / 'seed.tar'}",
              f"--directory={directory / 'upper'}", ".")  # fmt: skip
         (directory / "seed.tar").chmod(0o600)
 
     def _boot(self, spec: MachineSpec) -> None:
         directory = self.roster.directory(spec.name)
         tap = self.tap(spec.name)
-        _run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
-        _run("ip", "link", "set", "dev", tap, "master", self.place.bridge, "up")
+        run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
+        run("ip", "link", "set", "dev", tap, "master", self.place.bridge, "up")
         mac = ":".join(
             ("02", *(_digest(self.place, spec.name)[i : i + 2] for i in range(0, 10, 2)))
         )
@@ -263,17 +264,17 @@ def _make_disk(file: Path, *, backing: Path | None = None, gib: int = 0) -> None
     partial = file.with_name(f"{file.name}.partial")
     command = ["qemu-img", "create", "-q", "-f", "qcow2"]
     if backing:
-        _run(*command, "-b", str(backing), "-F", "raw", str(partial))
+        run(*command, "-b", str(backing), "-F", "raw", str(partial))
     else:
-        _run(*command, str(partial), f"{gib}G")
+        run(*command, str(partial), f"{gib}G")
     partial.rename(file)
 
 
 def grow(file: Path, gib: int) -> None:
     """Enlarge a disk to ``gib`` GiB unless it is already that large. Raises MachineError."""
-    info = json.loads(_run("qemu-img", "info", "--output=json", str(file)))
+    info = json.loads(run("qemu-img", "info", "--output=json", str(file)))
     if info["virtual-size"] < gib << 30:
-        _run("qemu-img", "resize", "-q", str(file), f"{gib}G")
+        run("qemu-img", "resize", "-q", str(file), f"{gib}G")
 
 
 def _option(path: Path) -> str:
@@ -283,10 +284,3 @@ def _option(path: Path) -> str:
 
 def _digest(place: Place, name: str) -> str:
     return hashlib.sha256(f"{place.directory}/{name}".encode()).hexdigest()
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MachineError(f"{' '.join(command[:4])}: {done.stderr.strip()}")
-    return done.stdout

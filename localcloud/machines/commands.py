@@ -1,0 +1,13 @@
+"""Running commands of the host that must succeed."""
+
+import subprocess
+
+from localcloud.machines.interface import MachineError
+
+
+def run(*command: str, stdin: str | None = None) -> str:
+    """Run a command and return its output; raise MachineError with its error output if it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
