@@ -70,7 +70,7 @@ class ComputeOperations:
     def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
         items = [self._frame.write(it) for it in self._frame.operations.all(scope)]
-        return self._frame.page("operationList", f"{scope}/operations", items, call, FIELDS)
+        return self._frame.page("operation", scope, items, call, FIELDS)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         return self._frame.write(self._find(call))

@@ -35,14 +35,14 @@ class Places:
 
     def _zones(self, call: Call) -> Mapping[str, Any]:
         items = [self._write_zone(zone) for zone in ZONES]
-        return self._frame.page("zoneList", "zones", items, call, ("status", "region"))
+        return self._frame.page("zone", "", items, call, ("status", "region"))
 
     def _zone(self, call: Call) -> Mapping[str, Any]:
         return self._write_zone(self._frame.project.one(call.names))
 
     def _regions(self, call: Call) -> Mapping[str, Any]:
         items = [self._write_region(region) for region in self._frame.regions()]
-        return self._frame.page("regionList", "regions", items, call, ("status",))
+        return self._frame.page("region", "", items, call, ("status",))
 
     def _region(self, call: Call) -> Mapping[str, Any]:
         return self._write_region(self._frame.scope(call).rpartition("/")[2])
@@ -50,7 +50,7 @@ class Places:
     def _disk_types(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
         items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
-        return self._frame.page("diskTypeList", f"{scope}/diskTypes", items, call)
+        return self._frame.page("diskType", scope, items, call)
 
     def _disk_type(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.scope(call), call.names["diskType"]
@@ -60,16 +60,16 @@ class Places:
 
     def _write_zone(self, zone: str) -> dict[str, Any]:
         region = self._frame.link(f"regions/{zone.rpartition('-')[0]}")
-        return {**self._frame.named("zone", "zones", zone), "status": "UP", "region": region}
+        return {**self._frame.named("zone", "", zone), "status": "UP", "region": region}
 
     def _write_region(self, region: str) -> dict[str, Any]:
         zones = [zone for zone in ZONES if zone.rpartition("-")[0] == region]
         links = [self._frame.link(f"zones/{zone}") for zone in zones]
-        return {**self._frame.named("region", "regions", region), "status": "UP", "zones": links}
+        return {**self._frame.named("region", "", region), "status": "UP", "zones": links}
 
     def _write_type(self, kind: DiskType, scope: str) -> dict[str, Any]:
         return {
-            **self._frame.named("diskType", f"{scope}/diskTypes", kind.name),
+            **self._frame.named("diskType", scope, kind.name),
             "description": kind.description,
             "zone": self._frame.link(scope),
             "defaultDiskSizeGb": str(kind.default),
@@ -130,9 +130,7 @@ class MachineTypes:
     def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
         items = [self._write(it, scope) for it in MACHINE_TYPES.values()]
-        return self._frame.page(
-            "machineTypeList", f"{scope}/machineTypes", items, call, _TYPE_FIELDS
-        )
+        return self._frame.page("machineType", scope, items, call, _TYPE_FIELDS)
 
     def _list_everywhere(self, call: Call) -> Mapping[str, Any]:
         reached, unreachable = self._frame.reached()
@@ -150,7 +148,7 @@ class MachineTypes:
         text = f"{kind.cpus} vCPUs, {kind.memory_gb} GB RAM, {kind.chips} TPU chips"
         chips = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.chips}
         return {
-            **self._frame.named("machineType", f"{scope}/machineTypes", kind.name),
+            **self._frame.named("machineType", scope, kind.name),
             "description": text,
             "zone": scope.rpartition("/")[2],  # the zone's name; other resources have its URL
             "guestCpus": kind.cpus,

@@ -98,19 +98,19 @@ class Frame:
     def page(
         self,
         kind: str,
-        path: str,
+        scope: str,
         items: Sequence[Mapping[str, Any]],
         call: Call,
         fields: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the requested page of ``items`` as a list of ``kind``, such as ``firewallList``.
+        """Return the requested page of ``items`` of one kind (``firewall``) and scope (``global``).
 
-        ``path`` is the list's path in the project, such as ``global/firewalls``. The query's
-        ``filter`` can use ``name``, ``id`` and the names in ``fields``.
+        The query's ``filter`` can use ``name``, ``id`` and the names in ``fields``.
         """
+        path = _path(scope, kind)
         shown, token = self._selected(path, items, call, fields)
         return {
-            "kind": f"compute#{kind}",
+            "kind": f"compute#{kind}List",
             "id": f"{PARENT}/{path}",
             "selfLink": self.link(path),
             **({"items": shown} if shown else {}),
@@ -132,7 +132,7 @@ class Frame:
         without items and ``unreachable`` scopes have a warning instead of items.
         """
         collection = f"{kind}s"
-        path = f"aggregated/{collection}"
+        path = _path("aggregated", kind)
         shown, token = self._selected(path, items, call, fields)
         by_scope: dict[str, list[Mapping[str, Any]]] = {}
         for item in shown:
@@ -152,12 +152,12 @@ class Frame:
             **({"nextPageToken": token} if token else {}),
         }
 
-    def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
+    def named(self, kind: str, scope: str, name: str) -> dict[str, Any]:
         """Return the JSON fields that read-only resources, such as zones, have in common.
 
-        ``kind`` is the kind in JSON (``zone``), ``path`` the collection's path (``zones``).
+        ``kind`` and ``scope`` are as for ``page``.
         """
-        whole = f"{path}/{name}"
+        whole = f"{_path(scope, kind)}/{name}"
         return {
             "kind": f"compute#{kind}",
             "id": str(crc32(whole.encode()) + 1),
@@ -290,10 +290,9 @@ class Collection:
         return self._write(self._find(call))
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        scope, collection = self._frame.scope(call), f"{self.kind}s"
-        items = [self._write(it) for it in self._table.all(collection, scope)]
-        path = f"{scope}/{collection}"
-        return self._frame.page(f"{self.kind}List", path, items, call, self.fields)
+        scope = self._frame.scope(call)
+        items = [self._write(it) for it in self._table.all(f"{self.kind}s", scope)]
+        return self._frame.page(self.kind, scope, items, call, self.fields)
 
     def _write(self, resource: Resource) -> dict[str, Any]:
         """Return a resource as JSON of the Compute API."""
@@ -304,6 +303,11 @@ class Collection:
             **resource.body,
             "selfLink": self._frame.link(resource.path),
         }
+
+
+def _path(scope: str, kind: str) -> str:
+    """Return a collection's path in the project; ``scope`` is "" for zones and regions."""
+    return f"{scope}/{kind}s" if scope else f"{kind}s"
 
 
 def fingerprint(value: Any) -> str:

@@ -98,8 +98,7 @@ class Networks(Collection):
     def _subnetworks(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
         items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
-        path = f"{scope}/subnetworks"
-        return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
+        return self._frame.page("subnetwork", scope, items, call, _SUBNETWORK_FIELDS)
 
     def _subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
         scopes = [f"regions/{region}" for region in self._frame.regions()]

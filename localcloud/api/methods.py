@@ -31,7 +31,6 @@ class Shared:
     machines: Machines
     faults: Faults
     lifecycle: Lifecycle
-    quota: Quota
     wake: Callable[[], None]
 
 
@@ -44,7 +43,7 @@ class Methods:
         self._machines = shared.machines
         self._faults = shared.faults
         self._lifecycle = shared.lifecycle
-        self._quota = shared.quota
+        self._quota = Quota(shared.database, shared.faults)
         self._wake = shared.wake
         self._nodes = NodeTable(shared.database)
         self._operations = OperationTable(shared.database)

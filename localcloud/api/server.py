@@ -31,7 +31,6 @@ from localcloud.api.operations import Operations
 from localcloud.api.project import Project
 from localcloud.api.queue import Queue
 from localcloud.api.queued_resources import QueuedResources
-from localcloud.api.quota import Quota
 from localcloud.api.routing import (
     Call,
     Route,
@@ -246,8 +245,7 @@ def create_server(
         )
         loop = ReconcileLoop(steps, log)
         jobs.changed = loop.wake
-        quota = Quota(database, faults)
-        shared = Shared(database, project, machines, faults, lifecycle, quota, loop.wake)
+        shared = Shared(database, project, machines, faults, lifecycle, loop.wake)
         tpu_routes = (
             *Nodes(shared).routes(),
             *NodeChanges(shared).routes(),
