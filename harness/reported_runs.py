@@ -26,15 +26,15 @@ allocate 2.31G. That was not possible. There are 1.87G free.""".splitlines()
 
 
 def curves(
-    seed: int, steps: int, begin: float, end: float, *, rate: float = 1.1e6, points: int = 1000
+    seed: int, steps: int, begin: float, end: float, points: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Return made-up curves of ``points`` points over ``steps`` steps, by name.
 
     A curve is a list of (step, value). ``begin`` and ``end`` are the times of the first and the
-    last step in unix seconds, ``rate`` is in tokens per second, and ``seed`` selects the random
-    numbers.
+    last step in unix seconds, and ``seed`` selects the random numbers.
     """
     chance = random.Random(seed)  # noqa: S311 - no secret
+    rate = 1.1e6  # tokens per second
     floor, each = 2.2 + chance.random() * 0.5, steps / points
     xs = [each * (number + 0.5) for number in range(points)]
     loss = [(x, floor + 8.4 * (1 + x / 40) ** -0.42 + chance.gauss(0, 0.03)) for x in xs]
@@ -69,7 +69,7 @@ def run(
     ``curves``.
     """
     begin, last = ended - hours * HOUR, int(steps * share)
-    found = curves(seed, last, begin, ended, points=points)
+    found = curves(seed, last, begin, ended, points)
     wall = hours * HOUR
     causes = {
         "training": 0.91 * wall,

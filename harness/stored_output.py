@@ -38,7 +38,7 @@ def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(f"{json.dumps(each)}\n" for each in lines).encode()
 
 
-def segments(name: str, content: bytes, size: int = SEGMENT_BYTES) -> dict[str, bytes]:
+def segments(name: str, content: bytes, size: int) -> dict[str, bytes]:
     """Cut the content of a log or of metrics into objects of at most ``size`` bytes, as workers do.
 
     They are cut at the ends of lines. ``name`` is ``log`` or ``metrics``.
@@ -57,7 +57,6 @@ def attempt(
     process_id: int = 0,
     *,
     run: str = "mine",
-    worker: str = "",
     began: float = BEGAN,
     log: bytes = b"",
     metrics: bytes = b"",
@@ -73,7 +72,7 @@ def attempt(
         "run": run,
         "attempt": number,
         "process_id": process_id,
-        "worker": worker or f"pod-w{process_id}",
+        "worker": f"pod-w{process_id}",
         "began": began,
     }
     objects = {"start.json": json.dumps(start).encode()}
@@ -97,5 +96,5 @@ def in_bucket(address: str, prefix: str, cache: Path, objects: Mapping[str, byte
     return OutputBucket(Bucket(f"gs://{BUCKET}/{prefix}", address=address, retry=QUICK), cache)
 
 
-def content_of(store: OutputStore, run: str = "mine") -> dict[str, bytes]:
-    return {each.name: store.read(each) for each in store.list(run)}
+def content_of(store: OutputStore) -> dict[str, bytes]:
+    return {each.name: store.read(each) for each in store.list("mine")}
