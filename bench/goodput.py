@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
 from bench.disk import warn_of_distortion
 from harness.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
-from harness.faults import FAULTS, HOME_ZONE, Fault
-from harness.fleet import Fleet, beside
+from harness.faults import FAULTS, Fault
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud.place import clouds_directory
 
@@ -248,16 +248,10 @@ def main() -> int:
         own_or_existing_cloud("goodput", options.cloud) as place,
         tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch,
     ):
-        tpu = {
-            "name": TPU,
-            "zone": HOME_ZONE,
-            "accelerator_type": "v4-16" if options.short or options.cloud else "v4-32",
-            "runtime_version": "tpu-ubuntu2204-base",
-            "spot": True,
-        }
+        workers = 2 if options.short or options.cloud else 4
         inventory = beside(
             Path(scratch) / "inventory",
-            tpu_fleet=[tpu],
+            tpu_fleet=[fleet_entry(TPU, workers, spot=True)],
             fleet_state=f"{BUCKET}/goodput",
             checkpoints=f"{BUCKET}/goodput/checkpoints",
             watch_log=str(place.directory / "goodput.log"),

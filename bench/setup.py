@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from bench.counted_bytes import counted_bytes
 from bench.disk import warn_of_distortion
 from bench.verbs_cloud import WORKERS
-from harness.fleet import Fleet, Played
+from harness.fleet import Fleet, Played, fleet_entry
 from harness.own_cloud import own_cloud
 from localcloud.place import clouds_directory
 
@@ -71,13 +71,8 @@ def main() -> int:
 
 def create(fleet: Fleet, tpu: str, workers: int) -> None:
     """Create a TPU with this number of workers, which are not set up."""
-    entry = {
-        "name": tpu,
-        "zone": "us-central2-b",
-        "accelerator_type": f"v4-{8 * workers}",
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
-    fleet.must_play("playbooks/create.yml", "-e", json.dumps({"tpu_fleet": [entry]}))
+    wanted = {"tpu_fleet": [fleet_entry(tpu, workers)]}
+    fleet.must_play("playbooks/create.yml", "-e", json.dumps(wanted))
 
 
 def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.disk import warn_of_distortion
+from harness.fleet import fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud.place import PROJECT_ROOT, Place, clouds_directory
 
@@ -39,13 +40,7 @@ class VerbsCloud:
 
     def make(self, tpu: str, workers: int) -> None:
         """Create a TPU with this number of workers and set them up."""
-        fleet = {
-            "name": tpu,
-            "zone": "us-central2-b",
-            "accelerator_type": f"v4-{8 * workers}",
-            "runtime_version": "tpu-ubuntu2204-base",
-        }
-        self.fleet.write_text(json.dumps({"tpu_fleet": [fleet]}))
+        self.fleet.write_text(json.dumps({"tpu_fleet": [fleet_entry(tpu, workers)]}))
         self.play("playbooks/create.yml", "-e", f"@{self.fleet}")
         self.play("setup.yml", "-e", f"@{self.fleet}")
 

@@ -29,6 +29,20 @@ class Played:
         return sum(int(count.partition("=")[2]) for count in counts)
 
 
+def fleet_entry(tpu: str, workers: int, **fields: Any) -> dict[str, Any]:
+    """Return the entry of a fleet file for a TPU with this number of workers.
+
+    ``fields`` are further fields of the entry.
+    """
+    return {
+        "name": tpu,
+        "zone": "us-central2-b",
+        "accelerator_type": f"v4-{8 * workers}",
+        "runtime_version": "tpu-ubuntu2204-base",
+        **fields,
+    }
+
+
 def beside(folder: Path, **variables: Any) -> Path:
     """Write an inventory without hosts to the new directory ``folder``; return ``folder``.
 
