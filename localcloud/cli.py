@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import NamedTuple
 
 from localcloud import bucket as buckets
 from localcloud import client, cloud, faults_cli, settings
@@ -133,40 +134,48 @@ _BUCKET_ACTIONS: dict[str, tuple[Callable[[Place], None], str]] = {
         "answer every change with a 403, as for an account without write access",
     ),
 }
-VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
-    "up": up,
-    "down": down,
-    "clean": clean,
-    "status": status,
-    "preempt": preempt,
-    "fault": fault,
-    "bucket": bucket,
-    "serve": serve,
-}
 
 
-_DETAILS = {
-    "up": "The first start builds the machines' root file system. "
-    "--machines, --suite and --mnt-shared apply until 'down'.",
-    "down": "Without a terminal it needs --yes.",
-    "clean": "make clean does this too, and removes everything else that was created.",
-    "status": "Does not need root.",
-    "preempt": "To playbooks this looks like a preemption by Google; the watch recreates the TPU. "
-    "With --warning, the machines are notified first and stop their services.",
-    "fault": "'fault FAULT --help' explains a fault. Faults act until 'fault clear', unless "
-    "--times or --for limits them.",
-    "bucket": "The bucket is gs://local-fleet. Stopping it keeps its objects.",
-    "serve": "For debugging.",
-}
-_EXAMPLES: dict[str, tuple[str, ...]] = {
-    "up": ("up", "up --mnt-shared local", "--name vm up --machines qemu"),
-    "down": ("down", "--name vm down --yes"),
-    "clean": ("clean --yes",),
-    "status": ("status", "status --json"),
-    "preempt": ("preempt demo", "preempt demo --warning 30"),
-    "fault": ("fault show", "fault error nodes.create 503 --times 2", "fault worker demo-w1 hang"),
-    "bucket": ("bucket stop", "bucket start"),
-    "serve": ("serve --directory .localcloud/default",),
+class Verb(NamedTuple):
+    """A subcommand: its function, whose docstring is its summary, more help text, and examples."""
+
+    run: Callable[[Place, argparse.Namespace], None]
+    details: str
+    examples: tuple[str, ...]
+
+
+VERBS = {
+    "up": Verb(
+        up,
+        "The first start builds the machines' root file system. "
+        "--machines, --suite and --mnt-shared apply until 'down'.",
+        ("up", "up --mnt-shared local", "--name vm up --machines qemu"),
+    ),
+    "down": Verb(down, "Without a terminal it needs --yes.", ("down", "--name vm down --yes")),
+    "clean": Verb(
+        clean,
+        "make clean does this too, and removes everything else that was created.",
+        ("clean --yes",),
+    ),
+    "status": Verb(status, "Does not need root.", ("status", "status --json")),
+    "preempt": Verb(
+        preempt,
+        "To playbooks this looks like a preemption by Google; the watch recreates the TPU. "
+        "With --warning, the machines are notified first and stop their services.",
+        ("preempt demo", "preempt demo --warning 30"),
+    ),
+    "fault": Verb(
+        fault,
+        "'fault FAULT --help' explains a fault. Faults act until 'fault clear', unless "
+        "--times or --for limits them.",
+        ("fault show", "fault error nodes.create 503 --times 2", "fault worker demo-w1 hang"),
+    ),
+    "bucket": Verb(
+        bucket,
+        "The bucket is gs://local-fleet. Stopping it keeps its objects.",
+        ("bucket stop", "bucket start"),
+    ),
+    "serve": Verb(serve, "For debugging.", ("serve --directory .localcloud/default",)),
 }
 _MORE = """
 exit codes:
@@ -204,9 +213,9 @@ def parser() -> argparse.ArgumentParser:
     for name, verb in VERBS.items():
         one = verbs.add_parser(
             name,
-            help=verb.__doc__,
-            description=textwrap.fill(f"{verb.__doc__} {_DETAILS.get(name, '')}".strip(), 79),
-            epilog=examples(*_EXAMPLES[name]),
+            help=verb.run.__doc__,
+            description=textwrap.fill(f"{verb.run.__doc__} {verb.details}", 79),
+            epilog=examples(*verb.examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         _describe(name, one)
@@ -265,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # nft is in /usr/sbin, which is missing if sudo keeps an ordinary user's PATH.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     try:
-        VERBS[options.verb](Place.of(options.name), options)
+        VERBS[options.verb].run(Place.of(options.name), options)
     except (CloudError, MachineError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return 1
