@@ -22,6 +22,7 @@ from localcloud import client
 from localcloud.failure import CloudError
 from localcloud.machines import control_groups, processes
 from localcloud.machines.boot_wait import answers_ssh
+from localcloud.machines.interface import MachineError
 from localcloud.place import Place
 
 NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
@@ -104,7 +105,7 @@ def main() -> int:
         with own_cloud("machines") as place:
             measure(place, ["pod"], f"v4-{8 * count}")
             measure(place, [f"tpu-{number}" for number in range(count // 4)], "v4-32")
-    except CloudError as error:
+    except (CloudError, MachineError) as error:
         print(f"machines: {error}", file=sys.stderr)
         return 1
     return 0
