@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -117,27 +118,23 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error's message begins
     with ``where``.
     """
-    allowed = allowed_text(hint)
-    hint, bound, optional = _read_hint(hint)
+    plain, bound, optional = _read_hint(hint)
     if value is None and optional:
         return None
-    if typing.get_origin(hint) is Literal:
-        if value not in typing.get_args(hint):
-            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
-        return value
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
-        return tuple(value)
-    if hint is float and not isinstance(value, bool):
-        try:
+    if plain is float and not isinstance(value, bool):
+        with suppress(TypeError, ValueError, OverflowError):
             value = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}") from None
-    fits = type(value) is hint and (hint not in (int, float) or bound.holds(value))
-    if not fits or value == math.inf:
-        raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
-    return value
+    if typing.get_origin(plain) is Literal:
+        fits = value in typing.get_args(plain)
+    elif typing.get_origin(plain) is tuple:
+        fits = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    else:
+        fits = type(value) is plain and value != math.inf
+        if plain in (int, float):
+            fits = fits and bound.holds(value)
+    if not fits:
+        raise ConfigError(f"{where}: must be {allowed_text(hint)}, not {_shown(value)}")
+    return tuple(value) if isinstance(value, list) else value
 
 
 def allowed_text(hint: Any) -> str:

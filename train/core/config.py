@@ -4,12 +4,13 @@ Every error is one line with the key and the allowed values, raised before JAX i
 strict.py builds the dataclasses from YAML.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from train.data.config import DataConfig, check_sources, paths
+from train.data.config import DataConfig, source_problems
 from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(least=1)]
@@ -305,74 +306,81 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
     Raises ConfigError, whose message begins with ``source``, if a key or a value is invalid.
     """
     cfg = section(Config, tree, source, prefix="")
-    for key, value, of, divisor in _multiples(cfg):
-        if value % divisor:
-            raise ConfigError(
-                f"{source}: {key}: must be a multiple of {of} ({divisor}), not {value}"
-            )
-    for key, path in _paths(cfg):
-        _check_path(f"{source}: {key}", path)
-    if cfg.model.positions == "rotary" and cfg.model.head_width % 2:
-        raise ConfigError(
-            f"{source}: model.positions: rotary needs an even model.head_dim (by default "
-            f"model.width / model.heads), not {cfg.model.head_width}"
-        )
-    if cfg.model.qk_norm and cfg.model.norm != "rms":
-        raise ConfigError(f"{source}: model.qk_norm: needs model.norm=rms, not {cfg.model.norm}")
-    if cfg.model.head_dim is not None and not cfg.model.attention_output:
-        raise ConfigError(f"{source}: model.head_dim: must be null without model.attention_output")
-    rotary = cfg.model.rotary
-    if rotary.high_frequency_factor <= rotary.low_frequency_factor:
-        raise ConfigError(
-            f"{source}: model.rotary.high_frequency_factor: must be above low_frequency_factor "
-            f"({rotary.low_frequency_factor}), not {rotary.high_frequency_factor}"
-        )
-    check_sources(f"{source}: data", cfg.data)
-    if cfg.compute.microbatch is not None and cfg.compute.accumulate > 1:
-        raise ConfigError(
-            f"{source}: compute: microbatch and accumulate are both set; set only one, with "
-            "compute.microbatch=null or compute.accumulate=1"
-        )
-    if not cfg.sample.prompt:
-        raise ConfigError(f'{source}: sample.prompt: must not be empty; for example "\\n"')
+    if problem := next(_problems(cfg), None):
+        raise ConfigError(f"{source}: {problem}")
     return cfg
 
 
-def _paths(cfg: Config) -> list[tuple[str, str | None]]:
-    return [
-        ("init_from", cfg.init_from),
-        *((f"data.{key}", path) for key, path in paths(cfg.data)),
-        ("checkpoint.directory", cfg.checkpoint.directory),
-        ("report.tensorboard", cfg.report.tensorboard),
-    ]
+MULTIPLES = (
+    ("model.heads", "model.kv_heads"),
+    ("batch", "compute.accumulate"),
+    ("model.context", "compute.loss_chunks"),
+    ("checkpoint.every", "compute.steps_per_call"),
+    ("evaluate.every", "compute.steps_per_call"),
+    ("sample.every", "compute.steps_per_call"),
+)
+"""Pairs of keys: the value of the first must be a multiple of that of the second, unless null."""
+
+PATHS = (
+    "init_from",
+    "data.tokenizer",
+    "data.chat_template",
+    "data.directory",
+    "data.text",
+    "data.dataset.id",
+    "checkpoint.directory",
+    "report.tensorboard",
+)
+"""Keys whose values are paths or null."""
 
 
-def _check_path(where: str, path: str | None) -> None:
+def _problems(cfg: Config) -> Iterator[str]:
+    """Yield the contradictions between values that are allowed one by one."""
+    model = cfg.model
+    multiples = MULTIPLES if model.head_dim else (("model.width", "model.heads"), *MULTIPLES)
+    for key, of in multiples:
+        value, divisor = attrgetter(key, of)(cfg)
+        if divisor and value % divisor:
+            yield f"{key}: must be a multiple of {of} ({divisor}), not {value}"
+    for key in PATHS:
+        yield from _path_problems(key, attrgetter(key)(cfg))
+    for source in cfg.data.mixture:
+        yield from _path_problems("data.text", source.text)
+        yield from _path_problems("data.dataset.id", source.dataset.id)
+    if model.positions == "rotary" and model.head_width % 2:
+        yield (
+            "model.positions: rotary needs an even model.head_dim (by default "
+            f"model.width / model.heads), not {model.head_width}"
+        )
+    if model.qk_norm and model.norm != "rms":
+        yield f"model.qk_norm: needs model.norm=rms, not {model.norm}"
+    if model.head_dim is not None and not model.attention_output:
+        yield "model.head_dim: must be null without model.attention_output"
+    rotary = model.rotary
+    if rotary.high_frequency_factor <= rotary.low_frequency_factor:
+        yield (
+            "model.rotary.high_frequency_factor: must be above low_frequency_factor "
+            f"({rotary.low_frequency_factor}), not {rotary.high_frequency_factor}"
+        )
+    yield from source_problems(cfg.data)
+    if cfg.compute.microbatch is not None and cfg.compute.accumulate > 1:
+        yield (
+            "compute: microbatch and accumulate are both set; set only one, with "
+            "compute.microbatch=null or compute.accumulate=1"
+        )
+    if not cfg.sample.prompt:
+        yield 'sample.prompt: must not be empty; for example "\\n"'
+
+
+def _path_problems(key: str, path: str | None) -> Iterator[str]:
     if path is None:
         return
     if not path or "\0" in path:
-        raise ConfigError(f"{where}: must be a path or null, not {path!r}")
+        yield f"{key}: must be a path or null, not {path!r}"
     try:
         Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(
-            f"{where}: must be a path, with ~ for the home of an existing user, not {path!r}"
-        ) from None
-
-
-def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
-    """Return (key, value, divisor's key, divisor) for each value that must divide evenly."""
-    call = ("compute.steps_per_call", cfg.compute.steps_per_call)
-    heads = 1 if cfg.model.head_dim else cfg.model.heads
-    return [
-        ("model.width", cfg.model.width, "model.heads", heads),
-        ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
-        ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
-        ("model.context", cfg.model.context, "compute.loss_chunks", cfg.compute.loss_chunks),
-        ("checkpoint.every", cfg.checkpoint.every, *call),
-        ("evaluate.every", cfg.evaluate.every, *call),
-        ("sample.every", cfg.sample.every, *call),
-    ]
+        yield f"{key}: must be a path, with ~ for the home of an existing user, not {path!r}"
 
 
 def microbatches(cfg: Config, devices: int) -> int:

@@ -1,9 +1,10 @@
 """Configuration of the text: its sources and its preparation."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from train.strict import Bound, ConfigError
+from train.strict import Bound
 
 
 @dataclass(frozen=True)
@@ -84,31 +85,17 @@ class DataConfig(SourceConfig):
         return any(source.documents != "joined" for source in self.sources)
 
 
-def check_sources(where: str, data: DataConfig) -> None:
-    """Raise ConfigError, whose message begins with ``where``, if keys contradict each other."""
+def source_problems(data: DataConfig) -> Iterator[str]:
+    """Yield the contradictions between keys of ``data``, each as a message with the key."""
     for source in (data, *data.mixture):
         if source.text is not None and source.dataset.id is not None:
-            raise ConfigError(f"{where}: text and dataset.id are both set; set only one")
+            yield "data: text and dataset.id are both set; set only one"
     default = DataConfig()
     replaced = (field.name for field in fields(SourceConfig))
     if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
-        raise ConfigError(
-            f"{where}: mixture replaces corpus, text, dataset and documents; set them there"
-        )
+        yield "data: mixture replaces corpus, text, dataset and documents; set them there"
     if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
-        raise ConfigError(
-            f"{where}.tokenizer: bpe is trained on one text; for a mixture or conversations use "
+        yield (
+            "data.tokenizer: bpe is trained on one text; for a mixture or conversations use "
             "the path of a tokenizer.json, ascii or bytes"
         )
-
-
-def paths(data: DataConfig) -> list[tuple[str, str | None]]:
-    """Return the keys whose values are paths, with these values."""
-    found = [
-        ("tokenizer", data.tokenizer),
-        ("chat_template", data.chat_template),
-        ("directory", data.directory),
-    ]
-    for source in (data, *data.mixture):
-        found += [("text", source.text), ("dataset.id", source.dataset.id)]
-    return found
