@@ -1,5 +1,6 @@
 """Preset configs: sizes, and the first losses of a narrow variant of each."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -9,9 +10,9 @@ import pytest
 from harness.trainer_processes import PROJECT
 from tests.train.fixed_sequences import VOCABULARY, losses
 from train.core import step
-from train.core.config import Config, load, microbatches
-from train.core.model import count
+from train.core.config import Config, ModelConfig, load, microbatches
 from train.core.sharding import BATCH_AXES
+from train.hf.weights import tensor_shapes
 
 CONFIGS = PROJECT / "train" / "configs"
 
@@ -31,6 +32,11 @@ PUBLISHED = {"gpt2-124m": 124_439_808, "350m": 354_823_168, "1.5b": 1_557_611_20
 
 def preset(name: str) -> Config:
     return load(CONFIGS / f"{name}.yml")
+
+
+def count(cfg: ModelConfig) -> int:
+    """The number of parameters, without padding of the vocabulary."""
+    return sum(map(math.prod, tensor_shapes(cfg, None).values()))
 
 
 def test_every_preset_has_an_expected_size():

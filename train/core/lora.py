@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from train.core.config import Config, ConfigError
-from train.core.model import Params, matrix_axes
+from train.core.model import Params, is_layer_matrix, matrix_axes
 from train.core.sharding import gathered
 from train.strict import match_names
 
@@ -42,7 +42,7 @@ def add_adapters(params: Params, cfg: Config) -> Params:
 
 def targets(params: Params, cfg: Config) -> list[str]:
     """Return the names of the matrices that get an adapter, sorted."""
-    matrices = [n for n in params if n.startswith("l_") and matrix_axes(n)]
+    matrices = [name for name in params if is_layer_matrix(name)]
     names = match_names(cfg.lora.targets, matrices, "lora.targets")
     if not names:
         raise ConfigError("lora.targets: must name at least one; allowed: " + ", ".join(matrices))

@@ -32,9 +32,6 @@ INIT_STD = 0.02
 ONE_HOT_VOCABULARY = 1024
 """Up to this vocabulary, a one-hot matmul is faster than a lookup, whose gradient is a scatter."""
 
-BY_TOKEN = ("tokens_vd", "head_dv", "head_v")
-"""Parameters with a vocabulary axis (v)."""
-
 SAVED = ("qkv", "attention", "middle", "feedforward")
 """Names of the arrays that a layer's forward pass saves for its backward pass (``remat: dots``)."""
 
@@ -122,7 +119,7 @@ def linear(layer: Params, name: str, x: jax.Array) -> jax.Array:
     The suffix of the name lists the axes: ``l_q_dhe`` maps (b, t, d) to (b, t, h, e), and its bias
     is ``l_q_he``.
     """
-    inputs, outputs = matrix_axes(name) or ("", "")
+    inputs, outputs = matrix_axes(name)
     y = jnp.einsum(f"bt{inputs},{inputs}{outputs}->bt{outputs}", x, layer[name])
     bias = f"{name.rpartition('_')[0]}_{outputs}"
     return y + spread(layer[bias], y) if bias in layer else y
@@ -368,11 +365,6 @@ def matrix_axes(name: str) -> tuple[str, str] | None:
     return ("r" if side == "out" else inputs), ("r" if side == "in" else outputs)
 
 
-def count(cfg: ModelConfig) -> int:
-    """Return the number of parameters of a model, without padding; allocates no parameters."""
-    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    rows = cfg.padded_vocabulary - cfg.vocabulary
-    padding = sum(
-        rows * a.size // cfg.padded_vocabulary for n, a in shapes.items() if n in BY_TOKEN
-    )
-    return sum(a.size for a in shapes.values()) - padding
+def is_layer_matrix(name: str) -> bool:
+    """Return whether a parameter has a matrix for each layer."""
+    return name.startswith("l_") and matrix_axes(name) is not None

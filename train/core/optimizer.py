@@ -9,7 +9,7 @@ import optax
 
 from train.core import lora
 from train.core.config import Config, ConfigError
-from train.core.model import Params, init_params, matrix_axes
+from train.core.model import Params, init_params, is_layer_matrix, matrix_axes
 from train.strict import match_names
 
 MUON_RMS = 0.2
@@ -59,9 +59,7 @@ def adamw(cfg: Config) -> optax.GradientTransformation:
         b1=opt.beta1,
         b2=opt.beta2,
         weight_decay=opt.weight_decay,
-        mask=lambda params: {
-            name: _is_unmasked(a) and matrix_axes(name) is not None for name, a in params.items()
-        },
+        mask=lambda params: {name: matrix_axes(name) is not None for name in params},
     )
 
 
@@ -79,7 +77,7 @@ def muon(cfg: Config) -> optax.GradientTransformation:
     }
 
     def labels(params: Params) -> dict[str, str]:
-        return {n: "matrix" if _is_layer_matrix(n, a) else "rest" for n, a in params.items()}
+        return {name: "matrix" if is_layer_matrix(name) else "rest" for name in params}
 
     return _with_auto_sharding(optax.multi_transform(transforms, labels))
 
@@ -116,16 +114,7 @@ def _matrix_axes(params: Params) -> dict[str, Any]:
             tuple(range(1, 1 + inputs)), tuple(range(1 + inputs, 1 + inputs + outputs))
         )
 
-    return {n: axes(n) if _is_layer_matrix(n, a) else None for n, a in params.items()}
-
-
-def _is_layer_matrix(name: str, array: Any) -> bool:
-    return _is_unmasked(array) and name.startswith("l_") and matrix_axes(name) is not None
-
-
-def _is_unmasked(array: Any) -> bool:
-    """Return whether ``array`` is an array, not optax's placeholder for a masked array."""
-    return hasattr(array, "ndim")
+    return {name: axes(name) if is_layer_matrix(name) else None for name in params}
 
 
 def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:

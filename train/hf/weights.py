@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from train.core import lora
 from train.core.config import Config, ConfigError, ModelConfig
-from train.core.model import Params, init_params, matrix_axes
+from train.core.model import Params, init_params, is_layer_matrix, matrix_axes
 from train.core.sharding import gathered
 from train.data.texts import digest_of
 from train.hf import families
@@ -233,8 +233,7 @@ def _parts(name: str, family: Family | None) -> list[str]:
 
 def _is_transposed(name: str, family: Family) -> bool:
     """Return whether a matrix is stored with its output axes first."""
-    is_layer_matrix = name.startswith("l_") and matrix_axes(name) is not None
-    return name == "head_dv" or (family.is_output_first and is_layer_matrix)
+    return name == "head_dv" or (family.is_output_first and is_layer_matrix(name))
 
 
 def _flat_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

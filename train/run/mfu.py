@@ -5,7 +5,7 @@ from functools import cache
 import jax
 
 from train.core.config import ModelConfig
-from train.core.model import init_params, matrix_axes
+from train.core.model import init_params, is_layer_matrix
 from train.run.tpu_chips import CHIPS
 
 PEAK_FLOPS = {
@@ -49,6 +49,6 @@ def flops_per_token(cfg: ModelConfig) -> float:
     Padding of the vocabulary and rematerialization do not count.
     """
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    matrices = sum(a.size for n, a in shapes.items() if n.startswith("l_") and matrix_axes(n))
+    matrices = sum(a.size for name, a in shapes.items() if is_layer_matrix(name))
     matrices += cfg.vocabulary * cfg.width
     return 6 * matrices + 12 * cfg.layers * cfg.heads * cfg.head_width * cfg.context
