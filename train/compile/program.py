@@ -2,8 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,9 +59,7 @@ def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     chip has. Call ``slices.prepare_environment`` before JAX is imported.
     """
     all_devices = mesh.make(cfg, slices.devices(slice_, count))
-    state = jax.tree.map(
-        partial(_abstract, all_devices), jax.eval_shape(partial(step.fresh_state, cfg))
-    )
+    state = step.abstract_state(cfg, all_devices)
     batches = jax.ShapeDtypeStruct(
         step.batch_shape(cfg, cfg.compute.steps_per_call, all_devices.size),
         jnp.int32,
@@ -92,13 +88,6 @@ def _reason(err: jax.errors.JaxRuntimeError) -> str:
             "compute.loss_chunks, a smaller compute.microbatch, compute.sync=microbatch)"
         )
     return f"the compiler refuses the step ({first})"
-
-
-def _abstract(all_devices: jax.sharding.Mesh, array: Any) -> jax.ShapeDtypeStruct:
-    spec = jax.P() if array.sharding is None else array.sharding.spec
-    return jax.ShapeDtypeStruct(
-        array.shape, array.dtype, sharding=jax.NamedSharding(all_devices, spec)
-    )
 
 
 def report(program: Program, costs: Estimate | None = None) -> str:

@@ -76,14 +76,14 @@ class Corpus:
         """Return the least number of tokens that a corpus needs for one sequence."""
         return self.sequence_length if meta.documents == "joined" else 2
 
-    def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
+    def rows(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Return rows of a step's batch: int32 (rows, context + 1), or (rows, 4, context + 1).
 
         Packed documents have the second form (data/sequences.py). Steps count from 0.
         """
         return self._mixture.rows(step, rows)
 
-    def heldout_rows(self, count: int, rows: slice = slice(None)) -> np.ndarray:
+    def heldout_rows(self, count: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Return ``rows`` of ``count`` sequences spaced evenly over the held-out text.
 
         The result has the form of ``rows`` and is the same in every call. In a mixture, each source

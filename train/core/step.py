@@ -5,6 +5,7 @@ sequences per microbatch (sharded over all devices), and t + 1 tokens per sequen
 documents they are (n, a, b, 4, t + 1), as ``model.loss`` says.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,19 @@ def fresh_state(cfg: Config) -> State:
     params = shard(lora.add_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg))
     opt_state = optimizer.make(cfg).init(params)
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
+
+
+def abstract_state(cfg: Config, devices: jax.sharding.Mesh | None) -> State:
+    """Return the shapes of a state, sharded over ``devices``; without a mesh, on one device."""
+
+    def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if devices is None:
+            sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        else:
+            sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
+        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+
+    return jax.tree.map(with_sharding, jax.eval_shape(partial(fresh_state, cfg)))
 
 
 @partial(jax.jit, static_argnums=2, donate_argnums=0)
@@ -143,28 +157,25 @@ def training_batches(
 def heldout_batches(corpus: Corpus, cfg: Config, sharding: jax.NamedSharding) -> jax.Array:
     """Return the held-out batches that every evaluation of a run uses, as one global array."""
     n, b = cfg.evaluate.batches, cfg.batch
-
-    def rows(i: int, within: slice) -> np.ndarray:
-        start, stop, _ = within.indices(b)
-        return corpus.heldout_rows(n * b, slice(i * b + start, i * b + stop))
-
-    return _batches(rows, n, cfg, sharding)
+    return _batches(lambda i, rows: corpus.heldout_rows(n * b, i * b + rows), n, cfg, sharding)
 
 
-def _batches(rows: Any, batches: int, cfg: Config, sharding: jax.NamedSharding) -> jax.Array:
+def _batches(
+    read: Callable[[int, np.ndarray], np.ndarray],
+    batches: int,
+    cfg: Config,
+    sharding: jax.NamedSharding,
+) -> jax.Array:
+    """Return a global array of batches; ``read`` returns rows of a batch, by their numbers."""
     shape = batch_shape(cfg, batches, sharding.mesh.size)
-    _, count, b = shape[:3]
+    rows_ab = np.arange(cfg.batch).reshape(shape[1:3])
 
-    def local(index: tuple[slice, ...]) -> np.ndarray:
-        start, stop, _ = index[2].indices(b)
-        return np.stack(
-            [
-                np.stack([rows(i, slice(a * b + start, a * b + stop)) for a in range(count)])
-                for i in range(batches)
-            ]
-        )
+    def own_rows(index: tuple[slice, ...]) -> np.ndarray:
+        own_ab = rows_ab[:, index[2]]
+        own = np.stack([read(i, own_ab.ravel()) for i in range(batches)])
+        return own.reshape(batches, *own_ab.shape, *shape[3:])
 
-    return jax.make_array_from_callback(shape, sharding, local)
+    return jax.make_array_from_callback(shape, sharding, own_rows)
 
 
 def batch_shape(cfg: Config, steps: int, devices: int) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class Mixture:
         self._schedule = Schedule(weights, seed)
         self._ends = np.cumsum(weights) / np.sum(weights)
 
-    def rows(self, step: int, rows: slice) -> np.ndarray:
+    def rows(self, step: int, rows: slice | np.ndarray) -> np.ndarray:
         """Return rows of a step's batch."""
         within = np.arange(self._batch)[rows]
         which, numbers = self._schedule.locate(step * self._batch + within)
@@ -40,7 +40,7 @@ class Mixture:
             ],
         )
 
-    def heldout(self, count: int, rows: slice) -> np.ndarray:
+    def heldout(self, count: int, rows: slice | np.ndarray) -> np.ndarray:
         """Return ``rows`` of ``count`` held-out sequences; each source has its share of them."""
         shares = np.searchsorted(self._ends, (np.arange(count) + 0.5) / count)
         counts = np.bincount(shares, minlength=len(self.sources))

@@ -1,13 +1,11 @@
 """State of a run from its checkpoint, or of step 0."""
 
-from functools import partial
-
 import jax
 
 from train.core.config import Config, ConfigError
 from train.core.data import Corpus
 from train.core.model import Params
-from train.core.step import State, fresh_state
+from train.core.step import State, abstract_state, fresh_state
 from train.hf import weights
 from train.run.checkpoint import Checkpoints, identity
 from train.run.contract import Contract
@@ -21,20 +19,7 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
-    return checkpoints.restore(checkpoints.latest, _abstract(cfg, devices))
-
-
-def _abstract(cfg: Config, devices: jax.sharding.Mesh | None) -> State:
-    """Return the shapes of a state, with their shardings."""
-
-    def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        if devices is None:
-            sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        else:
-            sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
-        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
-
-    return jax.tree.map(with_sharding, jax.eval_shape(partial(fresh_state, cfg)))
+    return checkpoints.restore(checkpoints.latest, abstract_state(cfg, devices))
 
 
 def restored_params(
@@ -56,5 +41,5 @@ def restored_params(
         raise ConfigError(f"{directory}: no checkpoint there yet")
     if step is not None:
         checkpoints.select(step)
-    params = {"params": _abstract(cfg, devices)["params"]}
+    params = {"params": abstract_state(cfg, devices)["params"]}
     return checkpoints.restore(checkpoints.latest, params)["params"]
