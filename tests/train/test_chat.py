@@ -11,7 +11,7 @@ import pytest
 from train.core.config import Config, ConfigError, DataConfig, build
 from train.core.data import Corpus
 from train.data import tokens
-from train.data.chat import DEFAULT_TEMPLATE, ChatTemplate, Message
+from train.data.chat import DEFAULT_TEMPLATE, ChatTemplate
 from train.data.corpus import prepare, prepare_all, read_meta, read_tokenizer
 from train.data.texts import CorpusError
 
@@ -50,12 +50,8 @@ def template(source: str) -> ChatTemplate:
     return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, "data.chat_template: t")
 
 
-def messages(rows: list[dict[str, str]]) -> list[Message]:
-    return [Message(**row) for row in rows]
-
-
 def learned_texts(source: str, rows: list[dict[str, str]]) -> list[list[str]]:
-    texts = template(source).parts(messages(rows), "talk")
+    texts = template(source).parts(rows, "talk")
     return [[part.text for part in parts if part.is_learned] for parts in texts]
 
 
@@ -112,7 +108,7 @@ def test_only_answers_are_learned_with_their_end():
 
 
 def test_parts_of_a_conversation_are_its_text():
-    [parts] = template(CHATML).parts(messages(TALK), "talk")
+    [parts] = template(CHATML).parts(TALK, "talk")
     whole = "<s>" + "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
     assert "".join(part.text for part in parts) == whole
 
@@ -124,7 +120,7 @@ def test_answers_that_the_template_rewrites_later_are_learned_as_they_are_genera
         {"role": "user", "content": "2"},
         {"role": "assistant", "content": "<think>b</think>y"},
     ]
-    found = template(WITHOUT_EARLIER_REASONING).parts(messages(rows), "talk")
+    found = template(WITHOUT_EARLIER_REASONING).parts(rows, "talk")
     assert [[(part.text, part.is_learned) for part in parts] for parts in found] == [
         [("U:1A:", False), ("<think>a</think>x<|im_end|>", True)],
         [("U:1A:x<|im_end|>U:2A:", False), ("<think>b</think>y<|im_end|>", True)],

@@ -5,8 +5,7 @@ Chat templates come with models and may be malicious, so they are rendered in Ji
 
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from train.data.config import DataConfig
 from train.data.files import location, read_bytes
@@ -30,16 +29,11 @@ ANSWERS = ("answer", "completion")
 """Keys of a row that may contain the answer to its ``prompt``."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message of a conversation."""
-
-    role: str
-    content: str
+type Message = dict[str, str]
+"""A message of a conversation: ``role`` and ``content``."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a conversation's text; ``is_learned`` if the assistant wrote it."""
 
     text: str
@@ -56,13 +50,16 @@ def parse(row: Row) -> list[Message]:
     if isinstance(values.get("messages"), list):
         messages = [_message(row.where, each) for each in values["messages"]]
     elif isinstance(values.get("prompt"), str) and answer:
-        messages = [Message("user", values["prompt"]), Message(ASSISTANT, values[answer])]
+        messages = [
+            {"role": "user", "content": values["prompt"]},
+            {"role": ASSISTANT, "content": values[answer]},
+        ]
     else:
         keys = ", ".join(map(str, values))[:200]
         raise CorpusError(
             f"{row.where}: must have messages (a list), or prompt and answer (texts); has: {keys}"
         )
-    if not any(message.role == ASSISTANT for message in messages):
+    if not any(message["role"] == ASSISTANT for message in messages):
         raise CorpusError(
             f"{row.where}: no message has the role {ASSISTANT}, so nothing is learned"
         )
@@ -70,12 +67,10 @@ def parse(row: Row) -> list[Message]:
 
 
 def _message(where: str, value: object) -> Message:
-    role, content = (
-        (value.get("role"), value.get("content")) if isinstance(value, Mapping) else (None, None)
-    )
-    if not isinstance(role, str) or not isinstance(content, str):
+    keys = ("role", "content")
+    if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in keys):
         raise CorpusError(f"{where}: each message must have role and content, both texts")
-    return Message(role, content)
+    return {key: value[key] for key in keys}
 
 
 class ChatTemplate:
@@ -108,7 +103,7 @@ class ChatTemplate:
         answer as the model has to write it, and only this answer is learned. Raises CorpusError,
         whose message begins with ``where``, if the template refuses the messages.
         """
-        answers = [i for i, message in enumerate(messages) if message.role == ASSISTANT]
+        answers = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
         whole = self._text(messages, where)
         parts, done = [], 0
         for i in answers:
@@ -139,9 +134,8 @@ class ChatTemplate:
 
     def _text(self, messages: list[Message], where: str, **options: bool) -> str:
         options = {"add_generation_prompt": False} | options
-        values = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            return self._render(messages=values, **options)
+            return self._render(messages=messages, **options)
         except Exception as err:  # any error of the template's code
             raise CorpusError(f"{where}: the chat template fails: {one_line(err)}") from err
 

@@ -69,8 +69,7 @@ def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) ->
         raise ConfigError(f"data.documents: chat needs JSON lines or a dataset, not {text.name}")
     found = (parts for row in text.rows() for parts in template.parts(parse(row), row.where))
     for batch in _batches(found, lambda parts: sum(len(part.text) for part in parts)):
-        texts = [[(part.text, part.is_learned) for part in parts] for parts in batch]
-        for tokens, learned in tokenizer.encode_marked(texts):
+        for tokens, learned in tokenizer.encode_marked(batch):
             learned[:1] = False  # no token predicts the first
             yield Document(tokens, learned)
 
