@@ -163,7 +163,7 @@ def read_meta(directory: Path) -> Meta:
                 f"{directory}/{split}.bin: {sizes[split]} bytes, but meta.json lists "
                 f"{count} tokens of {width} bytes; {fix}"
             )
-        if counts[split] not in ({count}, set()):
+        if counts[split] - {count}:
             raise CorpusError(
                 f"{directory}/{split}.documents: does not match the tokens in {split}.bin; {fix}"
             )
@@ -186,10 +186,8 @@ def _size(path: Path) -> int:
 
 def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
     """Return the tokenizer that a corpus was prepared with."""
-    if meta.tokenizer == "ascii":
-        return tokens.ascii_characters()
-    if meta.tokenizer == "bytes":
-        return tokens.utf8_bytes()
+    if meta.tokenizer in tokens.BUILT_IN:
+        return tokens.BUILT_IN[meta.tokenizer]()
     settings = tokens.Settings.of_files(
         lambda name: (directory / name).read_bytes() if (directory / name).exists() else b""
     )
@@ -207,8 +205,8 @@ def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
     """Return the tokenizer that a config selects; None if it is to be trained on the text."""
     if cfg.tokenizer == "bpe":
         return None
-    if cfg.tokenizer in ("ascii", "bytes"):
-        return tokens.ascii_characters() if cfg.tokenizer == "ascii" else tokens.utf8_bytes()
+    if cfg.tokenizer in tokens.BUILT_IN:
+        return tokens.BUILT_IN[cfg.tokenizer]()
     if hub.is_repository(cfg.tokenizer):
         return tokens.read_file(hub_tokenizer(cfg))
     return tokens.read_file(location(cfg.tokenizer, "data.tokenizer"))
@@ -249,10 +247,9 @@ def _write(
     if template:
         is_learned = np.fromfile(directory / "heldout.learned", bool)
         heldout_tokens = heldout_tokens[is_learned]
-    named = cfg.tokenizer in ("ascii", "bytes", "bpe")
     meta = Meta(
         text.name,
-        cfg.tokenizer if named else "given",
+        cfg.tokenizer if cfg.tokenizer in ("bpe", *tokens.BUILT_IN) else "given",
         tokenizer.vocabulary,
         train,
         heldout,

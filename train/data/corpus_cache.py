@@ -179,8 +179,8 @@ class CorpusCache:
         def beat() -> None:
             while True:
                 try:
-                    files, root = self._open_for_writing()
-                    files.pipe_file(f"{root}/{PULSE}", str(time.time()).encode())
+                    location = parse_location(f"{self._location}/{PULSE}")
+                    write_atomically(location, str(time.time()))
                 except Exception as err:  # see above
                     log.warning("%s: cannot be written: %s", self._location, one_line(err))
                 if done.wait(PULSE_SECONDS):
@@ -193,17 +193,11 @@ class CorpusCache:
         finally:
             done.set()
 
-    def _open_for_writing(self, below: str = "") -> tuple[Any, str]:
-        """Create the directory ``below`` the location; return its file system and path there."""
-        if "://" not in self._location:  # buckets have no directories
-            Path(self._location + below).mkdir(parents=True, exist_ok=True)
-        return open_filesystem(self._location + below)
-
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus, unless there is an intact copy."""
         try:
             read_meta(directory)
-            files, root = self._open_for_writing(f"/{directory.name}")
+            files, root = open_filesystem(f"{self._location}/{directory.name}")
             found = sorted(directory.iterdir(), key=lambda path: path.name == META)
             if directory.name in self._damaged or not files.exists(f"{root}/{META}"):
                 for path in found:
@@ -217,7 +211,8 @@ class CorpusCache:
                 )
 
     def _put(self, files: Any, path: Path, target: str) -> None:
-        if "://" not in self._location:
+        if "://" not in self._location:  # buckets have no directories
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
             with suppress(OSError):  # no hard links between file systems
                 os.link(path, target)

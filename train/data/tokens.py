@@ -208,6 +208,10 @@ def utf8_bytes() -> Tokenizer:
     return Tokenizer(256, encode, decode, encode(SEPARATOR))
 
 
+BUILT_IN = {"ascii": ascii_characters, "bytes": utf8_bytes}
+"""Functions that return a tokenizer without a tokenizer.json, by the value of data.tokenizer."""
+
+
 def _as_bytes(tokens: Sequence[int]) -> bytes:
     return np.asarray(tokens, np.int64).clip(0, 255).astype(np.uint8).tobytes()
 
