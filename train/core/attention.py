@@ -39,9 +39,10 @@ def causal(
     if kind == "auto":
         kind = fastest(q_bqhe)
     attend = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
-    inputs = (q_bqhe, k_bkge, v_bkge) + (() if segments_bt is None else (segments_bt,))
+    inputs = (q_bqhe, k_bkge, v_bkge, segments_bt)
     if kind in ("cudnn", "splash") and not jax.typeof(q_bqhe).sharding.mesh.empty:
-        specs = tuple(jax.typeof(a).sharding.spec for a in inputs)  # these kernels ignore sharding
+        # These kernels ignore shardings.
+        specs = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, inputs)
         attend = jax.shard_map(attend, in_specs=specs, out_specs=specs[0], check_vma=False)
     return attend(*inputs)
 
@@ -82,7 +83,7 @@ def cudnn_supports(head_width: int) -> bool:
 
 
 def cudnn(
-    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments = None
+    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
     """Compute attention with cuDNN's fused kernel for NVIDIA GPUs (Dao 2023, arXiv:2307.08691).
 
@@ -95,7 +96,7 @@ def cudnn(
 
 
 def splash(
-    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments = None
+    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
     """Compute attention with JAX's splash kernel for TPUs; for tests, other devices interpret it.
 
@@ -130,7 +131,7 @@ def splash(
 
 
 def plain(
-    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments = None
+    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
     """Compute attention with all scores at once, and mask later positions."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
@@ -138,7 +139,7 @@ def plain(
 
 
 def blocks(
-    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments = None
+    q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
     """Compute attention for one block of queries at a time, without the keys after that block."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
