@@ -2,49 +2,65 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import DesiredState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
     changed,
     no_record,
+    record_failure,
     unknown_run_text,
+    want,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
-from harness.valid_record import launch_fields, record_fields
+from harness.valid_record import launch_spec, record_fields
 
 
-def answer(folder, wanted=None, **more):
+def store_of(folder):
+    return RunStore(RecordFolder(str(folder)))
+
+
+def answer(folder, wanted, run="mine", **more):
     """Change a record as the module tpufleet.core.run_record does; return its answer."""
-    asked = {"run": "mine", "fleet_state": str(folder), "wanted": wanted}
-    asked["fields"] = launch_fields() if wanted == "running" else {}
-    return changed(RunStore(RecordFolder(str(folder))), asked | more)
+    return changed(store_of(folder), run, DesiredState(wanted), **more)
+
+
+def launched(folder, **more):
+    """Record a launch after its workers have been checked."""
+    return want(store_of(folder), launch_spec(), is_checked=True, **more)
+
+
+def failed(folder, *, was_wanted):
+    """Record a failed launch; return the record."""
+    record_failure(store_of(folder), "mine", "it failed", was_wanted=was_wanted)
+    return store_of(folder).read("mine")
 
 
 def test_each_launch_is_the_attempt_after_the_last_one(tmp_path):
-    assert answer(tmp_path, "running")["record"]["attempt"] == 1
-    assert answer(tmp_path, "running")["record"]["attempt"] == 2
+    assert launched(tmp_path).launch.attempt == 1
+    assert launched(tmp_path).launch.attempt == 2
 
 
 def test_a_run_found_running_is_wanted_again_in_the_same_attempt(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     answer(tmp_path, "stopped")
 
-    record = answer(tmp_path, "running", same_attempt=True)["record"]
+    record = answer(tmp_path, "running")["record"]
 
     assert (record["wanted"], record["attempt"]) == ("running", 1)
 
 
 def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     answer(tmp_path, "done")
 
     assert answer(tmp_path, "stopped")["record"]["wanted"] == "done"
-    assert answer(tmp_path, "running")["record"]["attempt"] == 2
+    assert launched(tmp_path).launch.attempt == 2
 
 
 def test_stopping_a_run_without_a_record_names_the_runs_that_have_one(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
 
     told = answer(tmp_path, "stopped", run="mien")
 
@@ -61,7 +77,7 @@ def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(tmp_path, mon
 
 
 def test_a_run_whose_record_says_that_it_has_ended_exists(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     answer(tmp_path, "done")
 
     assert answer(tmp_path, "stopped")["exists"]
@@ -95,42 +111,35 @@ def test_the_warning_for_a_run_that_only_workers_have_names_other_fleet_states()
 
 
 def test_a_first_launch_that_fails_leaves_the_run_stopped(tmp_path):
-    before = answer(tmp_path, "running")
+    record = failed(tmp_path, was_wanted=launched(tmp_path).was_wanted)
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=before["was_wanted"], error="it failed")
-
-    assert told["record"]["wanted"] == "stopped"
-    assert told["record"]["history"][-1]["text"] == "it failed"
+    assert (record.wanted, record.history[-1].text) == ("stopped", "it failed")
 
 
 def test_a_run_that_was_wanted_stays_wanted_when_its_relaunch_fails(tmp_path):
-    answer(tmp_path, "running")
-    again = answer(tmp_path, "running")
+    launched(tmp_path)
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=again["was_wanted"], error="it failed")
+    record = failed(tmp_path, was_wanted=launched(tmp_path).was_wanted)
 
-    assert told["record"]["wanted"] == "running"
-    assert told["record"]["history"][-1]["text"] == "it failed"
+    assert (record.wanted, record.history[-1].text) == ("running", "it failed")
 
 
 def test_a_failed_launch_does_not_revive_a_run_that_was_stopped_meanwhile(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     answer(tmp_path, "stopped")
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=True, error="it failed")
-
-    assert told["record"]["wanted"] == "stopped"
+    assert failed(tmp_path, was_wanted=True).wanted == "stopped"
 
 
 def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     store = RecordFolder(str(tmp_path))
     store.change("mine", 1, {"fence": 7}, {})
 
     with pytest.raises(RunError, match="another controller has acted on it"):
-        answer(tmp_path, "running", fence=6)
+        launched(tmp_path, fence=6)
 
-    assert answer(tmp_path, "running", fence=7)["record"]["attempt"] == 2
+    assert launched(tmp_path, fence=7).launch.attempt == 2
 
 
 def test_stopping_a_run_with_an_invalid_record_is_a_warning(tmp_path):
@@ -147,12 +156,12 @@ SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
 
 @pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
 def test_only_a_launch_by_a_person_resets_the_budgets(tmp_path, by_watch, left):
-    answer(tmp_path, "running")
+    launched(tmp_path)
     RecordFolder(str(tmp_path)).change("mine", 1, {"watch": SPENT}, {})
 
-    record = answer(tmp_path, "running", only_if_wanted=by_watch)["record"]
+    launched(tmp_path, is_relaunch=by_watch)
 
-    assert record["watch"] == left
+    assert store_of(tmp_path).read("mine").watch == left
 
 
 @pytest.mark.parametrize(

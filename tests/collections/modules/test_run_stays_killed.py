@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action import run_record
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
@@ -29,19 +28,18 @@ def killed(store):
     store.change("mine", generation, {"wanted": "stopped"}, {"kind": "stopped"})
 
 
-def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp_path):
+def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store):
     killed(store)
-    asked = {"run": "mine", "fleet_state": str(tmp_path), "wanted": "running"}
 
     with pytest.raises(RunError, match="its desired state is stopped"):
-        run_record.changed(RunStore(store), asked | {"only_if_wanted": True})
+        want(RunStore(store), launch_spec(), is_relaunch=True, is_checked=True)
     assert store.read("mine")["wanted"] == "stopped"
 
 
 def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     killed(store)
 
-    found = want(RunStore(store), launch_spec(), look_first=True)
+    found = want(RunStore(store), launch_spec(), is_relaunch=True)
 
     assert not found.is_recorded
     assert store.read("mine")["wanted"] == "stopped"
@@ -54,7 +52,7 @@ def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
     launch = launch_spec(checkpoints="gs://b23/c/mine")
 
     def launched():
-        return want(RunStore(store), launch, look_first=True, same_place=True)
+        return want(RunStore(store), launch, is_relaunch=True, same_place=True)
 
     if fine:
         assert not launched().is_recorded

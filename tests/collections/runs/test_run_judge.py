@@ -103,7 +103,7 @@ def test_workers_without_the_release_get_it_and_all_are_started_in_the_same_atte
 
 
 def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
-    launch.plan(look_first=True)
+    launch.plan(is_relaunch=True)
 
     verdict = launch.judge(started=both(CHECKED), relaunch=True).judge_answers()
 
@@ -120,7 +120,7 @@ def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
     ],
 )
 def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
-    launch.plan(look_first=True)
+    launch.plan(is_relaunch=True)
     launch.store.change("mine", launch.record().generation, change, Event(EventKind.NOTE))
 
     judge = launch.judge(started=both(CHECKED), relaunch=True, fence=3)

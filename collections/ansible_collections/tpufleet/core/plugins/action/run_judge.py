@@ -8,6 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.plain_values import plain
@@ -21,7 +22,7 @@ from ..plugin_utils.runs.launch_outcome import (
     wait_outcomes,
 )
 from ..plugin_utils.runs.record import DesiredState
-from ..plugin_utils.runs.record_change import changed
+from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore
 
@@ -90,26 +91,26 @@ class Judge:
         verdict = launch_verdict(started, processes)
         refused, launches, was_wanted = dict(verdict["problems"]), {}, {}
         for run in verdict["launch"]:
-            recorded = self._plan["recorded"][run]
-            launch = dict(self._plan["launches"][run])
+            recorded, launch = self._plan["recorded"][run], self._plan["launches"][run]
+            was = recorded["was_wanted"]
             if not recorded["is_recorded"]:
                 try:
-                    recorded = self._want(launch)
-                except (RecordError, RunError) as error:
+                    found = self._want(LaunchSpec.from_json(launch))
+                except (RecordError, RunError, InvalidLaunchError) as error:
                     refused[run] = [str(error)]
                     continue
-                launch["attempt"] = recorded["record"]["attempt"]
-            launches[run], was_wanted[run] = launch, recorded["was_wanted"]
+                launch, was = found.launch.to_json(), found.was_wanted
+            launches[run], was_wanted[run] = launch, was
         for run, lines in refused.items():
             recorded = self._plan["recorded"][run]
             if recorded["is_recorded"]:
                 self._launch_failed(run, recorded["was_wanted"], lines[0])
         for run in verdict["done"]:
-            self._try_to_record(run, wanted=str(DesiredState.DONE), same_attempt=True)
+            self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
             # Leave the record of a run that was wanted before: a user may have stopped it since.
             if not self._plan["recorded"][run]["was_wanted"]:
-                self._try_to_record(run, wanted=str(DesiredState.RUNNING), same_attempt=True)
+                self._try_to_record(run, DesiredState.RUNNING)
         again = [run for run in verdict["again"] if run in launches]
         return {
             "launches": launches,
@@ -154,7 +155,7 @@ class Judge:
             if outcome["launch_failed"]:
                 self._launch_failed(run, verdict[run]["was_wanted"], outcome["problems"][0])
             elif not outcome["problems"] and info.get("state") == RunState.DONE:
-                self._try_to_record(run, wanted=str(DesiredState.DONE))
+                self._try_to_record(run, DesiredState.DONE)
         failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
         logs = {
             run: bad_logs({host: waited.get(host) or {} for host in self._hosts[run]})
@@ -172,17 +173,17 @@ class Judge:
         processes = self._plan["processes"]
         return next(host for host in self._hosts[run] if processes[host]["process_id"] == 0)
 
-    def _want(self, launch: Json) -> dict[str, Any]:
-        return self._record(
-            launch["run"],
-            wanted=str(DesiredState.RUNNING),
-            fields=launch,
-            only_if_wanted=self._given["relaunch"],
+    def _want(self, launch: LaunchSpec) -> Want:
+        found = want(
+            self._store,
+            launch,
+            is_relaunch=self._given["relaunch"],
+            is_checked=True,
             fence=self._given["fence"],
+            check=self._check,
         )
-
-    def _launch_failed(self, run: str, was_wanted: bool, why: str) -> None:
-        self._try_to_record(run, launch_failed=True, was_wanted=was_wanted, error=why)
+        self._has_changed = True
+        return found
 
     def _is_stopped(self, run: str) -> bool:
         try:
@@ -192,18 +193,23 @@ class Judge:
             return False
         return record is not None and record.wanted is DesiredState.STOPPED
 
-    def _try_to_record(self, run: str, **change: Any) -> None:
-        """Record a change.
+    def _launch_failed(self, run: str, was_wanted: bool, why: str) -> None:
+        """Record a failed launch.
 
         An error becomes a warning, so that the launch of other runs continues.
         """
         try:
-            self._record(run, **change)
-        except (RecordError, RunError) as error:
+            self._has_changed |= record_failure(
+                self._store, run, why, was_wanted=was_wanted, check=self._check
+            )
+        except RecordError as error:
             self._warnings.append(str(error))
 
-    def _record(self, run: str, **change: Any) -> dict[str, Any]:
-        given = {"run": run, "fleet_state": self._given["fleet_state"], "wanted": None, **change}
-        answer = changed(self._store, given, check=self._check)
-        self._has_changed |= answer["changed"]
-        return answer
+    def _try_to_record(self, run: str, wanted: DesiredState) -> None:
+        """Record a desired state; an error becomes a warning."""
+        try:
+            answer = changed(self._store, run, wanted, check=self._check)
+        except (RecordError, RunError) as error:
+            self._warnings.append(str(error))
+        else:
+            self._has_changed |= answer["changed"]

@@ -166,7 +166,7 @@ class ActionModule(ActionBase):
             return want(
                 store,
                 launch,
-                look_first=options["relaunch"],
+                is_relaunch=options["relaunch"],
                 same_place=options["same_place"] and not options["relaunch"],
                 check=self._task.check_mode,
             )

@@ -46,7 +46,14 @@ class ActionModule(ActionBase):
         try:
             store = RunStore.of(options["fleet_state"], api)
             if options["run"]:
-                found = changed(store, plain(options), check=self._task.check_mode)
+                wanted = DesiredState(options["wanted"]) if options["wanted"] else None
+                found = changed(
+                    store,
+                    str(options["run"]),
+                    wanted,
+                    attempt=options["attempt"],
+                    check=self._task.check_mode,
+                )
             else:
                 found = all_records(store)
         except (RecordError, RunError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -46,47 +46,69 @@ def want(
     store: RunStore,
     launch: LaunchSpec,
     *,
-    look_first: bool = False,
+    is_relaunch: bool = False,
+    is_checked: bool = False,
     same_place: bool = False,
+    fence: int = 0,
     check: bool = False,
 ) -> Want:
-    """Record a run as wanted, with its next attempt, unless it may be running or done already.
+    """Record a run as wanted, with its next attempt.
 
-    If it may be, nothing is recorded, and the caller must check the workers first. Raises RunError,
-    RecordError.
+    Before the workers have been checked, a relaunch and a run that may be running or done already
+    are not recorded: the caller must check the workers first. Raises RunError, RecordError.
 
     Args:
         store: the run records.
         launch: the launch to record.
-        look_first: whether to always record nothing, so that the caller checks the workers first.
+        is_relaunch: whether the launch is from the record of a run that must still be wanted. It
+            keeps the failures that the watch has counted.
+        is_checked: whether the workers have been checked.
         same_place: whether to fail if the launch has another checkpoint location than the record.
+        fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
     run = launch.run
-    for _ in range(TRIES):
+
+    def once() -> Want:
         before = store.read(run)
         if same_place and before and (why := elsewhere(before, launch)):
             raise RunError(why)
-        was_wanted = before is not None and before.wanted is DesiredState.RUNNING
+        was_wanted = before is not None and is_wanted(before)
         number = before.attempt if before else 0
         is_same = before is not None and before.launch.definition() == launch.definition()
         changes = changed_fields(before.launch, launch) if before else ()
         may_be_done = before is not None and before.wanted is DesiredState.DONE and is_same
-        if look_first or was_wanted or may_be_done:
+        if not is_checked and (is_relaunch or was_wanted or may_be_done):
             found = replace(launch, attempt=number)
             return Want(found, False, was_wanted, number if is_same else 0, changes)
+        if is_relaunch and not was_wanted:
+            state = before.wanted if before else "unknown here"
+            raise RunError(f"run {run}: not launched, because its desired state is {state}")
+        if fence and before and before.fence > fence:
+            raise RunError(f"run {run}: another controller has acted on it since this launch began")
         found = replace(launch, attempt=number + 1)
-        again = before.wanted_again() if before else {"wanted": str(DesiredState.RUNNING)}
-        try:
-            if not check:
-                generation = before.generation if before else 0
-                event = Event(EventKind.LAUNCHED, release=launch.release)
-                store.change(run, generation, {**found.to_json(), **again}, event)
-        except InvalidRecordError as error:
-            raise RunError(f"run {run} cannot be recorded: {error.field} {error.problem}") from None
-        except RecordConflictError:
-            continue
+        wanted: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
+        if before and not is_relaunch:
+            wanted = before.wanted_again()
+        if not check:
+            generation = before.generation if before else 0
+            event = Event(EventKind.LAUNCHED, release=launch.release)
+            try:
+                store.change(run, generation, found.to_json() | wanted, event)
+            except InvalidRecordError as error:
+                raise RunError(
+                    f"run {run} cannot be recorded: {error.field} {error.problem}"
+                ) from None
         return Want(found, is_recorded=True, was_wanted=was_wanted, changes=changes)
+
+    return _repeated(run, once)
+
+
+def _repeated[T](run: str, change: Callable[[], T]) -> T:
+    """Call ``change`` again while other controllers change the run's record at the same time."""
+    for _ in range(TRIES):
+        with suppress(RecordConflictError):
+            return change()
     raise RecordError(
         f"the record of run {run} keeps being changed by other controllers. Run this command again"
     )
@@ -112,22 +134,48 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
     )
 
 
-def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    """Change one record according to the options of the action run_record; return its result.
+def changed(
+    store: RunStore,
+    run: str,
+    wanted: DesiredState | None,
+    *,
+    attempt: int = 0,
+    check: bool = False,
+) -> dict[str, Any]:
+    """Change the desired state of a run; return the result of the action run_record.
 
-    If another controller changes the record at the same time, the change is applied again to the
-    newer record. ``check`` writes nothing. Raises RunError, RecordError.
+    Raises RunError, RecordError.
+
+    Args:
+        store: the run records.
+        run: the name of the run.
+        wanted: the new desired state; None only reads the record.
+        attempt: if set, change nothing unless the run is still wanted in this attempt.
+        check: whether to return the result without writing it.
     """
-    for _ in range(TRIES - 1):
-        with suppress(RecordConflictError):
-            return _changed_once(store, options, check)
-    return _changed_once(store, options, check)
+    check_name(run)
 
-
-def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict[str, Any]:
-    run, wanted = check_name(options["run"]), options["wanted"] and DesiredState(options["wanted"])
-    try:
+    def once() -> dict[str, Any]:
         before = store.read(run)
+        after, was, fields = before, before.fields() if before else {}, {}
+        if before and wanted and changes_state(before, wanted, attempt):
+            fields = {"wanted": str(wanted)}
+            if not check:
+                after = store.change(run, before.generation, fields, Event(_EVENTS[wanted]))
+        told = after.fields() if after else {}
+        told |= fields  # a dry run shows these fields without writing them
+        missing = wanted is DesiredState.STOPPED and before is None
+        return {
+            "changed": bool(fields),
+            "exists": before is not None,
+            **({"others": _names(store)} if missing else {}),
+            "record": told,
+            "was_wanted": before is not None and is_wanted(before),
+            "diff": {"before": shown(was), "after": shown(told)},
+        }
+
+    try:
+        return _repeated(run, once)
     except UnusableRecordError as error:
         if wanted is not DesiredState.STOPPED:
             raise
@@ -139,70 +187,45 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         )
         told = {"warnings": [warning], "record": {}, "was_wanted": False}
         return {"changed": False, "exists": True, **told}
-    if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
-        state = before.wanted if before else "unknown here"
-        raise RunError(f"run {run}: not launched, because its desired state is {state}")
-    if (fence := options.get("fence")) and before and before.fence > fence:
-        raise RunError(f"run {run}: another controller has acted on it since this launch began")
-    fields = change_of(before, wanted, options)
-    after, was = before, before.fields() if before else {}
-    if (fields or (before and options.get("launch_failed"))) and not check:
-        generation = before.generation if before else 0
-        after = store.change(run, generation, fields, event_of(wanted, options))
-    told = after.fields() if after else {}
-    told |= fields  # a dry run shows these fields without writing them
-    missing = wanted is DesiredState.STOPPED and before is None
-    return {
-        "changed": bool(fields),
-        "exists": before is not None,
-        **({"others": _names(store)} if missing else {}),
-        "record": told,
-        "was_wanted": before is not None and is_wanted(before),
-        "diff": {"before": shown(was), "after": shown(told)},
-    }
 
 
-def change_of(
-    before: RunRecord | None, wanted: DesiredState | None, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the fields of the record to change; empty if it is already as requested.
+_EVENTS = {
+    DesiredState.RUNNING: EventKind.FOUND_RUNNING,
+    DesiredState.STOPPED: EventKind.STOPPED,
+    DesiredState.DONE: EventKind.DONE,
+}
 
-    ``before`` is the record, None if there is none; ``wanted`` the new desired state, None to keep
-    it. ``options`` are those of the action run_record.
+
+def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool:
+    """Return whether a run gets the desired state ``wanted``. For the arguments see changed()."""
+    if attempt and not (is_wanted(before) and before.attempt == attempt):
+        return False  # the run was stopped or launched again since the caller read the attempt
+    # A run that is done stays done when it is stopped.
+    stays_done = before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED
+    return wanted is not before.wanted and not stays_done
+
+
+def record_failure(
+    store: RunStore, run: str, error: str, *, was_wanted: bool, check: bool = False
+) -> bool:
+    """Add a failed launch to the history of a run; return whether its desired state has changed.
+
+    The run becomes stopped, unless it was wanted before the launch (``was_wanted``): then the watch
+    launches it again. ``check`` writes nothing. Raises RecordError.
     """
-    fields = options.get("fields") or {}
-    if options.get("launch_failed"):
-        # A failed launch must not stop a run that was wanted before: the watch launches it again.
-        gone = before is None or not is_wanted(before) or options.get("was_wanted")
-        return {} if gone else {"wanted": str(DesiredState.STOPPED)}
-    seen = options.get("attempt")
-    if seen and (before is None or not is_wanted(before) or before.attempt != seen):
-        return {}  # the run was stopped or launched again since the caller read the attempt
-    if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
-        attempt = before.attempt + 1 if before else 1
-        by_watch = before is None or options.get("only_if_wanted")
-        again = {"wanted": str(wanted)} if by_watch else before.wanted_again()
-        return {**fields, **again, "attempt": attempt}
-    if before is None or wanted in (None, before.wanted):
-        return {}
-    if before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED:
-        return {}  # a run that is done stays done
-    return {**fields, "wanted": str(wanted)}
 
+    def once() -> bool:
+        before = store.read(run)
+        if before is None:
+            return False
+        stops = is_wanted(before) and not was_wanted
+        if not check:
+            fields = {"wanted": str(DesiredState.STOPPED)} if stops else {}
+            event = Event(EventKind.LAUNCH_FAILED, text=error)
+            store.change(run, before.generation, fields, event)
+        return stops
 
-def event_of(wanted: DesiredState | None, options: Mapping[str, Any]) -> Event:
-    """Return the event to add to the history for a change with these options."""
-    if options.get("launch_failed"):
-        return Event(EventKind.LAUNCH_FAILED, text=str(options.get("error") or ""))
-    if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
-        release = (options.get("fields") or {}).get("release", "")
-        return Event(EventKind.LAUNCHED, release=str(release))
-    kinds = {
-        DesiredState.RUNNING: EventKind.FOUND_RUNNING,
-        DesiredState.STOPPED: EventKind.STOPPED,
-        DesiredState.DONE: EventKind.DONE,
-    }
-    return Event(kinds[wanted])
+    return _repeated(run, once)
 
 
 def is_wanted(record: RunRecord) -> bool:
