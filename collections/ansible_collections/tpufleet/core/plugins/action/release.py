@@ -19,6 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.path import unfrackpath
 
 from ..module_utils.worker.release import ReleaseError, listing, read_manifest
+from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.runs.code_tree import staged
 
 INCOMING = ".cache/tpufleet/incoming"
@@ -236,9 +237,7 @@ class Way:
     def tell(self, good: bool) -> None:
         """Report to the workers that wait for this leader whether its task succeeded (``good``)."""
         if self.leads and self.mark:
-            new = self.mark.with_suffix(".new")
-            new.write_text("good" if good else "bad", encoding="ascii")
-            new.replace(self.mark)
+            replace_file(self.mark, b"good" if good else b"bad")
 
     def wait(self) -> bool:
         """Wait for the leader; return whether to try to copy the release from it.

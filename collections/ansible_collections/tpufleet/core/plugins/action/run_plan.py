@@ -110,8 +110,10 @@ class ActionModule(ActionBase):
                 warnings.append(f"{problem}. Move each below the line 'secrets:', indented: {EDIT}")
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
         config = None
+        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
+        store = RunStore.of(options["fleet_state"], api)
         if options["relaunch"]:
-            found, launches = self._recorded(options, task_vars, workers, nodes)
+            found, launches = self._recorded(options, store, workers, nodes)
         else:
             check_secret_files(task_vars["ansible_inventory_sources"])
             one_for_all({host: hostvars[host] for host in hosts})
@@ -121,7 +123,7 @@ class ActionModule(ActionBase):
                 check_no_secrets(parse_env(shared, name), name)
             found, launches, config = self._new(options, workers, nodes)
         checked = [LaunchSpec.from_json(each.to_json()) for each in launches.values()]
-        wanted = self._record(options, task_vars, checked)
+        wanted = self._record(options, store, checked)
         return {
             "changed": any(each.is_recorded for each in wanted),
             "release": checked[0].release,
@@ -154,13 +156,9 @@ class ActionModule(ActionBase):
         }
 
     def _record(
-        self,
-        options: Mapping[str, Any],
-        task_vars: Mapping[str, Any],
-        launches: list[LaunchSpec],
+        self, options: Mapping[str, Any], store: RunStore, launches: list[LaunchSpec]
     ) -> list[Want]:
         """Record the runs as wanted, in parallel, because each record may take HTTP requests."""
-        store = self._store(options, task_vars)
 
         def one(launch: LaunchSpec) -> Want:
             return want(
@@ -173,10 +171,6 @@ class ActionModule(ActionBase):
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return list(pool.map(one, launches))
-
-    def _store(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> RunStore:
-        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
-        return RunStore.of(options["fleet_state"], api)
 
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
@@ -227,13 +221,13 @@ class ActionModule(ActionBase):
     def _recorded(
         self,
         options: Mapping[str, Any],
-        task_vars: Mapping[str, Any],
+        store: RunStore,
         workers: list[Worker],
         nodes: dict[str, NodeIdentity],
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
         """Plan the relaunch of one run from its record. Raises RunError."""
         run = check_name(str(options["run"]))
-        record = self._store(options, task_vars).read(run)
+        record = store.read(run)
         if record is None:
             raise RunError(
                 f"run {run}: no record in {options['fleet_state']}. Start the run: "

@@ -40,9 +40,9 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
         with tempfile.TemporaryDirectory(prefix="tpufleet-") as folder:
-            command = StatusCommand(Path(folder), given["status_json"] or f"{folder}/status.json")
+            file = Path(given["status_json"] or f"{folder}/status.json")
             try:
-                lines = follow(command.read, show)
+                lines = follow(lambda: read_status(Path(folder), file), show)
             except StatusError as error:
                 raise AnsibleActionFail(str(error)) from None
         return result | {"changed": False, "lines": lines}
@@ -60,39 +60,31 @@ class Status:
     is_over: bool
 
 
-@dataclass(frozen=True)
-class StatusCommand:
-    """The current ansible-playbook command, run as a child process that shows the status once.
+def read_status(folder: Path, file: Path) -> Status:
+    """Run the current ansible-playbook command in a child process that shows the status once.
 
-    Args:
-        folder: a temporary directory for the command's output and log.
-        file: the JSON file to which the command writes the status.
+    ``folder`` is a temporary directory for the command's output and log, ``file`` the JSON file to
+    which it writes the status. Raises StatusError.
     """
+    result, output = folder / "result.json", folder / "output"
+    more = json.dumps({"follow": False, "status_json": str(file)})
+    ends_at = time.monotonic() + LONGEST_S
 
-    folder: Path
-    file: str
+    def why_stop() -> str:
+        return f"no status within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
 
-    def read(self) -> Status:
-        """Run the command and return the status. Raises StatusError."""
-        result, output = self.folder / "result.json", self.folder / "output"
-        more = json.dumps({"follow": False, "status_json": self.file})
-        ends_at = time.monotonic() + LONGEST_S
-
-        def why_stop() -> str:
-            return f"no status within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
-
-        result.unlink(missing_ok=True)
-        env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(self.folder / "logs")}
-        with output.open("w", encoding="utf-8") as stream:
-            command = [sys.executable, *sys.argv, "-e", more]
-            code, ended = run_process(command, Path.cwd(), env, stream, why_stop)
-        if error := ended or play_error(code, result, output):
-            raise StatusError(error)
-        try:
-            status = json.loads(Path(self.file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise StatusError(f"{self.file}: cannot be read ({error})") from None
-        return Status(tuple(status["lines"]), is_over(status))
+    result.unlink(missing_ok=True)
+    env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(folder / "logs")}
+    with output.open("w", encoding="utf-8") as stream:
+        command = [sys.executable, *sys.argv, "-e", more]
+        code, ended = run_process(command, Path.cwd(), env, stream, why_stop)
+    if error := ended or play_error(code, result, output):
+        raise StatusError(error)
+    try:
+        status = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StatusError(f"{file}: cannot be read ({error})") from None
+    return Status(tuple(status["lines"]), is_over(status))
 
 
 def is_over(status: Mapping[str, Any]) -> bool:

@@ -6,10 +6,10 @@ The callback plugin ``view`` writes it to the path in the environment variable T
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..replaced_file import replace_file
 from .folded_names import folded
 from .task_tally import Failure
 
@@ -23,12 +23,8 @@ class ResultError(Exception):
 
 def write_result(path: Path, failures: Iterable[Failure]) -> None:
     """Write a playbook's result file, with its failures, atomically to ``path``. Raises OSError."""
-    new = path.with_name(f".{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     shown = [{"host": each.host, "task": each.task, "error": each.text} for each in failures]
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump({"failures": shown}, stream)
-    new.replace(path)
+    replace_file(path, json.dumps({"failures": shown}).encode())
 
 
 def read_error(path: Path) -> str:
