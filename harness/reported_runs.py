@@ -11,8 +11,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view i
     Attempt,
     Event,
     RunView,
-    Worker,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ProcessStatus
 
 NOW = 1795272600.0
 HOUR = 3600.0
@@ -132,7 +132,15 @@ def preempted_run(name: str) -> RunView:
         "capacity": 12_010.0,
     }
     workers = [
-        Worker(f"pod-w{index}", "training", 6, 62_000, 100_000, 1.2 + index) for index in range(4)
+        ProcessStatus(
+            f"pod-w{index}",
+            RunState.TRAINING,
+            attempt=6,
+            step=62_000,
+            steps=100_000,
+            heartbeat_age=1.2 + index,
+        )
+        for index in range(4)
     ]
     goodput = causes["training"] / sum(causes.values())
     return replace(

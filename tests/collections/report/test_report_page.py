@@ -24,8 +24,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view i
     Attempt,
     Event,
     RunView,
-    Worker,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ProcessStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +100,7 @@ def evil_run() -> RunView:
         log_from=EVIL,
         overrides={EVIL: EVIL},
         events=[Event(NOW - 60, "crash", EVIL)],
-        workers=[Worker(EVIL, EVIL)],
+        workers=[ProcessStatus(EVIL, RunState.TRAINING, phase=EVIL)],
     )
 
 

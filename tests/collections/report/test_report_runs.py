@@ -16,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs i
     run_views,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view import Attempt, Event
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import process_text
 
 from tests.collections.runs.answers import report
 
@@ -159,8 +160,8 @@ def test_a_live_run_has_its_workers_and_the_curves_that_are_stored():
     output = wrote(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
     [view] = shown({"pod-run": record()}, answers, {"pod-run": output})
     assert view.curves["loss"] == [(1.0, 2.0)]
-    assert [each.name for each in view.workers] == ["pod-w0", "pod-w1"]
-    assert (view.workers[0].step, view.workers[0].beat_age) == (40, 1.5)
+    assert [each.host for each in view.workers] == ["pod-w0", "pod-w1"]
+    assert (view.workers[0].step, view.workers[0].heartbeat_age) == (40, 1.5)
     assert (view.state, view.state_code, view.steps) == ("training", RunState.TRAINING, 100)
 
 
@@ -247,7 +248,9 @@ def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
     never = answer(attempt=None, state="lost", active=False, heartbeat=None)
     output = {"pod-run": wrote(stored(2, end="1"))}
     [view] = shown({"pod-run": record()}, {"w0": {"runs": [never]}}, output)
-    assert [(each.name, each.state) for each in view.workers] == [("pod-w0", "crashed (exit 1)")]
+    assert [(each.host, process_text(each)) for each in view.workers] == [
+        ("pod-w0", "crashed (exit 1)")
+    ]
 
 
 def test_the_run_that_changed_last_comes_first():

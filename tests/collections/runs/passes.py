@@ -81,7 +81,6 @@ class Controller:
             "actor": self.actor,
             "log": self.actor.log,
             "limits": self.limits,
-            "kept": self.kept,
             "list_tpus": lambda: self.listing,
             "read_done": lambda record: self.done_markers.get(record.run),
             "clock": lambda: self.now,

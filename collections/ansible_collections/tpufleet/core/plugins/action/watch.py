@@ -104,7 +104,6 @@ class ActionModule(ActionBase):
             ),
             log=log,
             limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
-            kept=Path(given["kept"]).expanduser(),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
             list_tpus=lambda: list_tpus(api, lambda labels: is_ours(labels, fleet_name)),
             check=check,

@@ -9,6 +9,7 @@ from enum import StrEnum
 from ...module_utils.worker.run_state import RunState
 from ..outputs.curves import thinned
 from ..runs.record import DesiredState
+from ..runs.status import process_text
 from .report_html import duration, escaped, number
 from .report_timeline import event_table, time_spent, timeline
 from .report_view import RunView
@@ -196,13 +197,14 @@ def _figures(view: RunView) -> str:
 def _workers(view: RunView) -> str:
     rows = []
     for each in view.workers:
+        step, age = each.reached_step, each.heartbeat_age
         of = f" of {each.steps:,}" if each.steps is not None else ""
         cells = [
-            each.name,
-            each.state,
-            "" if each.attempt is None else str(each.attempt),
-            "" if each.step is None else f"{each.step:,}{of}",
-            "" if each.beat_age is None else f"{duration(each.beat_age)} ago",
+            each.host,
+            process_text(each),
+            str(each.attempt or ""),
+            "" if step is None else f"{step:,}{of}",
+            "" if age is None or not each.is_active else f"{duration(age)} ago",
         ]
         rows.append(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>")
     if not rows:

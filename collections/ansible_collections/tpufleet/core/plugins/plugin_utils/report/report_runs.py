@@ -10,8 +10,8 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..outputs.stored_answers import progress_of, stored_answers
 from ..outputs.summary import AttemptOutput, RunOutput
 from ..runs import history
-from ..runs.event_kind import Action, EventKind
-from ..runs.goodput import by_cause
+from ..runs.event_kind import RECREATIONS, EventKind
+from ..runs.goodput import by_cause, launch_times
 from ..runs.judge import (
     WorkerStatus,
     has_finished,
@@ -34,10 +34,8 @@ from .report_view import (
     Attempt,
     Event,
     RunView,
-    Worker,
 )
 
-RECREATIONS = (Action.RECREATE, Action.REPLACE)
 ENDS = (PREEMPTED, CRASH, RESTART, KILL, DONE)
 _KINDS = {
     EventKind.LAUNCHED: LAUNCH,
@@ -96,10 +94,7 @@ def attempts_of(
         is_active: whether the last attempt has not ended.
     """
     stored = {each.number: each for each in output.attempts}
-    launches = [event.time for event in events if event.kind == LAUNCH]
-    # The record has the number of the last attempt, and its history the time of that launch.
-    newest = int(record.get("attempt") or (max(stored, default=0)))
-    recorded = {newest - back: when for back, when in enumerate(reversed(launches))}
+    recorded = launch_times(record)
     began = {number: each.began for number, each in stored.items() if each.began is not None}
     starts = sorted(
         ({number: when for number, when in recorded.items() if number > 0} | began).items()
@@ -205,7 +200,7 @@ def run_view(
         status.steps,
         events,
         attempts,
-        [_worker(each) for each in status.processes],
+        status.processes,
         spent.share if spent else status.goodput,
         run_text(status),
         status.state,
@@ -234,17 +229,6 @@ def overrides_of(command: Sequence[str]) -> dict[str, str]:
     """Return the settings in a trainer's command: its arguments key=value and --key=value."""
     pairs = (word.lstrip("-").partition("=") for word in command)
     return {key: value for key, sign, value in pairs if sign and _SETTING.fullmatch(key)}
-
-
-def _worker(process: ProcessStatus) -> Worker:
-    return Worker(
-        process.host,
-        process_text(process),
-        process.attempt or None,
-        process.reached_step,
-        process.steps,
-        process.heartbeat_age if process.is_active else None,
-    )
 
 
 def _view_or_error(run: str, record: Mapping[str, Any], *more: Any) -> RunView:

@@ -10,6 +10,7 @@ from ...module_utils.worker.run_state import RunState
 
 if TYPE_CHECKING:
     from ..outputs.curves import Points
+    from ..runs.observation import ProcessStatus
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
@@ -48,21 +49,6 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """The status of a run on a worker, for the table of workers.
-
-    ``beat_age`` is the age of its last heartbeat in seconds; None if it is not active.
-    """
-
-    name: str
-    state: str
-    attempt: int | None = None
-    step: int | None = None
-    steps: int | None = None
-    beat_age: float | None = None
-
-
-@dataclass(frozen=True)
 class RunView:
     """A run in the report; texts may have any characters, numbers are finite.
 
@@ -93,7 +79,7 @@ class RunView:
     steps: int | None = None
     events: Sequence[Event] = ()
     attempts: Sequence[Attempt] = ()
-    workers: Sequence[Worker] = ()
+    workers: Sequence[ProcessStatus] = ()
     goodput: float | None = None
     state: str = ""
     state_code: RunState = RunState.UNKNOWN

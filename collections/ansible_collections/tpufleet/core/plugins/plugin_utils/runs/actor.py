@@ -16,7 +16,7 @@ from ansible import context
 
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
-from .event_kind import Action, EventKind
+from .event_kind import RECREATIONS, Action, EventKind
 from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
@@ -160,7 +160,7 @@ def plays_of(
     launch = [Play((TRAIN,), again)]
     if not is_set_up:
         launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
-    if action in (Action.RECREATE, Action.REPLACE):
+    if action in RECREATIONS:
         return _recreation(action, record, observed)
     if action == Action.LAUNCH:
         return launch

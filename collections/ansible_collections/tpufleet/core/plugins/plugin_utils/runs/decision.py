@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...module_utils.worker.run_state import RunState
-from .event_kind import Action
+from .event_kind import RECREATIONS, Action
 
 if TYPE_CHECKING:
     from .causes import Cause
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
 """Actions that stop a run or delete a TPU, and therefore need a recent observation."""
-LAUNCHES = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.RESTART)
+LAUNCHES = (*RECREATIONS, Action.LAUNCH, Action.RESTART)
 """Actions that lead to a launch of the run, at once or in a later pass."""
 QUIET_STATES = (RunState.RUNNING, RunState.DONE, RunState.STOPPED)
 """States that the watch does not log when a run enters them, unless it acts."""

@@ -37,3 +37,7 @@ class Action(StrEnum):
     STOP = "stop"
     RECORD_DONE = "record done"
     GIVE_UP = "give up"
+
+
+RECREATIONS = (Action.RECREATE, Action.REPLACE)
+"""Actions that recreate the TPU of a run."""

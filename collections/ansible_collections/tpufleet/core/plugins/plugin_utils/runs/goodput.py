@@ -56,7 +56,7 @@ def by_cause(
     is_attempt = is_wanted and not record.get("phase")
     phases = _fitted(phase_seconds(record, now), wanted)
     output = dict.fromkeys(Spent, 0.0)
-    launched = _launches(record)
+    launched = launch_times(record)
     for place, attempt in enumerate(attempts):
         is_active = is_attempt and place == len(attempts) - 1 and attempt.ended is None
         until = now if is_active else attempt.ended
@@ -97,7 +97,7 @@ def _parts(
     }
 
 
-def _launches(record: Mapping[str, Any]) -> dict[int, float]:
+def launch_times(record: Mapping[str, Any]) -> dict[int, float]:
     """Return when attempts were launched, in unix seconds by attempt, from the record's history.
 
     The history has no numbers of attempts: its last launch belongs to the newest attempt, the

@@ -59,7 +59,7 @@ class Upkeep:
             deleted.extend(self.delete_idle(fleet, snapshot, records.usable))
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
-                prune(self.watch.kept / RELEASES, store.read_all(), now)
+                prune(self.watch.actor.kept / RELEASES, store.read_all(), now)
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
             return UpkeepOutcome(deleted, str(error))

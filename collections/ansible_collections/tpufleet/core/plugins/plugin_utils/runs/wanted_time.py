@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
-from .event_kind import Action, EventKind
+from .event_kind import RECREATIONS, Action, EventKind
 
 
 class Spent(StrEnum):
@@ -36,7 +36,6 @@ class Spent(StrEnum):
 
 PHASES = (Spent.LAUNCH, Spent.SETUP, Spent.BOOT, Spent.CAPACITY)
 """The phases of a recovery, whose seconds are in the field ``spent`` of the record."""
-_RECREATIONS = (Action.RECREATE, Action.REPLACE)
 _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_RUNNING)
 
 
@@ -117,7 +116,7 @@ def _following(phase: str, event: Mapping[str, Any]) -> str:
     if kind in _ENDS_OF_LAUNCH:
         return ""
     if kind == EventKind.WATCH and (
-        event.get("state") == RunState.PREEMPTED or action in _RECREATIONS
+        event.get("state") == RunState.PREEMPTED or action in RECREATIONS
     ):
         return Spent.CAPACITY
     # Deciding to launch does not end CAPACITY: SETUP_STARTED does, once the TPU is READY.

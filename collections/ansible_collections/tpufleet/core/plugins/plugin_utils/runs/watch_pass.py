@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import CloudError
@@ -17,7 +16,7 @@ from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
 from .decision import DESTRUCTIVE, LAUNCHES, Decision
-from .event_kind import Action, EventKind
+from .event_kind import RECREATIONS, Action, EventKind
 from .history import Event
 from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
-NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
+NOT_FOR_DONE = (*RECREATIONS, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
 
 A run may be done although no pass observed its end, because its TPU was lost right after it.
@@ -88,7 +87,6 @@ class WatchPass:
         actor: runs the playbooks of an action.
         log: the watch's log.
         limits: how long to wait, and when to give up.
-        kept: this controller's local state directory.
         list_tpus: lists the TPUs from the API. Raises CloudError.
         read_done: reads the done marker beside a run's checkpoints. Raises CloudError.
         check: whether to show decisions only, without acting.
@@ -101,7 +99,6 @@ class WatchPass:
     actor: Actor
     log: WatchLog
     limits: Limits
-    kept: Path
     list_tpus: Callable[[], Sequence[ObservedTpu]]
     read_done: Callable[[RunRecord], DoneMarker | None]
     check: bool = False
@@ -162,7 +159,7 @@ class WatchPass:
             decision = replace(decision, **done)
         outcome = Outcome(record.run, decision.state, decision.causes, decision.action)
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
-            missing := missing_here(record.launch, self.kept)
+            missing := missing_here(record.launch, self.actor.kept)
         ):
             # Record nothing, so that a controller that has the release can still decide.
             return Outcome(
@@ -213,7 +210,7 @@ class WatchPass:
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
         note = partial(self._note, record, snapshot, fence)
         error = self.actor.act(record, observed, decision.action, fence, claim, note)
-        if decision.action in (Action.RECREATE, Action.REPLACE):
+        if decision.action in RECREATIONS:
             return self._launch_recreated(record, snapshot, fence, claim, outcome, error)
         return outcome.after(error)
 
@@ -363,7 +360,7 @@ def waits_for(
     each run.
     """
     for each in outcomes if record.wanted == DesiredState.RUNNING else ():
-        if each.action in (Action.RECREATE, Action.REPLACE):
+        if each.action in RECREATIONS:
             return Cause.of(CauseCode.TPU_RECREATED_FOR, run=each.run)
         chips = records[each.run].launch.chip, record.launch.chip
         if each.action in (Action.LAUNCH, Action.RESTART) and overlap(*chips):
