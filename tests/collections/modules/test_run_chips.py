@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     one_a_worker,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
-    observe_run,
+    Snapshot,
     tpus_of_inventory,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
@@ -184,7 +184,7 @@ def test_a_run_of_one_chip_is_whole_with_its_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
     hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
     listed = tpus_of_inventory(hosts, lambda labels: True)
-    observed = observe_run(run_record(chip=0), hosts, {"pod-w0": {"runs": []}}, [listed])
+    observed = Snapshot(hosts, {"pod-w0": {"runs": []}}, (listed,), 0.0).of(run_record(chip=0))
 
     (process,) = observed.processes
     assert (observed.workers, process.has_environment) == (1, False)

@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
-    observe_run,
+    Snapshot,
     tpus_of_inventory,
     tpus_of_nodes,
 )
@@ -56,7 +56,8 @@ def owned(labels):
 
 
 def observed(record, hosts, answers, *listings):
-    return observe_run(record, hosts, answers, [tpus_of_inventory(hosts, owned), *listings])
+    listed = tpus_of_inventory(hosts, owned)
+    return Snapshot(hosts, answers, (listed, *listings), 0.0).of(record)
 
 
 def test_a_run_is_seen_on_the_workers_of_its_tpu_only():

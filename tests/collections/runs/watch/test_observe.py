@@ -18,10 +18,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     ProcessStatus,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
+    Snapshot,
     address_of,
     find_process,
     find_tpu,
-    observe_run,
     tpus_of_inventory,
     tpus_of_nodes,
 )
@@ -230,7 +230,7 @@ def test_the_worst_state_of_several_slices_decides(states, expected):
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
     record = run_record(tpu="multislice_s", nodes=nodes)
 
-    seen = observe_run(record, {}, {}, [slices(**states)])
+    seen = Snapshot({}, {}, (slices(**states),), 0.0).of(record)
 
     assert (seen.tpu_state, seen.can_be_created, seen.health) == (expected, False, "")
 
@@ -239,14 +239,12 @@ def test_a_slice_whose_name_somebody_else_took_decides_before_a_dead_one():
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
     listed = [*slices(a="PREEMPTED"), ObservedTpu("b", ZONE, "9", "READY", is_ours=False)]
 
-    assert (
-        observe_run(run_record(tpu="multislice_s", nodes=nodes), {}, {}, [listed]).tpu_state
-        == FOREIGN
-    )
+    record = run_record(tpu="multislice_s", nodes=nodes)
+    assert Snapshot({}, {}, (listed,), 0.0).of(record).tpu_state == FOREIGN
 
 
 def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
-    seen = observe_run(run_record(nodes=[]), {}, {}, [[POD]])
+    seen = Snapshot({}, {}, ([POD],), 0.0).of(run_record(nodes=[]))
 
     assert (seen.tpu_state, seen.is_identified, seen.address) == (GONE, False, "pod")
 
@@ -256,7 +254,7 @@ def test_a_run_on_one_chip_is_seen_beside_a_run_on_another_one():
     other = report(run="other", launched={"chip": 1})
 
     for chip, expected in ((2, ""), (1, "other")):
-        seen = observe_run(run_record(chip=chip), hosts, {"w0": answered(other)}, [[POD]])
+        seen = Snapshot(hosts, {"w0": answered(other)}, ([POD],), 0.0).of(run_record(chip=chip))
         assert [each.other_run for each in seen.processes] == [expected]
 
 
@@ -264,8 +262,8 @@ def test_only_the_last_two_answers_confirm_a_state():
     lost, ready = slices(pod="PREEMPTED"), slices(pod="READY")
     record = run_record(nodes=[{"name": "pod", "zone": ZONE, "id": "pod"}])
 
-    assert not observe_run(record, {}, {}, [lost, ready, lost]).is_confirmed
-    assert observe_run(record, {}, {}, [ready, lost, lost]).is_confirmed
+    assert not Snapshot({}, {}, (lost, ready, lost), 0.0).of(record).is_confirmed
+    assert Snapshot({}, {}, (ready, lost, lost), 0.0).of(record).is_confirmed
 
 
 def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
@@ -274,8 +272,8 @@ def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
         (ObservedTpu("pod", ZONE, "7", "PREEMPTED", is_ours=False), False),
         (ObservedTpu("pod", ZONE, "", "PREEMPTED", is_ours=True), False),
     ):
-        assert observe_run(run_record(), {}, {}, [[tpu]]).is_deletable == is_deletable
-    assert not observe_run(run_record(), {}, {}, [[]]).is_deletable
+        assert Snapshot({}, {}, ([tpu],), 0.0).of(run_record()).is_deletable == is_deletable
+    assert not Snapshot({}, {}, ([],), 0.0).of(run_record()).is_deletable
 
 
 def test_the_health_and_the_workers_of_all_slices_are_seen():
@@ -286,6 +284,6 @@ def test_the_health_and_the_workers_of_all_slices_are_seen():
         ObservedTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
     ]
 
-    seen = observe_run(record, {}, {}, [listed])
+    seen = Snapshot({}, {}, (listed,), 0.0).of(record)
 
     assert (seen.workers, seen.health, seen.processes) == (5, "UNHEALTHY_TENSORFLOW", ())

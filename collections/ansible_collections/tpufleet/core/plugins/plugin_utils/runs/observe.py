@@ -130,50 +130,6 @@ def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
     return f"{tpu.name}_{tpu.zone}" if several else tpu.name
 
 
-def observe_run(
-    record: RunRecord,
-    hosts: Mapping[str, Mapping[str, Any]],
-    answers: Mapping[str, Mapping[str, Any]],
-    listings: Sequence[Sequence[ObservedTpu]],
-) -> Observation:
-    """Return the observation of one run.
-
-    Args:
-        record: the run's record.
-        hosts: the inventory's variables of each host.
-        answers: the result of run_info on each host.
-        listings: lists of TPUs: first the inventory's, then those of the API, oldest first. The
-            last list decides the state, which is confirmed if the list before has the same state.
-    """
-    launch = record.launch
-    states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
-    found = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
-    tpus = tuple(tpu for tpu in found if tpu)
-    is_multislice = launch.tpu.startswith(MULTISLICE)
-    is_ready = states[-1] == READY
-    places = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
-    mine = sorted(
-        host
-        for host, facts in hosts.items()
-        if (facts.get("tpu_zone"), facts.get("tpu_id")) in places
-    )
-    return Observation(
-        states[-1],
-        processes=tuple(
-            find_process(host, record.run, answers.get(host) or {}, launch.chip) for host in mine
-        ),
-        workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
-        health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
-        is_confirmed=states[-1] in states[-2:-1],
-        any_worker_answers=any("runs" in answer for answer in answers.values()),
-        is_identified=bool(launch.nodes),
-        is_deletable=bool(tpus) and all(tpu.is_ours and tpu.id for tpu in tpus),
-        can_be_created=not is_multislice,
-        tpus=tpus,
-        address=launch.tpu if is_multislice or not tpus else address_of(tpus[0], listings[0]),
-    )
-
-
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process on a worker from the result of run_info.
 
@@ -227,8 +183,39 @@ class Snapshot:
     listed_at: float = 0.0
 
     def of(self, record: RunRecord) -> Observation:
-        """Return the observation of one run."""
-        return observe_run(record, self.hosts, self.answers, self.listings)
+        """Return the observation of one run.
+
+        The last list of TPUs decides the state, which is confirmed if the list before has the same
+        state.
+        """
+        launch, listings = record.launch, self.listings
+        states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
+        found = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
+        tpus = tuple(tpu for tpu in found if tpu)
+        is_multislice = launch.tpu.startswith(MULTISLICE)
+        is_ready = states[-1] == READY
+        places = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
+        mine = sorted(
+            host
+            for host, facts in self.hosts.items()
+            if (facts.get("tpu_zone"), facts.get("tpu_id")) in places
+        )
+        return Observation(
+            states[-1],
+            processes=tuple(
+                find_process(host, record.run, self.answers.get(host) or {}, launch.chip)
+                for host in mine
+            ),
+            workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
+            health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
+            is_confirmed=states[-1] in states[-2:-1],
+            any_worker_answers=any("runs" in answer for answer in self.answers.values()),
+            is_identified=bool(launch.nodes),
+            is_deletable=bool(tpus) and all(tpu.is_ours and tpu.id for tpu in tpus),
+            can_be_created=not is_multislice,
+            tpus=tpus,
+            address=launch.tpu if is_multislice or not tpus else address_of(tpus[0], listings[0]),
+        )
 
     def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
         """Return a copy with the TPUs that the API listed at ``at`` (unix seconds)."""
