@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...module_utils.worker.doctor_finding import PROBLEM, Finding, from_dicts, problem, verdict
+from ..runs.status import answer_error
 from ..view.folded_names import folded
 
 Answer = Mapping[str, Any]
@@ -88,14 +89,13 @@ def worker_findings(
 
 
 def _unreached(host: str, answer: Answer) -> Finding:
-    message = " ".join(str(answer.get("msg") or "no answer").split())
+    message = answer_error(answer)
     if not answer.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
-    reason = message[max(message.rfind("ssh: "), 0) :]
     tpu = host.rpartition("-w")[0]
     by = (
         "wait a minute if it is booting, or recreate its TPU: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
-    return problem(host, f"can't be reached: {reason}", by)
+    return problem(host, message, by)
