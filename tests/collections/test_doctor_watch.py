@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_findin
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.watch import watch_finding
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
-    Outcome,
+    PassOutcome,
     write_heartbeat,
 )
 
@@ -20,7 +20,7 @@ LOGS = "systemctl status tpufleet-do-watch.timer"
 
 
 def beat(
-    controller: str, age_s: float, outcome: Outcome = Outcome.OK, error: str = ""
+    controller: str, age_s: float, outcome: PassOutcome = PassOutcome.OK, error: str = ""
 ) -> Heartbeat:
     return Heartbeat(controller, NOW - age_s, 12.0, outcome, error)
 
@@ -33,7 +33,7 @@ def beat(
         ([beat("there", 40), beat("here", 7200)], PROBLEM, "no pass for 2 h"),
         ([beat("there", 40)], UNKNOWN, "no pass has ended yet"),
         ([], UNKNOWN, "no pass has ended yet"),
-        ([beat("here", 40, Outcome.FAILED, "no API")], PROBLEM, "failed 40 s ago (no API)"),
+        ([beat("here", 40, PassOutcome.FAILED, "no API")], PROBLEM, "failed 40 s ago (no API)"),
     ],
 )
 def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, message):
@@ -58,7 +58,9 @@ def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
 
 def test_status_and_doctor_show_the_last_pass(local_api):
     state = str(local_api.state / "fleet")
-    write_heartbeat(state, Heartbeat("server", 1_700_000_000.0, 3.0, Outcome.FAILED, "no API"), {})
+    write_heartbeat(
+        state, Heartbeat("server", 1_700_000_000.0, 3.0, PassOutcome.FAILED, "no API"), {}
+    )
     status = flat(play(environment_of(local_api), "playbooks/status.yml"))
     doctor = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
 

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import Ru
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    Outcome,
+    RunOutcome,
     WatchPass,
 )
 
@@ -99,7 +99,7 @@ class Controller:
         answers = asked if answers is None else answers
         return replace(Snapshot(hosts, answers, (tuple(self.listing),), self.now), **more)
 
-    def pass_once(self, snapshot: Snapshot | None = None, **more: Any) -> list[Outcome]:
+    def pass_once(self, snapshot: Snapshot | None = None, **more: Any) -> list[RunOutcome]:
         """Confirm, decide and act for all records."""
         watch, snapshot = self.watch(**more), snapshot or self.snapshot()
         records = watch.store.read_all().usable
@@ -111,7 +111,7 @@ def answers(controller: Controller, *runs: dict[str, Any]) -> Snapshot:
     return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
-def why(outcome: Outcome) -> str:
+def why(outcome: RunOutcome) -> str:
     """The error or the causes of an outcome, as people read them."""
     return outcome.error or "; ".join(map(cause_text, outcome.causes))
 

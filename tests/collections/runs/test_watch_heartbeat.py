@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import a
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
     HeartbeatError,
-    Outcome,
+    PassOutcome,
     controller_name,
     heartbeat_line,
     parse_heartbeat,
@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 NOW = 1_800_000_000.0
-LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, Outcome.FAILED, "fleet_state cannot be read")
-SERVER = Heartbeat("server.example", NOW - 40, 12.5, Outcome.OK)
+LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, PassOutcome.FAILED, "fleet_state cannot be read")
+SERVER = Heartbeat("server.example", NOW - 40, 12.5, PassOutcome.OK)
 
 
 def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
@@ -151,7 +151,7 @@ def test_an_age_is_shown_in_its_largest_unit(seconds, text):
 def test_a_field_is_read_up_to_its_limits():
     whole = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
 
-    assert parse_heartbeat(whole) == Heartbeat("a" * 100, 1e10, 0.0, Outcome.OK, "")
+    assert parse_heartbeat(whole) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
     for beyond in ({"controller": "a" * 101}, {"ended_at": 1e10 + 1}, {"duration_s": -1}):
         with pytest.raises(HeartbeatError, match=next(iter(beyond))):
             parse_heartbeat(whole | beyond)
@@ -188,7 +188,7 @@ def test_a_host_name_becomes_a_name_without_other_characters(hostname, name):
 
 
 def test_a_failed_pass_without_a_reason_is_shown_as_failed():
-    failed = Heartbeat("laptop", NOW - 40, 1.0, Outcome.FAILED)
+    failed = Heartbeat("laptop", NOW - 40, 1.0, PassOutcome.FAILED)
 
     assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
 

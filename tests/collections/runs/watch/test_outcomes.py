@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error im
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    Outcome,
+    RunOutcome,
     by_tpu,
     changed_since,
     unusable_outcomes,
@@ -33,9 +33,9 @@ def log(controller) -> str:
 
 def test_an_outcome_is_one_line():
     cause = Cause.of(CauseCode.OTHER_RUN, run="other", host="w0")
-    outcome = Outcome("mine", RunState.FAILED, (cause,), Action.LAUNCH)
+    outcome = RunOutcome("mine", RunState.FAILED, (cause,), Action.LAUNCH)
 
-    assert Outcome("mine", RunState.RUNNING).text == "run mine: running"
+    assert RunOutcome("mine", RunState.RUNNING).text == "run mine: running"
     assert outcome.text == "run mine: failed: run other is on w0: launch"
     assert outcome.after("no way").text == "run mine: failed: no way: launch"
 
@@ -43,9 +43,9 @@ def test_an_outcome_is_one_line():
 def test_an_outcome_without_action_has_its_reason():
     changed = Cause(CauseCode.RECORD_CHANGED)
 
-    assert Outcome("mine", RunState.FAILED, (), Action.LAUNCH).did_nothing(changed) == Outcome(
-        "mine", RunState.FAILED, (changed,)
-    )
+    assert RunOutcome("mine", RunState.FAILED, (), Action.LAUNCH).did_nothing(
+        changed
+    ) == RunOutcome("mine", RunState.FAILED, (changed,))
 
 
 def test_a_record_that_was_skipped_is_a_failed_outcome_with_a_printable_name():
@@ -54,7 +54,7 @@ def test_a_record_that_was_skipped_is_a_failed_outcome_with_a_printable_name():
     told = unusable_outcomes([UnusableRecord(name, "why") for name in names])
 
     assert told == [
-        Outcome(name, RunState.UNKNOWN, failed=True, error="why")
+        RunOutcome(name, RunState.UNKNOWN, failed=True, error="why")
         for name in ("bad", r"a\n\x1b[2J\xe4", "a" * 100)
     ]
 
@@ -90,7 +90,7 @@ def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip,
     first, second = run_record("first", chip=0), run_record("second", chip=chip)
     records = {"first": first, "second": second}
 
-    outcome = Outcome("first", RunState.LOST, action=Action(action))
+    outcome = RunOutcome("first", RunState.LOST, action=Action(action))
     expected = Cause.of(CauseCode(code), run="first") if code else None
     assert waits_for(second, [outcome], records) == expected
     stopped = run_record("second", chip=chip, wanted="stopped")
@@ -99,7 +99,10 @@ def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip,
 
 def test_a_run_waits_for_the_first_that_is_in_its_way():
     records = {name: run_record(name) for name in ("a", "b", "c")}
-    outcomes = [Outcome("a", RunState.LOST), Outcome("b", RunState.LOST, action=Action.LAUNCH)]
+    outcomes = [
+        RunOutcome("a", RunState.LOST),
+        RunOutcome("b", RunState.LOST, action=Action.LAUNCH),
+    ]
 
     cause = waits_for(records["c"], outcomes, records)
     assert cause == Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run="b")
@@ -249,7 +252,7 @@ def test_a_run_that_fails_leaves_the_others_alone(controller, error):
 
     told = controller.pass_once(answers(controller, ended("75")), read_done=read_done)
 
-    assert told[0] == Outcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
+    assert told[0] == RunOutcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
     assert (told[1].run, told[1].action) == ("mine", "launch")
     assert "run bad: unknown: it broke" in log(controller)
 

@@ -36,7 +36,7 @@ from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
-from ..plugin_utils.runs.watch_pass import Outcome, WatchPass, unusable_outcomes
+from ..plugin_utils.runs.watch_pass import RunOutcome, WatchPass, unusable_outcomes
 
 PASS_S = 1500.0
 """Time limit for all playbooks of one pass together, in seconds."""
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
 
     def _pass(
         self, given: Mapping[str, Any], variables: Mapping[str, Any], api: Mapping[str, Any]
-    ) -> tuple[list[Outcome], UpkeepOutcome]:
+    ) -> tuple[list[RunOutcome], UpkeepOutcome]:
         fleet_state, check = given["fleet_state"], bool(self._task.check_mode)
         log = WatchLog(Path(given["log"]), quiet=check)
         fleet_name = parse_fleet_name(given["fleet_name"])
@@ -136,7 +136,7 @@ class ActionModule(ActionBase):
             controller=watch_heartbeat.controller_name(socket.gethostname()),
             ended_at=now,
             duration_s=now - began,
-            outcome=watch_heartbeat.Outcome.FAILED if why else watch_heartbeat.Outcome.OK,
+            outcome=watch_heartbeat.PassOutcome.FAILED if why else watch_heartbeat.PassOutcome.OK,
             error=why,
         )
         try:
@@ -145,7 +145,7 @@ class ActionModule(ActionBase):
             Display().warning(str(error))
 
 
-def run_fields(outcome: Outcome) -> dict[str, Any]:
+def run_fields(outcome: RunOutcome) -> dict[str, Any]:
     """Return the outcome of a pass for one run, as the module returns it."""
     return {
         "run": outcome.run,

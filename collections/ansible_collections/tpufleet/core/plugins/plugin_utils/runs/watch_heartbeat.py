@@ -27,7 +27,7 @@ class HeartbeatError(Exception):
     """A heartbeat is invalid, or cannot be read or written; the message is one line."""
 
 
-class Outcome(StrEnum):
+class PassOutcome(StrEnum):
     """Whether a pass succeeded."""
 
     OK = "ok"
@@ -45,13 +45,13 @@ class Heartbeat:
     controller: str
     ended_at: float
     duration_s: float
-    outcome: Outcome
+    outcome: PassOutcome
     error: str = ""
 
     @property
     def has_failed(self) -> bool:
         """Whether the pass failed."""
-        return self.outcome is Outcome.FAILED
+        return self.outcome is PassOutcome.FAILED
 
 
 def controller_name(hostname: str) -> str:
@@ -69,7 +69,7 @@ def parse_heartbeat(value: object) -> Heartbeat:
     if not isinstance(error, str):
         raise HeartbeatError("heartbeat of the watch: invalid error")
     try:
-        outcome = Outcome(str(value.get("outcome")))
+        outcome = PassOutcome(str(value.get("outcome")))
     except ValueError:
         raise HeartbeatError("heartbeat of the watch: invalid outcome") from None
     return Heartbeat(

@@ -43,7 +43,7 @@ A run may be done although no pass observed its end, because its TPU was lost ri
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The outcome of a pass for one run.
 
     Args:
@@ -68,11 +68,11 @@ class Outcome:
         action = "" if self.action is Action.NOTHING else self.action.value
         return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
-    def did_nothing(self, *causes: Cause) -> Outcome:
+    def did_nothing(self, *causes: Cause) -> RunOutcome:
         """Return this outcome without the action, for the given causes."""
         return replace(self, action=Action.NOTHING, causes=causes)
 
-    def after(self, error: str) -> Outcome:
+    def after(self, error: str) -> RunOutcome:
         """Return this outcome after the playbooks of the action; ``error`` is empty on success."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
@@ -121,19 +121,19 @@ class WatchPass:
             snapshot = self._listed_again(snapshot)
         return snapshot
 
-    def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[Outcome]:
+    def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[RunOutcome]:
         """Decide and act for each run; return the outcomes. An error affects only its own run.
 
         ``records`` has the record of each run, ``snapshot`` what this pass has observed.
         """
 
-        def on_one_tpu(group: Sequence[RunRecord]) -> list[Outcome]:
+        def on_one_tpu(group: Sequence[RunRecord]) -> list[RunOutcome]:
             # A run must wait if this pass has recreated its TPU for another run, or launched
             # another run on the same chips.
-            outcomes: list[Outcome] = []
+            outcomes: list[RunOutcome] = []
             for record in group:
                 if cause := waits_for(record, outcomes, records):
-                    outcomes.append(Outcome(record.run, RunState.WAITING_FOR_TPU, (cause,)))
+                    outcomes.append(RunOutcome(record.run, RunState.WAITING_FOR_TPU, (cause,)))
                 else:
                     outcomes.append(self._safely(record, snapshot))
             return outcomes
@@ -142,27 +142,27 @@ class WatchPass:
             found = list(pool.map(on_one_tpu, by_tpu(records.values())))
         return sorted((each for group in found for each in group), key=lambda each: each.run)
 
-    def _safely(self, record: RunRecord, snapshot: Snapshot) -> Outcome:
+    def _safely(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
         try:
             return self._one(record, snapshot)
         except Exception as error:  # an error of one run must not affect the others
             text = str(error) or repr(error)
-            outcome = Outcome(record.run, RunState.UNKNOWN, failed=True, error=text)
+            outcome = RunOutcome(record.run, RunState.UNKNOWN, failed=True, error=text)
             self.log(outcome.text)
             return outcome
 
-    def _one(self, record: RunRecord, snapshot: Snapshot) -> Outcome:
+    def _one(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
         decision = decide(record, snapshot.of(record), self.clock(), self.limits)
         if decision.action in NOT_FOR_DONE and self._is_done(record):
             marker = (Cause(CauseCode.DONE_MARKER),)
             done = {"action": Action.RECORD_DONE, "state": RunState.DONE, "causes": marker}
             decision = replace(decision, **done)
-        outcome = Outcome(record.run, decision.state, decision.causes, decision.action)
+        outcome = RunOutcome(record.run, decision.state, decision.causes, decision.action)
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_here(record.launch, self.actor.kept)
         ):
             # Record nothing, so that a controller that has the release can still decide.
-            return Outcome(
+            return RunOutcome(
                 record.run, RunState.WAITING_FOR_RELEASE, (_release_missing(record, missing),)
             )
         if decision.action is Action.NOTHING:
@@ -191,8 +191,8 @@ class WatchPass:
         decision: Decision,
         snapshot: Snapshot,
         lease: Lease,
-        outcome: Outcome,
-    ) -> Outcome:
+        outcome: RunOutcome,
+    ) -> RunOutcome:
         observed = snapshot.of(record)
         if decision.action in DESTRUCTIVE and (
             outdated := self._outdated(record, observed, snapshot)
@@ -220,9 +220,9 @@ class WatchPass:
         snapshot: Snapshot,
         fence: int,
         claim: Claim,
-        outcome: Outcome,
+        outcome: RunOutcome,
         error: str,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Launch the run on its recreated TPU; return the outcome.
 
         If the TPU is still being created, the next pass launches the run. ``outcome`` and ``error``
@@ -334,10 +334,10 @@ def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
     return ""
 
 
-def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[Outcome]:
+def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[RunOutcome]:
     """Return a failed outcome for each unusable record."""
     return [
-        Outcome(ascii(each.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=each.why)
+        RunOutcome(ascii(each.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=each.why)
         for each in records
     ]
 
@@ -351,7 +351,7 @@ def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 
 def waits_for(
-    record: RunRecord, outcomes: Iterable[Outcome], records: Mapping[str, RunRecord]
+    record: RunRecord, outcomes: Iterable[RunOutcome], records: Mapping[str, RunRecord]
 ) -> Cause | None:
     """Return why a wanted run waits for the next pass; None if it does not.
 
