@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -21,11 +21,10 @@ TPU_API = "TPU API"
 LOGIN = "gcloud auth application-default login"
 _NUMBER = re.compile(r"^(\d+)-compute@")
 _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
-Opener = Callable[[str, str], Probe]
 
 
 def cloud_findings(
-    settings: ApiSettings, zones: Sequence[str], wanted_zones: Iterable[str], opener: Opener = Probe
+    settings: ApiSettings, zones: Sequence[str], wanted_zones: Iterable[str]
 ) -> list[Finding]:
     """Check credentials, clock, API, project and zones; a failed check does not end the others.
 
@@ -33,10 +32,9 @@ def cloud_findings(
         settings: the API's address, the project and the credentials.
         zones: the zones that the inventory lists (``-``: all).
         wanted_zones: the zones in the fleet file.
-        opener: opens a session for an API address and a credentials file.
     """
     try:
-        probe = opener(settings.address, settings.credentials_file)
+        probe = Probe(settings.open_session(settings.address))
     except errors.CloudError as error:
         return [problem("credentials", str(error)), *_unknown("without credentials")]
     where = f"{settings.address}/v2/projects/{quote(settings.project, safe=':')}/locations"

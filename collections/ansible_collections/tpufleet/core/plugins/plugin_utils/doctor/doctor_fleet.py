@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from ..view.folded_names import folded
-from .doctor_probe import Probe, Reply, StorageProbe
+from .doctor_probe import Reply, storage_probe
 from .summary import adopt_command
 
 #: IAM permissions that a run needs for the bucket of its checkpoints.
@@ -142,19 +142,13 @@ def _limits_page(settings: ApiSettings) -> str:
     return f"{page}?service=tpu.googleapis.com&project={settings.project}"
 
 
-def bucket_findings(
-    settings: ApiSettings,
-    bucket: str,
-    zones: Sequence[str],
-    opener: Callable[[str, str], Probe] = StorageProbe,
-) -> list[Finding]:
+def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) -> list[Finding]:
     """Check that the bucket exists, is writable, and is in the region of the TPUs.
 
     Args:
         settings: the address of the Cloud Storage API and the credentials.
         bucket: ``gs://NAME`` or ``gs://NAME/PREFIX``; empty if none is set.
         zones: the zones of the TPUs.
-        opener: opens a session for an API address and a credentials file.
     """
     check = "bucket"
     if not bucket:
@@ -173,7 +167,7 @@ def bucket_findings(
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
     real = address == GOOGLE_STORAGE
     try:
-        probe = opener(address, settings.credentials_file)
+        probe = storage_probe(address, settings.credentials_file)
         there = probe.get(where)
         rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
     except errors.Unauthorized as error:

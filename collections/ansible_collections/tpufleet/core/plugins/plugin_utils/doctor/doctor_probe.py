@@ -6,11 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.http import network_error
-from ...module_utils.cloud.session import open_session, open_storage_session
+from ...module_utils.cloud.session import open_storage_session
+
+if TYPE_CHECKING:
+    from google.auth.transport.requests import AuthorizedSession
 
 TIMEOUT_S = 20
 
@@ -54,15 +57,10 @@ class Reply:
 
 
 class Probe:
-    """A session for single requests to the API at ``address``.
+    """Sends single requests in a session of google-auth."""
 
-    An empty ``credentials_file`` selects application-default credentials. Raises Unauthorized if
-    the credentials are missing or invalid.
-    """
-
-    def __init__(self, address: str, credentials_file: str) -> None:
-        self.address = address
-        self._session = open_session(address, credentials_file)
+    def __init__(self, session: AuthorizedSession) -> None:
+        self._session = session
 
     @property
     def credentials(self) -> Any:
@@ -101,12 +99,12 @@ class Probe:
         )
 
 
-class StorageProbe(Probe):
-    """A session for Cloud Storage; an emulator of it gets no credentials."""
+def storage_probe(address: str, credentials_file: str) -> Probe:
+    """Return a probe of Cloud Storage; an emulator of it gets no credentials.
 
-    def __init__(self, address: str, credentials_file: str) -> None:
-        self.address = address
-        self._session = open_storage_session(address, credentials_file)
+    Raises Unauthorized if the credentials are missing or invalid.
+    """
+    return Probe(open_storage_session(address, credentials_file))
 
 
 def _skew(date: str | None, now: float) -> float | None:

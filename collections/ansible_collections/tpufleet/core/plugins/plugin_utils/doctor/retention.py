@@ -16,7 +16,7 @@ from ...module_utils.cloud import errors
 from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
 from ...module_utils.cloud.storage import SCHEME, BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from .doctor_probe import Probe, StorageProbe
+from .doctor_probe import Probe, storage_probe
 
 CHECK = "stored output"
 MOST_DAYS = 36500
@@ -27,7 +27,7 @@ def retention_findings(
     settings: ApiSettings,
     location: str,
     days: object,
-    opener: Callable[[str, str], Probe] = StorageProbe,
+    opener: Callable[[str, str], Probe] = storage_probe,
 ) -> list[Finding]:
     """Check that the bucket's lifecycle deletes stored output after ``outputs_days``.
 
@@ -37,7 +37,7 @@ def retention_findings(
         settings: the address of the Cloud Storage API and the credentials.
         location: the variable ``outputs_location``, a bucket's URL or a directory.
         days: the variable ``outputs_days``.
-        opener: opens a session for an API address and a credentials file.
+        opener: returns a probe for an API address and a credentials file.
     """
     if not location.startswith(SCHEME) or settings.storage_address != GOOGLE_STORAGE:
         return []
