@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import yaml
+from ansible.parsing.vault import is_encrypted
 
 from ...module_utils.worker.process import looks_secret
 from ...module_utils.worker.run import RunError
@@ -17,7 +18,6 @@ FILE = "group_vars/all/secrets.yml"
 EDIT = f"ansible-vault edit INVENTORY/{FILE}"
 """The command that edits the encrypted file; INVENTORY is the directory of the inventory."""
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
-_ENCRYPTED = b"$ANSIBLE_VAULT;"
 _ELSEWHERE = (b"!vault", b"{{")
 """Text of a file whose values are encrypted one by one or come from templates."""
 
@@ -46,7 +46,7 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
 
 def _has_plain_value(content: bytes) -> bool:
     """Return whether a file of variables has a value and nothing encrypted or looked up."""
-    if content.startswith(_ENCRYPTED) or any(sign in content for sign in _ELSEWHERE):
+    if is_encrypted(content) or any(sign in content for sign in _ELSEWHERE):
         return False
     try:
         variables = yaml.safe_load(content)
