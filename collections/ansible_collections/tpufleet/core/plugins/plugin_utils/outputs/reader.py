@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,8 +98,13 @@ def read_start(store: OutputStore, process: StoredProcess) -> Start | None:
 
 def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
     """Read a process's exit.json; None if it is missing or invalid. Raises OutputError."""
-    found = _json(store, process.exit)
-    ended = read_exit(found) if found else None
+    if process.exit is None:
+        return None
+    try:
+        found = json.loads(store.read(process.exit))
+    except (ValueError, RecursionError):
+        return None
+    ended = read_exit(found) if isinstance(found, dict) and found else None
     if ended is None or ended.attempt not in (None, process.attempt):
         return None
     return ended._replace(attempt=process.attempt, time=time_of(ended.time))
@@ -181,16 +186,6 @@ def log_tail(store: OutputStore, process: StoredProcess, lines: int) -> list[str
 def clean(line: str) -> str:
     """Return a line without colours and control characters, which could manipulate a terminal."""
     return _CONTROL.sub("", line.replace("\n", " "))
-
-
-def _json(store: OutputStore, stored: StoredObject | None) -> Mapping[str, Any]:
-    if stored is None:
-        return {}
-    try:
-        found = json.loads(store.read(stored))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def time_of(value: object) -> float | None:
