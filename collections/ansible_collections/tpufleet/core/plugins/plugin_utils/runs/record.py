@@ -7,7 +7,7 @@ A record is a JSON object in ``fleet_state``, which may be a bucket that other p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,6 +20,7 @@ from .history import MOST_TIME, Event, parse_event
 from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
 
+MOST_COUNT = 1 << 53
 MOST_NUMBER = (1 << 63) - 1
 """The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
 
@@ -125,8 +126,8 @@ def parse_record(run: str, value: object) -> RunRecord:
     return RunRecord(
         wanted=reader.desired(),
         launch=reader.launch(),
-        generation=reader.number("generation", 0, 1 << 53),
-        fence=reader.number("fence", 0, 1 << 53),
+        generation=reader.count("generation"),
+        fence=reader.count("fence"),
         wanted_seconds=reader.seconds("wanted_seconds"),
         wanted_since=reader.seconds("wanted_since"),
         wanted_until=reader.seconds("wanted_until"),
@@ -169,10 +170,10 @@ class _Reader:
             raise self.wrong(name, "has an invalid format")
         return value
 
-    def number(self, name: str, least: int, most: int, default: int = 0) -> int:
-        value = self._get(name, int, default)
-        if not least <= value <= most:
-            raise self.wrong(name, f"is not between {least} and {most}")
+    def count(self, name: str) -> int:
+        value = self._get(name, int, 0)
+        if not 0 <= value <= MOST_COUNT:
+            raise self.wrong(name, f"is not between 0 and {MOST_COUNT}")
         return value
 
     def seconds(self, name: str) -> float | None:
@@ -221,10 +222,11 @@ class _Reader:
     def watch(self) -> Mapping[str, str | int | float]:
         found: dict[str, str | int | float] = {}
         for name, value in self._get("watch", Mapping, {}).items():
-            known: Callable[[Any], bool] = VARIABLE.fullmatch
-            if known(name) and isinstance(value, str):
+            if not VARIABLE.fullmatch(name) or isinstance(value, bool):
+                continue
+            if isinstance(value, str):
                 found[name] = one_line(value)
-            elif known(name) and isinstance(value, int | float) and not isinstance(value, bool):
+            elif isinstance(value, int | float):
                 if not -MOST_NUMBER <= value <= MOST_NUMBER:
                     raise self.wrong("watch", "holds a number that is out of range")
                 found[name] = value
