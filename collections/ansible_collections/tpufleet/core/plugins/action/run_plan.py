@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
-from ..module_utils.worker.launch_spec import InvalidLaunchError
+from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.node_identity import NodeIdentity
 from ..module_utils.worker.process import check_no_secrets, check_secrets
 from ..module_utils.worker.release import ReleaseError
@@ -20,7 +20,6 @@ from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
-from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.record_change import Want, want
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
@@ -233,7 +232,7 @@ class ActionModule(ActionBase):
                 f"run {run}: no record in {options['fleet_state']}. Start the run: "
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
-        if record.wanted is not DesiredState.RUNNING:
+        if not record.is_wanted:
             raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
         verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])

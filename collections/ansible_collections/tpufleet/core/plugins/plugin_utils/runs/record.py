@@ -6,7 +6,6 @@ A record is a JSON object in ``fleet_state``, which may be a bucket that other p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,6 +85,11 @@ class RunRecord:
         """The number of the last attempt that was recorded."""
         return self.launch.attempt
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the run should be running."""
+        return self.wanted is DesiredState.RUNNING
+
     def wanted_again(self) -> dict[str, Any]:
         """Return the fields to change when a user launches the run again.
 
@@ -121,7 +125,7 @@ def parse_record(run: str, value: object) -> RunRecord:
     reader = _Reader(run, value)
     if not RUN_NAME.fullmatch(run):
         raise reader.wrong("run", "is not a valid run name")
-    if reader.text("run", RUN_NAME, run) != run:
+    if reader.get("run", str, run) != run:
         raise reader.wrong("run", "names another run than the record's own name")
     return RunRecord(
         wanted=reader.desired(),
@@ -154,7 +158,7 @@ class _Reader:
     def wrong(self, name: str, what: str) -> InvalidRecordError:
         return InvalidRecordError(self._run, name, what)
 
-    def _get(self, name: str, kind: type, default: Any) -> Any:
+    def get(self, name: str, kind: type, default: Any) -> Any:
         value = self._value.get(name)
         if value is None:
             return default
@@ -162,16 +166,8 @@ class _Reader:
             raise self.wrong(name, f"is a {type(value).__name__}, expected {kind.__name__}")
         return value
 
-    def text(self, name: str, pattern: re.Pattern[str], default: str | None = None) -> str:
-        value = self._get(name, str, default)
-        if value is None:
-            raise self.wrong(name, "is missing")
-        if value != default and not pattern.fullmatch(value):
-            raise self.wrong(name, "has an invalid format")
-        return value
-
     def count(self, name: str) -> int:
-        value = self._get(name, int, 0)
+        value = self.get(name, int, 0)
         if not 0 <= value <= MOST_COUNT:
             raise self.wrong(name, f"is not between 0 and {MOST_COUNT}")
         return value
@@ -188,16 +184,16 @@ class _Reader:
 
     def desired(self) -> DesiredState:
         try:
-            return DesiredState(self._get("wanted", str, ""))
+            return DesiredState(self.get("wanted", str, ""))
         except ValueError:
             raise self.wrong("wanted", f"is none of {', '.join(DesiredState)}") from None
 
     def phase(self) -> Spent | None:
-        value = self._get("phase", str, "")
+        value = self.get("phase", str, "")
         return Spent(value) if value in PHASES else None
 
     def spent(self) -> dict[str, float]:
-        found = _Reader(self._run, self._get("spent", Mapping, {}))
+        found = _Reader(self._run, self.get("spent", Mapping, {}))
         seconds = {phase.value: found.seconds(phase) for phase in PHASES}
         return {name: value for name, value in seconds.items() if value is not None}
 
@@ -209,7 +205,7 @@ class _Reader:
 
     def history(self) -> tuple[Event, ...]:
         events = []
-        for event in self._get("history", list, [])[-MOST_HISTORY:]:
+        for event in self.get("history", list, [])[-MOST_HISTORY:]:
             if not isinstance(event, Mapping):
                 raise self.wrong("history", "has an item that is not an event")
             moment = _Reader(self._run, event).seconds("time")
@@ -221,7 +217,7 @@ class _Reader:
 
     def watch(self) -> Mapping[str, str | int | float]:
         found: dict[str, str | int | float] = {}
-        for name, value in self._get("watch", Mapping, {}).items():
+        for name, value in self.get("watch", Mapping, {}).items():
             if not VARIABLE.fullmatch(name) or isinstance(value, bool):
                 continue
             if isinstance(value, str):

@@ -73,7 +73,7 @@ def want(
         before = store.read(run)
         if same_place and before and (why := elsewhere(before, launch)):
             raise RunError(why)
-        was_wanted = before is not None and is_wanted(before)
+        was_wanted = before is not None and before.is_wanted
         number = before.attempt if before else 0
         is_same = before is not None and before.launch.definition() == launch.definition()
         changes = changed_fields(before.launch, launch) if before else ()
@@ -170,7 +170,7 @@ def changed(
             "exists": before is not None,
             **({"others": _names(store)} if missing else {}),
             "record": told,
-            "was_wanted": before is not None and is_wanted(before),
+            "was_wanted": before is not None and before.is_wanted,
             "diff": {"before": shown(was), "after": shown(told)},
         }
 
@@ -198,7 +198,7 @@ _EVENTS = {
 
 def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool:
     """Return whether a run gets the desired state ``wanted``. For the arguments see changed()."""
-    if attempt and not (is_wanted(before) and before.attempt == attempt):
+    if attempt and not (before.is_wanted and before.attempt == attempt):
         return False  # the run was stopped or launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.
     stays_done = before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED
@@ -218,7 +218,7 @@ def record_failure(
         before = store.read(run)
         if before is None:
             return False
-        stops = is_wanted(before) and not was_wanted
+        stops = before.is_wanted and not was_wanted
         if not check:
             fields = {"wanted": str(DesiredState.STOPPED)} if stops else {}
             event = Event(EventKind.LAUNCH_FAILED, text=error)
@@ -226,11 +226,6 @@ def record_failure(
         return stops
 
     return _repeated(run, once)
-
-
-def is_wanted(record: RunRecord) -> bool:
-    """Return whether the run should be running."""
-    return record.wanted is DesiredState.RUNNING
 
 
 def _names(store: RunStore) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
-from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
+from .record import InvalidRecordError, RunRecord, parse_record
 from .record_error import RecordConflictError, RecordError
 from .record_store import RecordStore, after_change, record_store
 
@@ -147,4 +147,4 @@ def is_over(record: RunRecord, now: float) -> bool:
     """Return whether a run is done or stopped, and unchanged for ARCHIVE_AFTER_S seconds."""
     times = [event.time for event in record.history] + [record.wanted_until or 0.0]
     last = max(times)
-    return record.wanted != DesiredState.RUNNING and 0 < last < now - ARCHIVE_AFTER_S
+    return not record.is_wanted and 0 < last < now - ARCHIVE_AFTER_S

@@ -15,6 +15,7 @@ from ..fleet.spec import FleetEntry, parse_fleet
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
+from .record import DesiredState
 from .record_error import RecordConflictError, RecordError
 from .release_cache import RELEASES
 
@@ -175,7 +176,7 @@ def in_use(
         answers: the result of run_info on each host.
         records: the records of all runs.
     """
-    if any(each.wanted == "running" and is_on(each, tpu) for each in records):
+    if any(each.is_wanted and is_on(each, tpu) for each in records):
         return True
     mine = [
         host
@@ -229,6 +230,6 @@ def superfluous(kept: Mapping[str, float], records: Iterable[RunRecord], now: fl
     ``kept`` maps each cached release to its modification time in unix seconds. A release that a
     record names is kept until its run is done.
     """
-    needed = {each.launch.release for each in records if each.wanted != "done"}
+    needed = {each.launch.release for each in records if each.wanted is not DesiredState.DONE}
     free = sorted((name for name in kept if name not in needed), key=lambda name: -kept[name])
     return sorted(name for name in free[KEPT_RELEASES:] if now - kept[name] > YOUNG_SECONDS)

@@ -32,7 +32,7 @@ def decide(
     is_active = any(each.is_active for each in observed.processes)
     memory = Memory.of(record.watch).with_step(best, is_active)
     now_situation = Situation(record, observed, memory, now, limits or Limits())
-    if record.wanted is DesiredState.RUNNING:
+    if record.is_wanted:
         return _decide_wanted(now_situation)
     if record.wanted is DesiredState.DONE:
         return now_situation.stay(RunState.DONE)

@@ -112,7 +112,7 @@ class WatchPass:
         alone does not decide, because it may come from a cache. Returns ``snapshot`` with these
         lists. Raises CloudError.
         """
-        wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
+        wanted = [each for each in records if each.is_wanted]
         for asked in range(ASK_AT_MOST):
             if not any(_is_unsure(snapshot.of(record)) for record in wanted):
                 break
@@ -359,7 +359,7 @@ def waits_for(
     ``outcomes`` are those of the other runs on its TPU in this pass, ``records`` has the record of
     each run.
     """
-    for each in outcomes if record.wanted == DesiredState.RUNNING else ():
+    for each in outcomes if record.is_wanted else ():
         if each.action in RECREATIONS:
             return Cause.of(CauseCode.TPU_RECREATED_FOR, run=each.run)
         chips = records[each.run].launch.chip, record.launch.chip
