@@ -209,32 +209,32 @@ class WatchPass:
         self.log(outcome.text)
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
         note = partial(self._note, record, snapshot, fence)
-        error = self.actor.act(record, observed, decision.action, fence, claim, note)
+        act = partial(self.actor.act, record, fence=fence, claim=claim, note=note)
+        error = act(observed, decision.action)
         if decision.action in RECREATIONS:
-            return self._launch_recreated(record, snapshot, fence, claim, outcome, error)
+            return self._launch_recreated(record, snapshot, act, outcome, error)
         return outcome.after(error)
 
     def _launch_recreated(
         self,
         record: RunRecord,
         snapshot: Snapshot,
-        fence: int,
-        claim: Claim,
+        act: Callable[[Observation, Action], str],
         outcome: RunOutcome,
         error: str,
     ) -> RunOutcome:
         """Launch the run on its recreated TPU; return the outcome.
 
-        If the TPU is still being created, the next pass launches the run. ``outcome`` and ``error``
-        are those of the recreation.
+        If the TPU is still being created, the next pass launches the run. ``act`` carries out an
+        action on the run and returns the error; ``outcome`` and ``error`` are those of the
+        recreation.
         """
         observed = self._listed_again(snapshot).of(record)
         if observed.tpu_state == READY and not error:
             # The observed processes ran on the TPU that was lost, because the inventory was read
             # before the TPU was recreated.
             new = replace(observed, processes=())
-            note = partial(self._note, record, snapshot, fence)
-            error = self.actor.act(record, new, Action.LAUNCH, fence, claim, note)
+            error = act(new, Action.LAUNCH)
             return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).after(error)
         if observed.tpu_state in (READY, FOREIGN, *DEAD):
             again = Cause.of(CauseCode.TPU_STATE_AGAIN, tpu_state=observed.tpu_state)
