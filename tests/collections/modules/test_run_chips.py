@@ -183,7 +183,7 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
 def test_a_run_of_one_chip_is_whole_with_its_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
     hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
-    listed = tpus_of_inventory(hosts, lambda labels: True)
+    listed = tpus_of_inventory(hosts, "default")
     observed = Snapshot(hosts, {"pod-w0": {"runs": []}}, (listed,), 0.0).of(run_record(chip=0))
 
     (process,) = observed.processes

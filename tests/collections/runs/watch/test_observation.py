@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL, is_ours
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
@@ -51,12 +51,8 @@ HOSTS = workers() | workers("other", id_="8", count=1)
 W0, W1 = f"pod-{ZONE}-w0", f"pod-{ZONE}-w1"
 
 
-def owned(labels):
-    return is_ours(labels, "default")
-
-
 def observed(record, hosts, answers, *listings):
-    listed = tpus_of_inventory(hosts, owned)
+    listed = tpus_of_inventory(hosts, "default")
     return Snapshot(hosts, answers, (listed, *listings), 0.0).of(record)
 
 
@@ -101,7 +97,7 @@ def test_a_listing_of_the_api_and_the_inventory_show_the_same_tpu():
     nodes = [parse_node(node("pod", labels=OURS, id="7"))]
     hosts = workers()
 
-    assert tpus_of_nodes(nodes, owned) == tpus_of_inventory(hosts, owned) == (POD,)
+    assert tpus_of_nodes(nodes, "default") == tpus_of_inventory(hosts, "default") == (POD,)
 
 
 def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
@@ -119,7 +115,7 @@ def test_another_owner_s_tpu_in_another_zone_does_not_replace_the_lost_one(label
     hosts = workers(zone=ELSEWHERE, id_="9", labels=labels)
     answers = {host: {"runs": []} for host in hosts}
 
-    seen = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, owned))
+    seen = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, "default"))
     told = decide(RECORD, seen, 100.0)
 
     assert (seen.tpu_state, seen.processes, seen.tpus) == (GONE, (), ())
@@ -131,7 +127,7 @@ def test_a_recreated_tpu_of_somebody_else_is_left_alone(state):
     hosts = workers(id_="9", labels={}, tpu_state=state)
     idle = {host: {"runs": []} for host in hosts}
 
-    seen = observed(RECORD, hosts, idle, tpus_of_inventory(hosts, owned))
+    seen = observed(RECORD, hosts, idle, tpus_of_inventory(hosts, "default"))
     told = decide(RECORD, seen, 100.0)
 
     assert (seen.tpu_state, seen.processes) == (FOREIGN, ())
@@ -154,7 +150,7 @@ def test_a_recreated_tpu_of_this_fleet_is_launched_on(zone):
 
 def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_named():
     lost = workers(labels={}, tpu_state="PREEMPTED")
-    told = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, owned)), 100.0)
+    told = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, "default")), 100.0)
 
     assert told.action is Action.NOTHING
     delete = f"ansible-playbook playbooks/delete.yml -e tpu=pod -e zone={ZONE}"
@@ -164,7 +160,7 @@ def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_name
     for labels, action in ((OURS, Action.REPLACE), ({}, Action.NOTHING)):
         hosts = workers(labels=labels)
         answers = {W0: {"runs": []}}
-        seen = observed(away, hosts, answers, tpus_of_inventory(hosts, owned))
+        seen = observed(away, hosts, answers, tpus_of_inventory(hosts, "default"))
         assert decide(away, seen, 1e5).action == action
 
 
@@ -172,7 +168,7 @@ def test_a_record_without_a_tpu_id_is_not_acted_on_and_names_the_fix():
     older = run_record(nodes=[])
 
     for hosts in (HOSTS, {}, workers(tpu_state="PREEMPTED")):
-        told = decide(older, observed(older, hosts, {}, tpus_of_inventory(hosts, owned)), 100.0)
+        told = decide(older, observed(older, hosts, {}, tpus_of_inventory(hosts, "default")), 100.0)
         assert (told.action, told.state) == (Action.NOTHING, RunState.NOT_WATCHED)
         assert told.causes == (Cause.of(CauseCode.TPU_NOT_RECORDED, run="mine"),)
 
@@ -207,7 +203,7 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
     lost = {"s-1-w0": SLICES["s-1-w0"] | {"tpu_state": state}}
     hosts = SLICES | lost | {"s-1-w1": lost["s-1-w0"]}
 
-    seen = observed(ACROSS, hosts, {}, tpus_of_inventory(hosts, owned))
+    seen = observed(ACROSS, hosts, {}, tpus_of_inventory(hosts, "default"))
     told = decide(ACROSS, seen, 100.0)
 
     assert (seen.tpu_state, seen.is_confirmed) == (state, True)
@@ -218,7 +214,7 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
 def test_the_tpu_is_addressed_as_the_inventory_names_it_though_the_api_lists_a_namesake():
     namesake = workers(id_="9", zone=ELSEWHERE, labels={})
 
-    seen = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, owned))
+    seen = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, "default"))
 
     assert seen.address == "pod"
 

@@ -10,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     CHANGING,
     FOREIGN,
@@ -130,37 +131,35 @@ def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
         "tpu_state": "CREATING",
         "tpu_worker_count": "2",
         "tpu_health": "UNHEALTHY_MAINTENANCE",
-        "tpu_labels": {"a": "b"},
+        "tpu_labels": {LABEL: "mine"},
     }
-    asked = []
 
-    found = tpus_of_inventory({"w0": facts, "w1": facts}, lambda labels: asked.append(labels) or 1)
+    found = tpus_of_inventory({"w0": facts, "w1": facts}, "mine")
 
-    assert found == (ObservedTpu("pod", ZONE, "7", "CREATING", 1, 2, "UNHEALTHY_MAINTENANCE"),)
-    assert asked == [{"a": "b"}, {"a": "b"}]
+    assert found == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
 
 
 def test_a_host_that_names_the_least_is_a_tpu_of_one_worker_that_is_ready():
-    asked = []
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
 
-    found = tpus_of_inventory({"w0": facts}, lambda labels: bool(asked.append(labels)))
+    found = tpus_of_inventory({"w0": facts}, "mine")
 
     assert found == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
-    assert asked == [{}]
 
 
 def test_workers_with_different_states_make_a_tpu_that_changes():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
     hosts = {"w0": facts, "w1": {**facts, "tpu_state": "DELETING"}, "w2": facts}
 
-    assert [tpu.state for tpu in tpus_of_inventory(hosts, bool)] == [CHANGING]
+    assert [tpu.state for tpu in tpus_of_inventory(hosts, "mine")] == [CHANGING]
 
 
 def test_a_listing_of_the_api_names_health_workers_and_owner():
-    listed = [parse_node(node("pod", id="7", health="UNHEALTHY_TENSORFLOW", labels={"a": "b"}))]
+    listed = [
+        parse_node(node("pod", id="7", health="UNHEALTHY_TENSORFLOW", labels={LABEL: "mine"}))
+    ]
 
-    (found,) = tpus_of_nodes(listed, lambda labels: labels == {"a": "b"})
+    (found,) = tpus_of_nodes(listed, "mine")
 
     assert (found.health, found.is_ours, found.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
 
@@ -168,7 +167,7 @@ def test_a_listing_of_the_api_names_health_workers_and_owner():
 def test_a_listing_of_the_api_has_the_time_of_creation_in_unix_seconds():
     listed = parse_node(node("pod", createTime="1970-01-01T01:00:00.123456789Z"))
 
-    assert tpus_of_nodes([listed], bool)[0].created == pytest.approx(3600.123, abs=0.001)
+    assert tpus_of_nodes([listed], "mine")[0].created == pytest.approx(3600.123, abs=0.001)
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01T00:00:00Z", 7])
@@ -180,7 +179,7 @@ def test_a_creation_time_that_is_no_time_is_a_malformed_answer(value):
 def test_a_tpu_that_is_being_created_counts_as_one_worker():
     listed = [parse_node({**node("pod", id="7"), "networkEndpoints": []})]
 
-    assert tpus_of_nodes(listed, bool)[0].workers == 1
+    assert tpus_of_nodes(listed, "mine")[0].workers == 1
 
 
 HERE = ObservedTpu("pod", ZONE, "9", "CREATING", is_ours=True)

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError, check_name
 from ..module_utils.worker.run_state import RunState
-from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours
+from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.actor import ACTION_S, Actor
 from ..plugin_utils.runs.causes import Cause, CauseCode
@@ -93,8 +93,7 @@ class ActionModule(ActionBase):
         ``given`` has the module's options, ``variables`` Ansible's variables.
         """
         hosts = plain(host_facts(variables))
-        fleet_name = given["fleet_name"]
-        listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
+        listed = tpus_of_inventory(hosts, given["fleet_name"])
         observed = Snapshot(hosts, {}, (listed,), time.time()).of(record)
         if observed.is_identified and observed.tpu_state != READY:
             return tpu_blocker(observed.tpu_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.cloud.errors import CloudError
 from ..plugin_utils.fleet.cloud_tpus import open_source
-from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
+from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs import watch_heartbeat
@@ -22,9 +22,7 @@ from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.event_kind import Action
 from ..plugin_utils.runs.lease import Leases
-from ..plugin_utils.runs.observation import ObservedTpu
 from ..plugin_utils.runs.observe import (
-    IsOurs,
     Snapshot,
     host_facts,
     tpus_of_inventory,
@@ -91,7 +89,9 @@ class ActionModule(ActionBase):
         fleet_state, check = given["fleet_state"], bool(self._task.check_mode)
         log = WatchLog(Path(given["log"]), quiet=check)
         fleet_name = parse_fleet_name(given["fleet_name"])
-        snapshot = self._snapshot(given, variables, lambda labels: is_ours(labels, fleet_name))
+        hosts = plain(host_facts(variables))
+        listed = tpus_of_inventory(hosts, fleet_name)
+        snapshot = Snapshot(hosts, plain(given["answers"]), (listed,), given["asked_at"])
         watch = WatchPass(
             store=RunStore.of(fleet_state, api),
             leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
@@ -105,7 +105,9 @@ class ActionModule(ActionBase):
             log=log,
             limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
-            list_tpus=lambda: list_tpus(api, lambda labels: is_ours(labels, fleet_name)),
+            list_tpus=lambda: tpus_of_nodes(
+                list_nodes(open_source(api), zones_of(api)), fleet_name
+            ),
             check=check,
         )
         records = watch.store.read_all()
@@ -120,13 +122,6 @@ class ActionModule(ActionBase):
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)
-
-    def _snapshot(
-        self, given: Mapping[str, Any], variables: Mapping[str, Any], is_ours: IsOurs
-    ) -> Snapshot:
-        hosts = plain(host_facts(variables))
-        tpus = tpus_of_inventory(hosts, is_ours)
-        return Snapshot(hosts, plain(given["answers"]), (tpus,), given["asked_at"])
 
     def _heartbeat(self, fleet_state: str, api: Mapping[str, Any], began: float, why: str) -> None:
         if self._task.check_mode:
@@ -156,11 +151,3 @@ def run_fields(outcome: RunOutcome) -> dict[str, Any]:
         "error": outcome.error,
         "text": outcome.text,
     }
-
-
-def list_tpus(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
-    """List all TPUs in the API. Raises CloudError.
-
-    ``is_ours`` tells from a TPU's labels whether it belongs to this fleet.
-    """
-    return tpus_of_nodes(list_nodes(open_source(api), zones_of(api)), is_ours)

@@ -5,12 +5,13 @@ A TPU is identified by zone and id, because another person may have created a TP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run import chip_of, overlap
 from ...module_utils.worker.run_state import RunState
+from ..fleet.ownership import is_ours
 from .observation import (
     CHANGING,
     DEAD,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 MULTISLICE = "multislice_"
 """Prefix of a multislice's inventory group, whose name a run record has as its ``tpu``."""
-IsOurs = Callable[[Mapping[str, str]], bool]
 SNAPSHOT_VALID_S = 90.0
 """Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
 HOST_FACTS = (
@@ -58,12 +58,11 @@ def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def tpus_of_inventory(
-    hosts: Mapping[str, Mapping[str, Any]], is_ours: IsOurs
+    hosts: Mapping[str, Mapping[str, Any]], fleet_name: str
 ) -> tuple[ObservedTpu, ...]:
     """Return the TPUs in the inventory.
 
-    ``hosts`` has the variables of each host. ``is_ours`` returns whether labels of a TPU are those
-    of this fleet.
+    ``hosts`` has the variables of each host, ``fleet_name`` is the name of this fleet.
     """
     found: dict[tuple[str, str, str], ObservedTpu] = {}
     for host in hosts.values():
@@ -75,25 +74,22 @@ def tpus_of_inventory(
             name=key[1],
             id=key[2],
             state=state if before is None or before.state == state else CHANGING,
-            is_ours=is_ours(host.get("tpu_labels") or {}),
+            is_ours=is_ours(host.get("tpu_labels") or {}, fleet_name),
             workers=int(host.get("tpu_worker_count") or 1),
             health=str(host.get("tpu_health") or ""),
         )
     return tuple(found.values())
 
 
-def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs that the API lists.
-
-    ``is_ours`` returns whether labels of a TPU are those of this fleet.
-    """
+def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
+    """Return the TPUs that the API lists; ``fleet_name`` is the name of this fleet."""
     return tuple(
         ObservedTpu(
             name=node.name,
             zone=node.zone,
             id=node.id,
             state=node.state,
-            is_ours=is_ours(node.labels),
+            is_ours=is_ours(node.labels, fleet_name),
             workers=len(node.endpoints) or 1,
             health=node.health,
             created=node.created,
