@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import DesiredState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import DesiredState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
     changed,
     no_record,

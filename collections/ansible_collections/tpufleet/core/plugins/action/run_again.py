@@ -16,12 +16,12 @@ from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.actor import ACTION_S, Actor
 from ..plugin_utils.runs.causes import Cause, CauseCode
-from ..plugin_utils.runs.event_kind import Action, EventKind
+from ..plugin_utils.runs.event_kind import Action, DesiredState, EventKind
 from ..plugin_utils.runs.history import Event
 from ..plugin_utils.runs.lease import Claim, Lease, Leases, lease_name
 from ..plugin_utils.runs.observation import FOREIGN, READY
 from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory
-from ..plugin_utils.runs.record import DesiredState, RunRecord
+from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.release_cache import missing_here

@@ -12,6 +12,7 @@ from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.plain_values import plain
+from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.launch_outcome import (
     bad_logs,
     hosts_by_run,
@@ -21,7 +22,6 @@ from ..plugin_utils.runs.launch_outcome import (
     start_outcomes,
     wait_outcomes,
 )
-from ..plugin_utils.runs.record import DesiredState
 from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import RunStore

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError
 from ..plugin_utils.plain_values import plain
-from ..plugin_utils.runs.record import DesiredState
+from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.record_change import changed
 from ..plugin_utils.runs.record_error import RecordError, UnusableRecordError
 from ..plugin_utils.runs.store import RunStore

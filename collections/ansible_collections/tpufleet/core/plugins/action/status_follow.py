@@ -17,8 +17,8 @@ from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import ACTIVE_STATES, RunState
 from ..plugin_utils.runs.actor import child_environment, play_error
+from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.playbook_process import run_process
-from ..plugin_utils.runs.record import DesiredState
 
 PAUSE_S = 5.0
 """Seconds from the end of one status to the start of the next.

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ...module_utils.worker.run_state import RunState
 from ..outputs.curves import thinned
-from ..runs.record import DesiredState
+from ..runs.event_kind import DesiredState
 from ..runs.status import process_text
 from .report_html import duration, escaped, number
 from .report_timeline import event_table, time_spent, timeline

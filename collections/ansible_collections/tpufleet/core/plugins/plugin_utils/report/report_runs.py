@@ -10,7 +10,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..outputs.stored_answers import progress_of, stored_answers
 from ..outputs.summary import AttemptOutput, RunOutput
 from ..runs import history
-from ..runs.event_kind import RECREATIONS, EventKind
+from ..runs.event_kind import RECREATIONS, DesiredState, EventKind
 from ..runs.goodput import by_cause, launch_times
 from ..runs.judge import (
     WorkerStatus,
@@ -20,7 +20,6 @@ from ..runs.judge import (
     judge_run,
 )
 from ..runs.observation import GONE, ProcessStatus, deciding_process
-from ..runs.record import DesiredState
 from ..runs.status import event_text, process_text, run_text, state_text
 from ..runs.wanted_time import wanted_time
 from .report_view import (

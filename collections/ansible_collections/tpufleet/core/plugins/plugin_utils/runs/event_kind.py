@@ -1,4 +1,4 @@
-"""The kinds of events in the history of a run record, and the actions of the watch in it."""
+"""Values in run records: desired states, kinds of events, and actions of the watch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from enum import StrEnum
 
 MOST_HISTORY = 50
 """How many events a record keeps: the last ones."""
+
+
+class DesiredState(StrEnum):
+    """The state that a run should have: running until done, stopped by a user, or done."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DONE = "done"
 
 
 class EventKind(StrEnum):

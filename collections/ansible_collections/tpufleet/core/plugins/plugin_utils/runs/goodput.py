@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .event_kind import EventKind
+from .event_kind import DesiredState, EventKind
 from .wanted_time import Spent, phase_seconds, wanted_seconds
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def by_cause(
         attempts: the run's attempts, in order of their numbers.
         now: unix seconds.
     """
-    is_wanted = record.get("wanted") == "running"
-    if record.get("wanted") == "done" and attempts:
+    is_wanted = record.get("wanted") == DesiredState.RUNNING
+    if record.get("wanted") == DesiredState.DONE and attempts:
         now = attempts[-1].ended or attempts[-1].last or now
     wanted = wanted_seconds(record, now)
     if wanted is None or wanted <= 0:

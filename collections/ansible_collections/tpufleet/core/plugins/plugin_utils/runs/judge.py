@@ -11,7 +11,7 @@ from ...module_utils.worker.run import latest
 from ...module_utils.worker.run_state import RunState
 from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
-from .event_kind import EventKind
+from .event_kind import DesiredState, EventKind
 from .goodput import goodput
 from .observation import (
     DEAD,
@@ -21,7 +21,6 @@ from .observation import (
     deciding_process,
     parse_process,
 )
-from .record import DesiredState
 
 HUNG_AFTER_S = 600.0
 """Age in seconds from which a heartbeat means HUNG: the watch's default. It does not apply before

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import VARIABLE, InvalidLaunchError, LaunchSpec
 from .causes import one_line
-from .event_kind import MOST_HISTORY
+from .event_kind import MOST_HISTORY, DesiredState
 from .history import MOST_TIME, Event, parse_event
 from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
@@ -33,14 +32,6 @@ class InvalidRecordError(UnusableRecordError):
             f"run {run!a}: invalid record: {field} {problem}. Until it is repaired, only kill "
             "acts on this run. Repair the record in fleet_state, or move it away"
         )
-
-
-class DesiredState(StrEnum):
-    """The state that a run should have: running until done, stopped by a user, or done."""
-
-    RUNNING = "running"
-    STOPPED = "stopped"
-    DONE = "done"
 
 
 @dataclass(frozen=True)

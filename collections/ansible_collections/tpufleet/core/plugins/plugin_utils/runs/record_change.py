@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.worker.run import RunError, check_name
-from .event_kind import EventKind
+from .event_kind import DesiredState, EventKind
 from .history import Event
-from .record import DesiredState, InvalidRecordError, RunRecord
+from .record import InvalidRecordError, RunRecord
 from .record_error import RecordConflictError, RecordError, UnusableRecordError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...module_utils.cloud.errors import CloudError
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..fleet.spec import FleetEntry, parse_fleet
+from .event_kind import DesiredState
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
-from .record import DesiredState
 from .record_error import RecordConflictError, RecordError
 from .release_cache import RELEASES
 

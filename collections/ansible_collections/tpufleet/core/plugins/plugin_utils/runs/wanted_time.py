@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
-from .event_kind import RECREATIONS, Action, EventKind
+from .event_kind import RECREATIONS, Action, DesiredState, EventKind
 
 
 class Spent(StrEnum):
@@ -44,10 +44,12 @@ def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None
-    if record.get("wanted") == "running":
+    if record.get("wanted") == DesiredState.RUNNING:
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
-    late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
-    return spent - max(0.0, late)  # DONE may be recorded long after the run ended
+    if record.get("wanted") != DesiredState.DONE:
+        return spent
+    # DONE may be recorded long after the run ended.
+    return spent - max(0.0, float(record.get("wanted_until", now)) - now)
 
 
 def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -> dict[str, float]:
@@ -76,8 +78,8 @@ def wanted_time(
     ``before`` is the record before the change (empty for a new run), ``fields`` are the changes,
     ``event`` is what is added to the history. ``now`` is in unix seconds.
     """
-    was = before.get("wanted") == "running"
-    is_to = fields.get("wanted", before.get("wanted")) == "running"
+    was = before.get("wanted") == DesiredState.RUNNING
+    is_to = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING
     if is_to and not before:
         return {"wanted_seconds": 0.0, "wanted_since": now}
     if "wanted_seconds" not in before:

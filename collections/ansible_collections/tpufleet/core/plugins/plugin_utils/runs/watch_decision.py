@@ -14,9 +14,9 @@ from dataclasses import replace
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .decision import Decision, Situation
-from .event_kind import Action
+from .event_kind import Action, DesiredState
 from .observation import DEAD, FOREIGN, READY, Observation, ProcessStatus, cause_of
-from .record import DesiredState, RunRecord
+from .record import RunRecord
 from .watch_memory import Limits, Memory
 
 

@@ -16,12 +16,12 @@ from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
 from .decision import DESTRUCTIVE, LAUNCHES, Decision
-from .event_kind import RECREATIONS, Action, EventKind
+from .event_kind import RECREATIONS, Action, DesiredState, EventKind
 from .history import Event
 from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
-from .record import DesiredState, RunRecord
+from .record import RunRecord
 from .record_error import RecordConflictError, RecordError
 from .release_cache import missing_here
 from .status import pass_text
