@@ -11,7 +11,7 @@ from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
 from ...module_utils.cloud.shapes import shape_of
 from ...module_utils.cloud.storage import BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
-from ..fleet.bucket_location import location_warning
+from ..fleet.bucket_location import location_warning, region_of
 from ..fleet.observed import match
 from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
@@ -165,7 +165,6 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
     if not address:
         return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
-    real = address == GOOGLE_STORAGE
     try:
         probe = storage_probe(address, settings.credentials_file)
         there = probe.get(where)
@@ -174,7 +173,8 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         return [unknown(check, f"{bucket}: {error}")]
     except errors.CloudError as error:
         return [problem(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
-    return list(bucket_lines(place.bucket, there, rights, zones, emulated=not real))
+    emulated = address != GOOGLE_STORAGE
+    return list(bucket_lines(place.bucket, there, rights, zones, emulated=emulated))
 
 
 def bucket_lines(
@@ -192,7 +192,7 @@ def bucket_lines(
     check = "bucket"
     where = f"gs://{name}"
     if there.status == 404:
-        region = zones[0].rpartition("-")[0] if zones else "REGION"
+        region = region_of(zones[0]) if zones else "REGION"
         by = f"gcloud storage buckets create {where} --location={region}"
         yield problem(check, f"{where} does not exist", by)
         return
@@ -219,7 +219,7 @@ def bucket_lines(
         yield ok(check, f"{where} exists and is writable")
     warning = location_warning(name, there.body, zones)
     if warning and not emulated:
-        region = zones[0].rpartition("-")[0]
+        region = region_of(zones[0])
         by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
         yield problem("bucket's region", warning, by)
     elif not emulated:
