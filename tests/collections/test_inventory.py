@@ -381,7 +381,7 @@ def test_an_unconfigured_google_cloud_names_the_settings():
         (("tpufleet.core.tpu_queued_resource",), "valid_for"),
         (("tpufleet.core.tpu_plan",), "grant_ends"),
         (("tpufleet.core.vpc_firewall",), "ssh_from"),
-        (("tpufleet.core.ssh_key",), "comment"),
+        (("tpufleet.core.ssh_key",), "passphrase"),
     ],
 )
 def test_the_documentation_renders_with_examples(words, what):

@@ -217,7 +217,7 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
     A leader keeps the downloads of its environments, because the other workers copy them. Raises
     RunError, before anything is removed, if it is unknown which runs are active.
     """
-    used = used_by_processes() | used_by_runs(WorkerPaths().unit_dir(""), active_runs())
+    used = used_by_processes() | used_by_runs(WorkerPaths().etc / "runs", active_runs())
     gone = prunable(env.parent, env.name, used, options["keep"])
     for old in gone:
         listed = old / "requirements.lock"

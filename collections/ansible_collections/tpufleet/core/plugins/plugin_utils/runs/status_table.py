@@ -10,6 +10,7 @@ from ...module_utils.worker.run_state import RunState
 from ..fleet.inventory_groups import foreign_line, foreign_tpus
 from ..view.folded_names import folded
 from .answers import by_host
+from .event_kind import DesiredState
 from .judge import (
     RunStatus,
     WorkerStatus,
@@ -18,7 +19,6 @@ from .judge import (
     worker_statuses,
 )
 from .observation import READY, ProcessStatus
-from .record import DesiredState
 from .status import (
     answer_error,
     last_sign_text,
