@@ -98,7 +98,7 @@ test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill
 		tests/journey/test_use_of_runs.py tests/journey/test_torch_xla.py
 
 .PHONY: chaos
-chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order: WHAT=order SEED=2
+chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order; 2 workers with: WHAT=order SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
 .PHONY: mutants
