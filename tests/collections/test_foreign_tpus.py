@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
-    foreign_line,
     unknown_tpu_text,
     unmanaged_tpus,
     workers_of,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status_table import foreign_line
 
 from harness.playbooks import OURS, ROOT, environment_of, flat, play
 from harness.valid_record import record_fields

@@ -203,7 +203,7 @@ def test_scripts_get_codes_and_figures_and_the_text():
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
     facts = {host: {"run_look": answer} for host, answer in answers.items()}
-    told = run_status(facts, {}, [*facts, "localhost"], {"records": {}}, {})
+    told = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
     assert json.loads(json.dumps(told)) == told
 
 

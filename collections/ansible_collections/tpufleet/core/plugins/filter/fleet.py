@@ -8,6 +8,7 @@ from typing import Any
 from ..plugin_utils.doctor.summary import doctor_summary
 from ..plugin_utils.fleet.chip_hosts import chip_hosts
 from ..plugin_utils.fleet.inventory_groups import (
+    foreign_tpus,
     group_of,
     status_hosts,
     unknown_tpu_text,
@@ -41,6 +42,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     find_links,
     finished_runs,
     folded_logs,
+    foreign_tpus,
     group_of,
     has_run,
     launch_for,

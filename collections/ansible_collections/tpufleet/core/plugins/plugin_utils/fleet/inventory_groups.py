@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...module_utils.cloud.closest_names import closest_names
-from ..view.folded_names import folded, natural_order
 from .ownership import FOREIGN_GROUP
 from .slices import run_places
 from .spec import parse_fleet
@@ -127,15 +126,3 @@ def group_of(tpu: str) -> str:
     """Return the inventory group of a TPU or of a multislice (``multislice_NAME``)."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
     return safe if safe.startswith("multislice_") else f"tpu_{safe}"
-
-
-def foreign_line(tpus: Mapping[str, str]) -> str:
-    """Format a line about the TPUs that do not belong to this fleet; empty if there are none.
-
-    ``tpus`` maps the name of each such TPU to its zone.
-    """
-    if not tpus:
-        return ""
-    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
-    names = folded(sorted(tpus, key=natural_order))
-    return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"

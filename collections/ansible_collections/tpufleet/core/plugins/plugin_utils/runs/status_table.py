@@ -7,9 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
-from ..fleet.inventory_groups import foreign_line, foreign_tpus
-from ..view.folded_names import folded
-from .answers import by_host
+from ..view.folded_names import folded, natural_order
 from .event_kind import DesiredState
 from .judge import (
     RunStatus,
@@ -50,8 +48,8 @@ FIGURES = (
 
 def run_status(
     facts: Mapping[str, Mapping[str, Any]],
-    groups: Mapping[str, Sequence[str]],
     hosts: Sequence[str],
+    foreign: Mapping[str, str],
     found: Mapping[str, Any],
     stored: Mapping[str, Any],
     run: str = "",
@@ -61,8 +59,8 @@ def run_status(
 
     Args:
         facts: the variables of each host; ``run_look`` is a worker's result of the module run_info.
-        groups: the hosts of each inventory group.
         hosts: the hosts of the play; localhost, which stands for no host, is left out.
+        foreign: the zone of each TPU that does not belong to this fleet.
         found: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
@@ -70,7 +68,8 @@ def run_status(
     """
     shown = [host for host in hosts if host != "localhost"]
     states = {host: str(facts[host].get("tpu_state") or READY) for host in shown}
-    workers = worker_statuses(by_host(facts, shown, "run_look"), states, run)
+    answers = {host: facts[host].get("run_look") or {} for host in shown}
+    workers = worker_statuses(answers, states, run)
     outputs = stored.get("answers") or {}
     written = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
     record = found.get("record")
@@ -83,7 +82,6 @@ def run_status(
             for name, each in records.items()
             if each["wanted"] == DesiredState.RUNNING and tpu in ("", each["tpu"])
         ]
-    foreign = foreign_tpus(groups, facts)
     notes = (
         f"The desired state of the runs is unknown: {found.get('msg')}" if wanted is None else "",
         "" if tpu else foreign_line(foreign),
@@ -96,7 +94,7 @@ def run_status(
         "workers": [worker_fields(each) for each in workers],
         "watch": found.get("passes") or [],
         "wanted": wanted,
-        "foreign": foreign,
+        "foreign": dict(foreign),
     }
 
 
@@ -160,6 +158,18 @@ def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> 
         for line in zip(*columns, strict=True)
     ]
     return table + below
+
+
+def foreign_line(tpus: Mapping[str, str]) -> str:
+    """Format a line about the TPUs that do not belong to this fleet; empty if there are none.
+
+    ``tpus`` maps the name of each such TPU to its zone.
+    """
+    if not tpus:
+        return ""
+    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
+    names = folded(sorted(tpus, key=natural_order))
+    return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"
 
 
 def run_cells(run: RunStatus) -> list[str]:
