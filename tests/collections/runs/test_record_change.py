@@ -1,0 +1,124 @@
+"""What a launch, a kill and a failure change in the record of a run."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import DesiredState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
+    changed,
+    record_failure,
+    want,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+
+from harness.valid_record import launch_spec, record_fields
+
+OTHER = launch_spec(command=["python", "-m", "mine"], release="f" * 16)
+
+
+@pytest.fixture
+def store(tmp_path) -> RunStore:
+    """A store without records."""
+    return RunStore(RecordFolder(str(tmp_path)))
+
+
+def have(store: RunStore, **fields) -> None:
+    store.change("mine", 0, record_fields(attempt=3) | fields, None)
+
+
+def test_the_first_launch_of_a_run_is_its_attempt_1(store):
+    found = want(store, launch_spec())
+
+    assert (found.is_recorded, found.was_wanted, found.changes) == (True, False, ())
+    record = store.read("mine")
+    assert (found.launch.attempt, record.attempt, record.wanted) == (1, 1, "running")
+    (event,) = record.history
+    assert (event.kind, event.release) == ("launched", launch_spec().release)
+
+
+def test_a_launch_of_a_wanted_run_asks_the_workers_first(store):
+    have(store)
+
+    same, other = want(store, launch_spec()), want(store, OTHER)
+
+    assert (same.is_recorded, same.was_wanted, same.launch.attempt) == (False, True, 3)
+    assert (same.finished_attempt, same.changes) == (3, ())
+    assert (other.finished_attempt, other.changes) == (0, ("command",))
+    assert store.read("mine").attempt == 3
+
+
+@pytest.mark.parametrize(("launch", "is_recorded"), [(launch_spec(), False), (OTHER, True)])
+def test_only_a_run_that_is_done_with_the_same_definition_may_have_nothing_to_do(
+    store, launch, is_recorded
+):
+    have(store, wanted="done")
+
+    assert want(store, launch).is_recorded is is_recorded
+
+
+def test_a_stopped_run_is_recorded_again_with_what_has_changed(store):
+    have(store, wanted="stopped")
+
+    found = want(store, OTHER)
+
+    assert (found.is_recorded, found.was_wanted, found.launch.attempt) == (True, False, 4)
+    assert found.changes == ("command",)
+
+
+def test_a_relaunch_needs_a_record(store):
+    with pytest.raises(RunError, match="not launched, because its desired state is unknown here"):
+        want(store, launch_spec(), is_relaunch=True, is_checked=True)
+
+
+def test_a_launch_without_a_lease_is_not_fenced(store):
+    have(store, wanted="stopped", fence=5)
+
+    assert want(store, launch_spec()).is_recorded
+    with pytest.raises(RunError, match="another controller has acted on it"):
+        want(store, launch_spec(), is_checked=True, fence=4)
+
+
+def test_a_launch_at_another_location_names_both_locations(store):
+    have(store)
+    moved = replace(launch_spec(), checkpoints="gs://b23/new/place/mine")
+
+    with pytest.raises(RunError) as refused:
+        want(store, moved, same_place=True)
+
+    assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
+    assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
+    assert not want(store, moved).is_recorded
+
+
+def test_a_kill_records_its_event_and_shows_the_difference(store):
+    have(store)
+
+    answer = changed(store, "mine", DesiredState.STOPPED)
+
+    assert (answer["changed"], answer["exists"], answer["was_wanted"]) == (True, True, True)
+    assert answer["diff"]["before"] == "wanted: running\nattempt: 3\nrelease: 0123456789abcdef\n"
+    assert answer["diff"]["after"] == "wanted: stopped\nattempt: 3\nrelease: 0123456789abcdef\n"
+    assert "others" not in answer
+    assert [event.kind for event in store.read("mine").history] == ["stopped"]
+
+
+def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
+    have(store)
+
+    assert changed(store, "nime", DesiredState.STOPPED)["others"] == ["mine"]
+    assert "others" not in changed(store, "nime", DesiredState.DONE)
+
+
+def test_a_kill_of_an_unusable_record_says_that_the_run_was_not_wanted(store, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine.json").write_text("{")
+
+    answer = changed(store, "mine", DesiredState.STOPPED)
+
+    assert (answer["record"], answer["was_wanted"], answer["changed"]) == ({}, False, False)
+
+
+def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):
+    assert not record_failure(store, "mine", "no ssh", was_wanted=False)
