@@ -14,7 +14,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     READY,
     ObservedTpu,
     ProcessStatus,
+    cause_of,
+    deciding_process,
     parse_process,
+    process_of,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     Snapshot,
@@ -225,3 +228,82 @@ def test_workers_that_lost_the_run_s_environment_are_set_up_again():
     assert (
         observed(RECORD, HOSTS, {W0: {"runs": [ended_run]}}).processes[0].has_environment is False
     )
+
+
+HEARTBEAT = {
+    "state": "evaluating",
+    "step": 7,
+    "start_step": 4,
+    "steps": 20,
+    "loss": 2.5,
+    "tokens_per_second": 1e4,
+    "mfu": 0.4,
+    "device_bytes": 3 << 30,
+    "device_limit_bytes": 16 << 30,
+}
+
+
+def test_every_figure_of_a_report_is_read():
+    ages = {"heartbeat_age": 1.5, "output_age": 0.5, "ended_at": 12.5}
+    told = report("waiting", heartbeat=HEARTBEAT, waiting_for=["pod-w1"], **ages)
+
+    found = parse_process("pod-w0", told)
+
+    assert found.phase == "evaluating"
+    assert {name: getattr(found, name) for name in HEARTBEAT if name != "state"} == {
+        name: value for name, value in HEARTBEAT.items() if name != "state"
+    }
+    assert {name: getattr(found, name) for name in ages} == ages
+    assert (found.has_heartbeat, found.waiting_for) == (True, ("pod-w1",))
+
+
+def test_an_empty_report_is_of_no_attempt():
+    found = parse_process("pod-w0", {})
+
+    assert (found.state, found.attempt, found.ended_at) == (RunState.UNKNOWN, 0, 0.0)
+    assert (found.has_heartbeat, found.is_set_up, found.has_environment) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        report_end("SEGV", error="bus error"),
+        report_end("1", error="ValueError: 7"),
+        report_end("77", peer="pod-w1", peer_exit_code=3),
+    ],
+)
+def test_a_cause_keeps_how_a_process_ended(told):
+    ended = replace(parse_process("pod-w0", told), run="", attempt=0, ended_at=0.0)
+
+    assert process_of(cause_of(ended)) == ended
+    assert ended.signal == told["signal"]
+
+
+@pytest.mark.parametrize("loss", [float("inf"), 10**400, True, "2.5"])
+def test_a_loss_that_is_no_finite_number_is_unknown(loss):
+    assert parse_process("pod-w0", report(heartbeat={"loss": loss})).loss is None
+
+
+def processes(*states: RunState) -> list[ProcessStatus]:
+    return [ProcessStatus(f"w{index}", state) for index, state in enumerate(states)]
+
+
+def test_the_first_failed_process_decides_before_one_that_waits():
+    ended = processes(RunState.WAITING, RunState.FAILED, RunState.FAILED)
+
+    assert deciding_process(ended).host == "w1"
+    assert deciding_process(ended[:1] + processes(RunState.TRAINING)).host == "w0"
+
+
+def test_without_failures_the_most_common_state_decides():
+    states = (RunState.TRAINING, RunState.DONE, RunState.DONE)
+
+    assert deciding_process(processes(*states)).host == "w1"
+    assert deciding_process(processes(*states, RunState.WAITING)).host == "w3"
+
+
+def test_a_process_that_ended_with_its_peer_decides_only_alone():
+    peers = [parse_process(host, report_end("77", peer="w2")) for host in ("w0", "w1")]
+
+    assert deciding_process([*peers, ProcessStatus("w2", RunState.DONE)]).host == "w2"
+    assert deciding_process(peers).host == "w0"
