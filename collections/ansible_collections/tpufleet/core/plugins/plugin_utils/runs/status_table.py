@@ -82,7 +82,12 @@ def run_status(
             for name, each in records.items()
             if each["wanted"] == DesiredState.RUNNING and tpu in ("", each["tpu"])
         ]
+    is_unknown = run and not runs and found.get("record") == {}
     notes = (
+        f"no worker has run {run}, and it has no record. To see all runs: "
+        "ansible-playbook playbooks/status.yml"
+        if is_unknown
+        else "",
         f"The desired state of the runs is unknown: {found.get('msg')}" if wanted is None else "",
         "" if tpu else foreign_line(foreign),
         found.get("last_pass") or "",
