@@ -30,9 +30,9 @@ class Played:
 
 
 def fleet_entry(tpu: str, workers: int, **fields: Any) -> dict[str, Any]:
-    """Return the entry of a fleet file for a TPU with this number of workers.
+    """Return an entry of the fleet file: a TPU with this number of workers.
 
-    ``fields`` are further fields of the entry.
+    ``fields`` are added to the entry.
     """
     return {
         "name": tpu,

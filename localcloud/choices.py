@@ -13,7 +13,7 @@ from localcloud.settings import Settings
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``up``; None means the cloud's existing value, or the default if it is new.
+    """Options of ``up``; with None, a cloud keeps its value, and a new cloud gets the default.
 
     A new cloud gets a free port and subnet. ``machines`` is one of kinds.KINDS, ``suite`` one of
     image.SUITES, ``mnt_shared`` one of settings.MNT_SHARED.

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def find_system_tools() -> None:
-    """Make this process find nft: sudo may keep a user's PATH, which lacks /usr/sbin."""
+    """Add /usr/sbin to PATH, where nft is: sudo may keep a user's PATH without it."""
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 

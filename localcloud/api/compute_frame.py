@@ -87,7 +87,7 @@ class Frame:
         return f"regions/{region}"
 
     def reached(self) -> tuple[list[str], list[str]]:
-        """Return all zones as ``zones/Z``: the reachable and the unreachable ones."""
+        """Return the reachable zones and the unreachable ones, each as ``zones/Z``."""
         scope = self.project.many({"zone": "-"})
         return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
 
@@ -317,7 +317,7 @@ def fingerprint(value: Any) -> str:
 
 
 def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping[str, Any]]:
-    """Return the items in the order that ``orderBy`` requests; raise HTTP 400 for other orders.
+    """Sort items as ``orderBy`` says; raise HTTP 400 unless Compute supports this order.
 
     The discovery document says that only ``name`` and ``creationTimestamp desc`` are supported.
     """

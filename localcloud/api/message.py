@@ -79,7 +79,7 @@ class Labels(StringMap):
     """
 
     def read(self, value: Any, path: str) -> dict[str, str]:
-        """Return the labels."""
+        """Return the labels; raise HTTP 400 if one has an invalid key or value."""
         labels = super().read(value, path)
         if len(labels) > MOST_LABELS:
             raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")

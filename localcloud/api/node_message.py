@@ -249,7 +249,7 @@ def _with_defaults(fields: Mapping[str, Any], accelerator: catalog.Accelerator) 
 
 
 def write(node: Node, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a node as a message of ``version``."""
+    """Return a node as a Node message of this version of the API."""
     return in_version(stored(node), version)
 
 

@@ -46,5 +46,5 @@ class ZonalTable[Row](Table[Row]):
         return self._some(where, *zones, *(after or ("", "")), size)
 
     def key(self, resource: Any) -> tuple[str, ...]:
-        """Return the zone and id of a resource, by which ``page`` sorts."""
+        """Return the key by which ``page`` sorts: the zone and id of a resource."""
         return (resource.zone, getattr(resource, self._id))

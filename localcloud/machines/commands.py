@@ -1,4 +1,4 @@
-"""Running commands of the host that must succeed."""
+"""Commands of this computer; a command that fails is a MachineError."""
 
 import subprocess
 

@@ -11,7 +11,7 @@ MACHINE_FAULTS: tuple[MachineFault, ...] = get_args(MachineFault)
 
 
 class MachineError(Exception):
-    """Error of an operation on a machine or its network; the message says what failed and why."""
+    """A failed operation on a machine or its network; the message says what failed and why."""
 
 
 class SweepError(MachineError):

@@ -35,7 +35,7 @@ class Counted(Tensors):
 
 
 def imported(directory: str, options: dict[str, Any], name: str) -> Params:
-    """Import the model in ``directory`` on the mesh ``name`` of sharded_training.py."""
+    """Import the model in ``directory`` on the mesh of this name in MESHES."""
     devices, fsdp = MESHES[name]
     tree = {"batch": 8, "init_from": directory, "model": options}
     cfg = build(tree | {"compute": {"fsdp": fsdp}})

@@ -40,7 +40,7 @@ class JoinedText:
         return self._at(self.tokens, starts[within])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return those of ``count`` evenly spaced held-out sequences that ``numbers`` selects.
+        """Space ``count`` sequences evenly over the held-out text; return those at ``numbers``.
 
         In a short text, sequences overlap.
         """
@@ -69,7 +69,7 @@ class PackedDocuments:
         return self._train.at([self._order(e)[i] for e, i in zip(epochs, places, strict=True)])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Return those of ``count`` evenly spaced held-out sequences that ``numbers`` selects."""
+        """Select ``count`` held-out sequences at even distances; return those at ``numbers``."""
         if not len(self._heldout):
             raise ConfigError("data.heldout: no held-out document has a token to learn")
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)

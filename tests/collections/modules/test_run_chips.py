@@ -152,7 +152,7 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
 
 @pytest.fixture
 def held(tmp_path, holder):
-    """Three devices, of which a real process holds the second."""
+    """Return the pattern of three devices; a real process holds the second open."""
     for number in (0, 1, 10):
         (tmp_path / f"accel{number}").touch()
     holder(tmp_path / "accel1")

@@ -207,11 +207,11 @@ def test_scripts_get_codes_and_figures_and_the_text():
     assert json.loads(json.dumps(told)) == told
 
 
-def test_a_mistyped_run_is_said_to_be_unknown():
+def test_a_mistyped_run_is_reported_as_unknown():
     facts = {"w0": {"run_look": on(w0=report())["w0"]}}
 
     def last_line(run: str) -> str:
-        return run_status(facts, ["w0"], {}, {"record": {}}, {}, run)["lines"][-1]
+        return run_status(facts, ["w0"], {}, {"exists": False, "record": {}}, {}, run)["lines"][-1]
 
     assert last_line("nime").startswith("no worker has run nime, and it has no record. To see")
     assert last_line("mine").startswith("mine ")

@@ -45,7 +45,7 @@ def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(lo
 
 @pytest.fixture
 def bucket(local_api, emulator):
-    """The bucket of the local cloud."""
+    """The directory of published pages in the bucket of the local cloud."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
     return Bucket("gs://fleet/pages", address=emulator)
 

@@ -245,9 +245,9 @@ HEARTBEAT = {
 
 def test_every_figure_of_a_report_is_read():
     ages = {"heartbeat_age": 1.5, "output_age": 0.5, "ended_at": 12.5}
-    told = report("waiting", heartbeat=HEARTBEAT, waiting_for=["pod-w1"], **ages)
+    answer = report("waiting", heartbeat=HEARTBEAT, waiting_for=["pod-w1"], **ages)
 
-    found = parse_process("pod-w0", told)
+    found = parse_process("pod-w0", answer)
 
     assert found.phase == "evaluating"
     assert {name: getattr(found, name) for name in HEARTBEAT if name != "state"} == {
@@ -265,18 +265,18 @@ def test_an_empty_report_is_of_no_attempt():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         report_end("SEGV", error="bus error"),
         report_end("1", error="ValueError: 7"),
         report_end("77", peer="pod-w1", peer_exit_code=3),
     ],
 )
-def test_a_cause_keeps_how_a_process_ended(told):
-    ended = replace(parse_process("pod-w0", told), run="", attempt=0, ended_at=0.0)
+def test_a_cause_keeps_how_a_process_ended(answer):
+    ended = replace(parse_process("pod-w0", answer), run="", attempt=0, ended_at=0.0)
 
     assert process_of(cause_of(ended)) == ended
-    assert ended.signal == told["signal"]
+    assert ended.signal == answer["signal"]
 
 
 @pytest.mark.parametrize("loss", [float("inf"), 10**400, True, "2.5"])

@@ -83,7 +83,9 @@ def read_status(folder: Path, file: Path) -> Status:
     try:
         status = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StatusError(f"{file}: cannot be read ({error})") from None
+        raise StatusError(
+            f"{file}: has no status in JSON ({error}). Use another file: -e status_json=FILE"
+        ) from None
     return Status(tuple(status["lines"]), is_over(status))
 
 

@@ -214,7 +214,7 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def copy_cache(cache: Path) -> None:
-    """Copy uv's cache from the leader to ``cache``; on failure, remove it.
+    """Copy uv's cache from the leader to ``cache``; remove ``cache`` if that fails.
 
     Raises FromLeaderError.
     """

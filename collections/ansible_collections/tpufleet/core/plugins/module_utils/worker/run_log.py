@@ -12,7 +12,7 @@ MOST_BYTES = 1 << 18
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """Return the last ``lines`` lines of a log."""
+    """Return the end of a log, at most ``lines`` lines."""
     text = _end(path)[1].decode("utf-8", errors="replace") if lines > 0 else ""
     return text.splitlines()[-lines:]
 

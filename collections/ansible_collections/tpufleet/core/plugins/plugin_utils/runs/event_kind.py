@@ -1,4 +1,4 @@
-"""Values in run records: desired states, kinds of events, and actions of the watch."""
+"""Enums of run records: desired states, kinds of events, and actions of the watch."""
 
 from __future__ import annotations
 

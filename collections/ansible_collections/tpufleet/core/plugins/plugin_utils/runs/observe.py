@@ -82,7 +82,7 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs that the API lists; ``fleet_name`` is the name of this fleet."""
+    """Convert the nodes that the API lists; a TPU is ours if it belongs to ``fleet_name``."""
     return tuple(
         ObservedTpu(
             name=node.name,

@@ -162,16 +162,16 @@ def changed(
             fields = {"wanted": str(wanted)}
             if not check:
                 after = store.change(run, before.generation, fields, Event(_EVENTS[wanted]))
-        told = after.fields() if after else {}
-        told |= fields  # a dry run shows these fields without writing them
+        record = after.fields() if after else {}
+        record |= fields  # a dry run shows these fields without writing them
         missing = wanted is DesiredState.STOPPED and before is None
         return {
             "changed": bool(fields),
             "exists": before is not None,
             **({"others": _names(store)} if missing else {}),
-            "record": told,
+            "record": record,
             "was_wanted": before is not None and before.is_wanted,
-            "diff": {"before": shown(was), "after": shown(told)},
+            "diff": {"before": shown(was), "after": shown(record)},
         }
 
     try:
@@ -185,8 +185,8 @@ def changed(
             f"{error}. The run could not be recorded as stopped, and the watch may launch it after "
             f"the repair. Then kill it again: ansible-playbook playbooks/kill.yml -e run={run}"
         )
-        told = {"warnings": [warning], "record": {}, "was_wanted": False}
-        return {"changed": False, "exists": True, **told}
+        result = {"changed": False, "exists": True, "record": {}, "was_wanted": False}
+        return result | {"warnings": [warning]}
 
 
 _EVENTS = {
@@ -197,7 +197,7 @@ _EVENTS = {
 
 
 def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool:
-    """Return whether a run gets the desired state ``wanted``. For the arguments see changed()."""
+    """Return whether ``changed`` with these arguments changes the desired state of a run."""
     if attempt and not (before.is_wanted and before.attempt == attempt):
         return False  # the run was stopped or launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.

@@ -59,7 +59,7 @@ def run_status(
 
     Args:
         facts: the variables of each host; ``run_look`` is a worker's result of the module run_info.
-        hosts: the hosts of the play; localhost, which stands for no host, is left out.
+        hosts: the hosts of the play. A play without workers has localhost, which is left out.
         foreign: the zone of each TPU that does not belong to this fleet.
         found: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
@@ -82,7 +82,7 @@ def run_status(
             for name, each in records.items()
             if each["wanted"] == DesiredState.RUNNING and tpu in ("", each["tpu"])
         ]
-    is_unknown = run and not runs and found.get("record") == {}
+    is_unknown = run and not runs and found.get("exists") is False
     notes = (
         f"no worker has run {run}, and it has no record. To see all runs: "
         "ansible-playbook playbooks/status.yml"

@@ -48,7 +48,7 @@ def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
     if record.get("wanted") != DesiredState.DONE:
         return spent
-    # DONE may be recorded long after the run ended.
+    # A run can be recorded as done long after it ended. The time between does not count.
     return spent - max(0.0, float(record.get("wanted_until", now)) - now)
 
 
@@ -106,7 +106,7 @@ def _phase_fields(
 
 
 def _following(phase: str, event: Mapping[str, Any]) -> str:
-    """Return the phase that follows ``phase`` after an event.
+    """Return the phase of a run after an event; before the event it was ``phase``.
 
     It is one of PHASES, or empty while an attempt runs.
     """

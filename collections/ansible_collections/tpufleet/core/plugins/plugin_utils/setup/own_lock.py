@@ -65,7 +65,7 @@ class Sources:
 
     @property
     def constraints(self) -> tuple[Path, ...]:
-        """Lock files whose versions must be used: tpufleet's; none for a file of the user."""
+        """Lock files whose versions are fixed: tpufleet's; none if ``requirements`` is set."""
         return () if self.requirements else (self.project_lock,)
 
     def digest(self) -> str:
