@@ -253,7 +253,8 @@ FAULTS = (
     Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
-    Fault("a worker that hangs for a while", _hang, r": launch"),
+    # The other trainer may end while this worker hangs, so the watch must stop the one that is left.
+    Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
     Fault("trainers stopped by SIGSTOP", _all("STOP"), r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),
     Fault("the bucket gone and back", _bucket_gone, new_attempt=False),
