@@ -253,7 +253,7 @@ FAULTS = (
     Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
-    # The other trainer may end while this worker hangs, so the watch must stop the one that is left.
+    # The other trainer may end during the hang, so the watch must stop the one that is left.
     Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
     Fault("trainers stopped by SIGSTOP", _all("STOP"), r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet_addresses import (
+    fleet_addresses,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
     unknown_tpu_text,
     unmanaged_tpus,
@@ -66,6 +69,42 @@ def test_verbs_leave_workers_of_others_alone_unless_they_are_named(environment):
         assert "old-w" not in plain[verb], verb
         assert "theirs-w1" in named[verb], verb
         assert "demo-w0" not in named[verb], verb
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "peers"])
+def test_changes_of_the_fleet_touch_no_worker_of_others_even_of_the_same_name(local_api, verb):
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    local_api.ready("demo", "europe-west4-b", acceleratorType="v4-8")
+    words = (f"playbooks/{verb}.yml", "-e", "tpu=demo", "--list-hosts")
+    done = play(environment_of(local_api), *words)
+
+    assert "demo-us-central2-b-w0" in done.stdout, flat(done)
+    assert "europe" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [
+        ("ours-w0", ["10.0.0.1", "10.0.0.2"]),
+        ("slice-0-w0", ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]),
+        ("pod-w0", ["10.0.0.1", "10.0.0.2", "10.0.0.5", "10.0.0.6"]),
+        ("", ["10.0.0.1", "10.0.0.2"]),
+    ],
+    ids=["a worker of the fleet", "a foreign multislice", "a foreign TPU", "the NFS server"],
+)
+def test_foreign_workers_are_accepted_only_by_their_own_tpu_or_multislice(host, accepted):
+    hosts = {
+        "localhost": {},
+        "ours-w0": {"tpu_id": "1", "tpu_internal_ip": "10.0.0.1"},
+        "ours-repairing": {"tpu_id": "2", "tpu_internal_ips": ["10.0.0.2"]},
+        "slice-0-w0": {"tpu_id": "3", "tpu_internal_ip": "10.0.0.3", "tpu_multislice": "big"},
+        "slice-1-w0": {"tpu_id": "4", "tpu_internal_ip": "10.0.0.4", "tpu_multislice": "big"},
+        "pod-w0": {"tpu_id": "5", "tpu_internal_ip": "10.0.0.5", "tpu_multislice": ""},
+        "pod-w1": {"tpu_id": "5", "tpu_internal_ip": "10.0.0.6", "tpu_multislice": ""},
+    }
+    groups = {"all": list(hosts), "foreign": [h for h in hosts if h.startswith(("slice", "pod"))]}
+
+    assert fleet_addresses(hosts, groups, host) == accepted
 
 
 def test_status_folds_the_tpus_of_others_into_one_line(environment, tmp_path):

@@ -201,12 +201,12 @@ ADDRESSES = f"""
     - {ROOT}/roles/mounts/vars/main.yml
   tasks:
     - ansible.builtin.assert:
-        that: [firewall_peers == expected + foreign, mounts_clients == expected]
+        that: [firewall_peers == (expected + own), mounts_clients == expected]
         fail_msg: "{{{{ firewall_peers }}}} {{{{ mounts_clients }}}}"
 """
 
 
-def test_workers_accept_the_addresses_of_the_tpus_that_exist_and_no_others(
+def test_workers_accept_the_addresses_of_the_fleet_s_tpus_that_exist_and_no_others(
     listed, scripted, tmp_path
 ):
     states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED", 7: "READY"}
@@ -228,8 +228,8 @@ def test_workers_accept_the_addresses_of_the_tpus_that_exist_and_no_others(
     )
     listed(fleet_name="mine")
     (tmp_path / "addresses.yml").write_text(ADDRESSES)
-    addresses = {"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"], "foreign": ["10.0.0.7"]}
-    expected = json.dumps(addresses)
+    own = "{{ [tpu_internal_ip] if 'foreign' in group_names else [] }}"
+    expected = json.dumps({"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"], "own": own})
 
     words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
     done = ansible("ansible-playbook", *words, HOME=str(tmp_path))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..plugin_utils.doctor.summary import doctor_summary
 from ..plugin_utils.fleet.chip_hosts import chip_hosts
+from ..plugin_utils.fleet.fleet_addresses import fleet_addresses
 from ..plugin_utils.fleet.inventory_groups import (
     foreign_tpus,
     group_of,
@@ -41,6 +42,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     doctor_summary,
     find_links,
     finished_runs,
+    fleet_addresses,
     folded_logs,
     foreign_tpus,
     group_of,
