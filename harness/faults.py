@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import requests
+
 from harness.disturbed import BUCKET, TPU, Disturbed
 from harness.process_tree import kill_tree
 from localcloud import client
@@ -40,6 +42,22 @@ def _one(number: str) -> Callable[[Disturbed], None]:
 
 def _all(number: str) -> Callable[[Disturbed], None]:
     return lambda run: run.signal_trainer(number, *run.workers())
+
+
+def _stop_all(run: Disturbed) -> None:
+    """Stop all trainers by SIGSTOP, at a moment when none of them uploads an object.
+
+    The emulator of the bucket answers nobody while it waits for the rest of an upload.
+    """
+    for _ in range(5):
+        _all("STOP")(run)
+        try:
+            run.objects("fleet/")
+        except requests.Timeout:
+            _all("CONT")(run)
+        else:
+            return
+    raise AssertionError("the trainers were uploading at each of five attempts to stop them")
 
 
 def _worker_off(run: Disturbed) -> None:
@@ -255,7 +273,7 @@ FAULTS = (
     Fault("a worker's network cut and back", _cut, r": launch"),
     # The other trainer may end during the hang, so the watch must stop the one that is left.
     Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
-    Fault("trainers stopped by SIGSTOP", _all("STOP"), r"hung: .*: restart"),
+    Fault("trainers stopped by SIGSTOP", _stop_all, r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),
     Fault("the bucket gone and back", _bucket_gone, new_attempt=False),
     Fault("the newest checkpoint truncated", _truncated, r": launch"),
