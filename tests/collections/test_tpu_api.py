@@ -1,6 +1,7 @@
 """The client of the Cloud TPU API against a real HTTP server, with and without faults."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_retries_end_with_the_last_error_of_the_api(client, scripted):
     with pytest.raises(errors.Unavailable, match=r"503 \(busy\)"):
         client.list_nodes()
     assert len(scripted.asked) == RetryPolicy().tries
+
+
+def test_a_server_that_accepts_requests_but_never_responds_gets_three(scripted, clock):
+    impatient = RetryPolicy(request_timeout=0.3)
+    polling = Polling(clock.sleep, clock)
+    client = TpuApi(ApiSettings.of(scripted.api), retry=impatient, polling=polling)
+    scripted.answerer = lambda _: time.sleep(1) or Say({})
+
+    with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
+        client.list_nodes()
+    waits_between_tries = len(clock.slept)
+    assert waits_between_tries == 2
 
 
 def test_refused_credentials_name_the_command_that_gets_some(client, scripted):

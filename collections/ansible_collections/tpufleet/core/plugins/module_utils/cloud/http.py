@@ -22,11 +22,13 @@ class RetryPolicy:
     """Retry policy of requests: number of tries, and waits in seconds.
 
     Each wait is random up to a limit that doubles, so that many clients do not retry at once.
-    ``connect_tries`` limits the tries while the server cannot be reached at all.
+    ``connect_tries`` limits the tries while the server cannot be reached at all, ``silent_tries``
+    those that end after ``request_timeout`` without a response.
     """
 
     tries: int = 10
     connect_tries: int = 4
+    silent_tries: int = 3
     first_wait: float = 0.25
     longest_wait: float = 8.0
     request_timeout: float = 60.0
@@ -204,6 +206,7 @@ class GoogleHttp:
                 if (
                     last
                     or (unreached and tried >= self._retry.connect_tries)
+                    or (isinstance(broken, lost.Timeout) and tried >= self._retry.silent_tries)
                     or (sent and not repeatable)
                 ):
                     raise errors.NoAnswer(
