@@ -42,7 +42,7 @@ def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
     verdict = launch_verdict({"w0": ready(), "w1": DOWN}, PARTS)
 
     look = "ansible-playbook playbooks/doctor.yml -e tpu=pod"
-    said = f"w1: can't be reached: ssh: No route to host: {look}"
+    said = f"w1: can't be reached: ssh: No route to host. Find the cause: {look}"
     assert verdict["problems"] == {"mine": [said]}
     assert verdict["launch"] == []
 

@@ -54,6 +54,7 @@ from ..plugin_utils.view.full_log import FullLog
 from ..plugin_utils.view.screen import Screen
 from ..plugin_utils.view.suggested_commands import completed, fleet_options
 from ..plugin_utils.view.task_tally import TaskTally
+from ..plugin_utils.view.unreachable import unreachable_text
 
 _COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
 _SHORT = 140
@@ -292,7 +293,7 @@ class CallbackModule(Default):
     def _failed(self, result: Any, outcome: str) -> None:
         text = tally.failure_text(result.result)
         if outcome == tally.UNREACHABLE:
-            text = tally.unreachable_text(text, str(result.host.vars.get("tpu_name", "")))
+            text = unreachable_text(text, str(result.host.vars.get("tpu_name", "")))
         text = completed(text, self._fleet_options)
         host, task = self.host_label(result), result.task.get_name().strip()
         self._failures.append(tally.Failure(task, host, outcome, text))

@@ -258,7 +258,7 @@ def launch_verdict(
     for host, process in processes.items():
         answer, mine = answers.get(host) or {}, problems.setdefault(process["run"], [])
         if "status" not in answer:
-            mine.append((host, answer_error(answer) + doctor_of(answer, process["tpu"])))
+            mine.append((host, answer_error(answer, process["tpu"])))
             continue
         mine += [(host, line) for line in answer["blockers"]]
         status = "started" if answer["started"] else answer["status"]
@@ -284,12 +284,6 @@ def launch_verdict(
         "notes": [f"{run} runs already" for run in running]
         + [f"{run} is already done. Start a new run: -e run=NAME" for run in done],
     }
-
-
-def doctor_of(answer: Answer, tpu: str) -> str:
-    """Return ``: `` and the command to check an unreachable worker; empty for other failures."""
-    doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
-    return doctor if answer.get("unreachable") else ""
 
 
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
+from ..view.unreachable import unreachable_text
 from .causes import Cause, CauseCode
 from .event_kind import EventKind
 from .history import Event
@@ -228,12 +229,15 @@ def age_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def answer_error(answer: Mapping[str, Any] | None) -> str:
-    """Format Ansible's message about a worker that did not answer, as one line."""
+def answer_error(answer: Mapping[str, Any] | None, tpu: str = "") -> str:
+    """Format Ansible's message about a worker that did not answer, as one line.
+
+    If the worker is unreachable and its TPU is given, the line names the command to check the TPU.
+    """
     answer = answer or {}
     text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")
     if answer.get("unreachable"):
-        return f"can't be reached: {text[max(text.rfind('ssh: '), 0) :]}"
+        return f"can't be reached: {unreachable_text(text, tpu)}"
     return text
 
 

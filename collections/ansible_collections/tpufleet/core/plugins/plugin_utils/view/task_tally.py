@@ -121,15 +121,6 @@ def failure_text(result: Mapping[str, Any]) -> str:
     return _last_lines(printed) if printed else f"no reason given: {dict(result)}"
 
 
-def unreachable_text(text: str, tpu: str) -> str:
-    """Return ssh's error for an unreachable worker, with the doctor command for its TPU.
-
-    ``text`` is Ansible's message. ``tpu`` is the TPU's name; empty to add no command.
-    """
-    check = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
-    return text[max(text.rfind("ssh: "), 0) :] + check
-
-
 def _last_lines(text: str, count: int = 5) -> str:
     return "\n".join(text.splitlines()[-count:])
 
