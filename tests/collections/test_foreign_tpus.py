@@ -131,6 +131,19 @@ def test_without_foreign_tpus_there_is_no_line():
     assert foreign_line({}) == ""
 
 
+def test_the_watch_asks_no_worker_of_others_without_a_run(environment, local_api):
+    runs = local_api.state / "fleet/runs"
+    runs.mkdir(parents=True)
+    theirs = local_api.node("theirs")
+    nodes = [{"name": "theirs", "zone": "us-central2-b", "id": theirs["id"]}]
+    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=nodes)))
+    done = play(environment, "playbooks/watch.yml", *NO_SSH, "--check")
+
+    for asked in ("demo-w0", "theirs-w0", "theirs-w1"):
+        assert asked in done.stdout, flat(done)
+    assert "old-w0" not in done.stdout
+
+
 def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, local_api):
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)

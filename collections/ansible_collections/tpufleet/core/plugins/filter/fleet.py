@@ -10,6 +10,7 @@ from ..plugin_utils.fleet.chip_hosts import chip_hosts
 from ..plugin_utils.fleet.fleet_addresses import fleet_addresses
 from ..plugin_utils.fleet.inventory_groups import (
     foreign_tpus,
+    foreign_workers_of_runs,
     group_of,
     status_hosts,
     unknown_tpu_text,
@@ -45,6 +46,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     fleet_addresses,
     folded_logs,
     foreign_tpus,
+    foreign_workers_of_runs,
     group_of,
     has_run,
     launch_for,

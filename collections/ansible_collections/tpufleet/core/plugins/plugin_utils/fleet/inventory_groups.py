@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...module_utils.cloud.closest_names import closest_names
@@ -12,11 +12,16 @@ from .slices import run_places
 from .spec import parse_fleet
 
 
-def workers_pattern(tpu: str = "", groups: Collection[str] = ()) -> str:
+def workers_pattern(
+    tpu: str = "", groups: Mapping[str, Sequence[str]] | None = None, also: Sequence[str] = ()
+) -> str:
     """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named.
 
-    ``groups`` has the names of the inventory's groups.
+    ``groups`` has the hosts of each inventory group. The pattern includes the hosts ``also``.
     """
+    groups = groups or {}
+    if also:
+        return ",".join([*workers_of(groups, tpu), *also])
     if tpu:
         return f"tpu:&{group_of(tpu)}"
     return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
@@ -51,6 +56,27 @@ def status_hosts(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str
         if host not in left_out
     ]
     return list(dict.fromkeys(shown))
+
+
+def foreign_workers_of_runs(
+    records: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+    facts: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    """Return the READY workers of the foreign TPUs on which runs were launched, by the TPUs' ids.
+
+    Args:
+        records: the fields of run records, by the run's name.
+        groups: the hosts of each inventory group.
+        facts: the inventory variables of each host.
+    """
+    used = {node["id"] for record in records.values() for node in record["nodes"]}
+    foreign = groups.get(FOREIGN_GROUP, [])
+    return [
+        host
+        for host in groups.get("tpu", [])
+        if host in foreign and facts[host].get("tpu_id") in used
+    ]
 
 
 def foreign_tpus(
