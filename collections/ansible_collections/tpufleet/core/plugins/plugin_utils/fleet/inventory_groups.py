@@ -70,7 +70,7 @@ def foreign_workers_of_runs(
         groups: the hosts of each inventory group.
         facts: the inventory variables of each host.
     """
-    used = {node["id"] for record in records.values() for node in record["nodes"]}
+    used = {node["id"] for record in records.values() for node in record.get("nodes") or ()}
     foreign = groups.get(FOREIGN_GROUP, [])
     return [
         host
