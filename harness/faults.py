@@ -44,10 +44,10 @@ def _all(number: str) -> Callable[[Disturbed], None]:
     return lambda run: run.signal_trainer(number, *run.workers())
 
 
-def _stop_all(run: Disturbed) -> None:
-    """Stop all trainers by SIGSTOP, at a moment when none of them uploads an object.
+def _suspend_all_between_uploads(run: Disturbed) -> None:
+    """Suspend all trainers by SIGSTOP while none uploads an object.
 
-    The emulator of the bucket answers nobody while it waits for the rest of an upload.
+    The bucket's emulator responds to no request while an upload is incomplete.
     """
     for _ in range(5):
         _all("STOP")(run)
@@ -159,7 +159,7 @@ def _no_release(run: Disturbed) -> None:
     cache, away = _releases(), _releases().with_name("releases-away")
     cache.rename(away)
     try:
-        # The first passes may see the other trainer end.
+        # The first passes may report that the leader's trainer is ending, and need no release.
         waiting, since = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: waiting in "".join(run.passes[since:]), 120)
         before = run.record()
@@ -273,9 +273,9 @@ FAULTS = (
     Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
-    # The other trainer may end during the hang, so the watch must stop the one that is left.
+    # After the hang, all trainers have ended (launch), or one is left and is stopped (restart).
     Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
-    Fault("trainers stopped by SIGSTOP", _stop_all, r"hung: .*: restart"),
+    Fault("trainers stopped by SIGSTOP", _suspend_all_between_uploads, r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),
     Fault("the bucket gone and back", _bucket_gone, new_attempt=False),
     Fault("the newest checkpoint truncated", _truncated, r": launch"),

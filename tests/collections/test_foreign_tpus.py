@@ -72,7 +72,7 @@ def test_verbs_leave_workers_of_others_alone_unless_they_are_named(environment):
 
 
 @pytest.mark.parametrize("verb", ["create", "delete", "peers"])
-def test_changes_of_the_fleet_touch_no_worker_of_others_even_of_the_same_name(local_api, verb):
+def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api, verb):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     local_api.ready("demo", "europe-west4-b", acceleratorType="v4-8")
     words = (f"playbooks/{verb}.yml", "-e", "tpu=demo", "--list-hosts")
@@ -92,7 +92,7 @@ def test_changes_of_the_fleet_touch_no_worker_of_others_even_of_the_same_name(lo
     ],
     ids=["a worker of the fleet", "a foreign multislice", "a foreign TPU", "the NFS server"],
 )
-def test_foreign_workers_are_accepted_only_by_their_own_tpu_or_multislice(host, accepted):
+def test_only_their_own_tpu_or_multislice_accepts_foreign_workers(host, accepted):
     hosts = {
         "localhost": {},
         "ours-w0": {"tpu_id": "1", "tpu_internal_ip": "10.0.0.1"},
@@ -131,7 +131,7 @@ def test_without_foreign_tpus_there_is_no_line():
     assert foreign_line({}) == ""
 
 
-def test_the_watch_asks_no_worker_of_others_without_a_run(environment, local_api):
+def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
     theirs = local_api.node("theirs")

@@ -206,9 +206,7 @@ ADDRESSES = f"""
 """
 
 
-def test_workers_accept_the_addresses_of_the_fleet_s_tpus_that_exist_and_no_others(
-    listed, scripted, tmp_path
-):
+def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, scripted, tmp_path):
     states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED", 7: "READY"}
     foreign = 7
     ends = {

@@ -99,10 +99,10 @@ def test_retries_end_with_the_last_error_of_the_api(client, scripted):
     assert len(scripted.asked) == RetryPolicy().tries
 
 
-def test_a_server_that_accepts_requests_but_never_responds_gets_three(scripted, clock):
-    impatient = RetryPolicy(request_timeout=0.3)
+def test_a_server_that_accepts_requests_but_never_responds_is_tried_three_times(scripted, clock):
+    short_timeout = RetryPolicy(request_timeout=0.3)
     polling = Polling(clock.sleep, clock)
-    client = TpuApi(ApiSettings.of(scripted.api), retry=impatient, polling=polling)
+    client = TpuApi(ApiSettings.of(scripted.api), retry=short_timeout, polling=polling)
     scripted.answerer = lambda _: time.sleep(1) or Say({})
 
     with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):

@@ -19,11 +19,11 @@ PAGE_SIZE = 500
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Retry policy of requests: number of tries, and waits in seconds.
+    """Retry policy of requests: limits of tries, and waits in seconds.
 
     Each wait is random up to a limit that doubles, so that many clients do not retry at once.
     ``connect_tries`` limits the tries while the server cannot be reached at all, ``silent_tries``
-    those that end after ``request_timeout`` without a response.
+    is the number of tries after which a timeout (``request_timeout``) is final.
     """
 
     tries: int = 10

@@ -1,4 +1,4 @@
-"""The internal addresses of a fleet, which its workers and NFS servers accept."""
+"""The internal addresses from which a fleet's workers and NFS servers accept traffic."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def fleet_addresses(
 ) -> list[str]:
     """Return the internal addresses of this fleet's TPUs, sorted.
 
-    Other TPUs of the project are left out, except the TPU or the multislice of ``host``, whose
-    workers must reach each other even if it is foreign.
+    Foreign TPUs are left out, except that of ``host`` and its multislice, whose workers must reach
+    each other.
 
     Args:
         variables: Ansible's hostvars.
         groups: the hosts of each inventory group.
-        host: the inventory host that will accept the addresses.
+        host: the worker whose firewall uses the addresses; empty for NFS exports.
     """
     own = variables[host] if host else {}
 

@@ -17,7 +17,7 @@ def workers_pattern(
 ) -> str:
     """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named.
 
-    ``groups`` has the hosts of each inventory group. The pattern includes the hosts ``also``.
+    ``groups`` has the hosts of each inventory group. ``also`` lists more hosts to include.
     """
     groups = groups or {}
     if also:
@@ -63,7 +63,7 @@ def foreign_workers_of_runs(
     groups: Mapping[str, Sequence[str]],
     facts: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Return the READY workers of the foreign TPUs on which runs were launched, by the TPUs' ids.
+    """Return the READY workers of foreign TPUs whose ids are in run records.
 
     Args:
         records: the fields of run records, by the run's name.

@@ -232,7 +232,7 @@ def age_text(seconds: float) -> str:
 def answer_error(answer: Mapping[str, Any] | None, tpu: str = "") -> str:
     """Format Ansible's message about a worker that did not answer, as one line.
 
-    If the worker is unreachable and its TPU is given, the line names the command to check the TPU.
+    For an unreachable worker, the line ends with the doctor command for the TPU if it is given.
     """
     answer = answer or {}
     text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")

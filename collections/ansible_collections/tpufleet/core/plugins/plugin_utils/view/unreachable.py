@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def unreachable_text(message: str, tpu: str = "") -> str:
-    """Return ssh's error, with the command that finds the cause if the TPU's name is given."""
+    """Return ssh's error, or Ansible's whole message if it has none.
+
+    If the TPU's name is given, the text ends with the doctor command for it.
+    """
     reason = message[max(message.rfind("ssh: "), 0) :].rstrip(" :.")
     if not tpu:
         return reason
