@@ -82,6 +82,15 @@ def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api
     assert "europe" not in done.stdout
 
 
+def test_peers_configures_a_foreign_tpu_that_is_named(environment):
+    words = ("playbooks/peers.yml", "--list-hosts", "-e", "tpu=theirs")
+    done = play(environment, *words)
+
+    for host in ("demo-w0", "theirs-w0", "theirs-w1"):
+        assert host in done.stdout
+    assert "old-w0" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("host", "accepted"),
     [
@@ -93,14 +102,18 @@ def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api
     ids=["a worker of the fleet", "a foreign multislice", "a foreign TPU", "the NFS server"],
 )
 def test_only_their_own_tpu_or_multislice_accepts_foreign_workers(host, accepted):
+    def tpu(id_: str, multislice: str = "", zone: str = "a", **addresses: object) -> dict:
+        return {"tpu_id": id_, "tpu_zone": zone, "tpu_multislice": multislice, **addresses}
+
     hosts = {
         "localhost": {},
-        "ours-w0": {"tpu_id": "1", "tpu_internal_ip": "10.0.0.1"},
-        "ours-repairing": {"tpu_id": "2", "tpu_internal_ips": ["10.0.0.2"]},
-        "slice-0-w0": {"tpu_id": "3", "tpu_internal_ip": "10.0.0.3", "tpu_multislice": "big"},
-        "slice-1-w0": {"tpu_id": "4", "tpu_internal_ip": "10.0.0.4", "tpu_multislice": "big"},
-        "pod-w0": {"tpu_id": "5", "tpu_internal_ip": "10.0.0.5", "tpu_multislice": ""},
-        "pod-w1": {"tpu_id": "5", "tpu_internal_ip": "10.0.0.6", "tpu_multislice": ""},
+        "ours-w0": tpu("1", tpu_internal_ip="10.0.0.1"),
+        "ours-repairing": tpu("2", tpu_internal_ips=["10.0.0.2"]),
+        "slice-0-w0": tpu("3", "big", tpu_internal_ip="10.0.0.3"),
+        "slice-1-w0": tpu("4", "big", tpu_internal_ip="10.0.0.4"),
+        "pod-w0": tpu("5", tpu_internal_ip="10.0.0.5"),
+        "pod-w1": tpu("5", tpu_internal_ip="10.0.0.6"),
+        "slice-of-others-w0": tpu("6", "big", "b", tpu_internal_ip="10.0.0.7"),
     }
     groups = {"all": list(hosts), "foreign": [h for h in hosts if h.startswith(("slice", "pod"))]}
 
@@ -134,9 +147,10 @@ def test_without_foreign_tpus_there_is_no_line():
 def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
-    theirs = local_api.node("theirs")
-    nodes = [{"name": "theirs", "zone": "us-central2-b", "id": theirs["id"]}]
+    nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
     (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=nodes)))
+    lost = [{"name": "old", "zone": "us-central2-b", "id": "1"}]
+    (runs / "lost.json").write_text(json.dumps(record_fields("lost", tpu="old", nodes=lost)))
     done = play(environment, "playbooks/watch.yml", *NO_SSH, "--check")
 
     for asked in ("demo-w0", "theirs-w0", "theirs-w1"):
@@ -147,7 +161,8 @@ def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
 def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, local_api):
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
-    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs")))
+    nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
+    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=nodes)))
     done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 
     assert "theirs-w0" in done.stdout

@@ -182,6 +182,21 @@ def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
     assert "a time (at=) needs systemd" in schedule_delete(environment, tmp_path)
 
 
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
+def test_a_timer_knows_the_user_by_whom_the_inventory_names_the_fleet(environment, tmp_path):
+    crontab, table = tmp_path / "crontab", tmp_path / "table"
+    crontab.write_text(f"#!/bin/sh\n[ $1 = -l ] && exec cat {table}\ncat > {table}\n")
+    crontab.chmod(0o755)
+    table.touch()
+    path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    environment = {**environment, "PATH": path, "USER": "ada"}
+
+    done = play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
+
+    assert done.returncode == 0, flat(done)
+    assert "USER=ada" in table.read_text()
+
+
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
     before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
     words = ("playbooks/create.yml", "-e", "tpu=demo", "--check")

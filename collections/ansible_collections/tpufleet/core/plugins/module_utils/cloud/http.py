@@ -23,7 +23,7 @@ class RetryPolicy:
 
     Each wait is random up to a limit that doubles, so that many clients do not retry at once.
     ``connect_tries`` limits the tries while the server cannot be reached at all, ``silent_tries``
-    is the number of tries after which a timeout (``request_timeout``) is final.
+    those that end after ``request_timeout`` because the server does not respond.
     """
 
     tries: int = 10
@@ -178,6 +178,7 @@ class GoogleHttp:
 
         limit = self._retry.request_timeout
         tries = 1 if once else self._retry.tries
+        silent = 0
         for tried in range(1, tries + 1):
             last = tried == tries
             try:
@@ -201,12 +202,13 @@ class GoogleHttp:
                 lost.ChunkedEncodingError,
             ) as broken:
                 unreached = _never_connected(broken)
+                silent += not unreached and _timed_out(broken)
                 # A TransportError occurs while fetching a token, before the request itself is sent.
                 sent = not unreached and not isinstance(broken, TransportError)
                 if (
                     last
                     or (unreached and tried >= self._retry.connect_tries)
-                    or (isinstance(broken, lost.Timeout) and tried >= self._retry.silent_tries)
+                    or silent >= self._retry.silent_tries
                     or (sent and not repeatable)
                 ):
                     raise errors.NoAnswer(
@@ -325,10 +327,9 @@ def network_error(error: BaseException) -> str:
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror.lower()
-    names = {type(cause).__name__ for cause in _causes(error)}
-    if any("Timeout" in name for name in names):
+    if _timed_out(error):
         return "timed out"
-    if any("NameResolution" in name for name in names):
+    if any("NameResolution" in type(cause).__name__ for cause in _causes(error)):
         return "no such host"
     return "connection broken"
 
@@ -358,6 +359,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
                 found.__cause__,
                 found.__context__,
             ]
+
+
+def _timed_out(error: BaseException) -> bool:
+    return any("Timeout" in type(cause).__name__ for cause in _causes(error))
 
 
 def _never_connected(error: BaseException) -> bool:

@@ -24,7 +24,8 @@ def fleet_addresses(
     own = variables[host] if host else {}
 
     def is_peer(each: Mapping[str, Any]) -> bool:
-        return any(
+        is_in_zone = bool(own) and each.get("tpu_zone") == own.get("tpu_zone")
+        return is_in_zone and any(
             own.get(name) and each.get(name) == own[name] for name in ("tpu_id", "tpu_multislice")
         )
 

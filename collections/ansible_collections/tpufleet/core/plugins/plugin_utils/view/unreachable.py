@@ -8,7 +8,8 @@ def unreachable_text(message: str, tpu: str = "") -> str:
 
     If the TPU's name is given, the text ends with the doctor command for it.
     """
-    reason = message[max(message.rfind("ssh: "), 0) :].rstrip(" :.")
+    line = " ".join(message.split())
+    reason = line[max(line.rfind("ssh: "), 0) :].rstrip(" :.")
     if not tpu:
         return reason
     return f"{reason}. Find the cause: ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
