@@ -23,8 +23,6 @@ CHOICES = {"done", "jupyter", "newest", "slice", "tensorboard", "true"}
 #: Start of a command without a test of its own: why.
 NOT_RUN = {
     "ansible-console ": "it reads from a terminal, and is all ansible-core's",
-    "ansible-playbook playbooks/schedule.yml -e watch=1m": "it changes timers of this computer; "
-    "tests/journey/test_timers.py calls its module on a machine",
     "ansible-playbook train.yml -e tpu=pod -e run=first -e code=../my-repo -e requirements=": "a "
     "function of tests/journey/test_foreign_trainers.py makes the same command",
 }
