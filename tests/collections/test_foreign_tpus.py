@@ -82,13 +82,22 @@ def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api
     assert "europe" not in done.stdout
 
 
-def test_peers_configures_a_foreign_tpu_that_is_named(environment):
-    words = ("playbooks/peers.yml", "--list-hosts", "-e", "tpu=theirs")
-    done = play(environment, *words)
+@pytest.mark.parametrize("verb", ["create", "delete", "peers"])
+def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(environment, verb):
+    words = ("-e", "tpu=theirs", "-e", "zone=us-central1-b", "--list-hosts")
+    done = play(environment, f"playbooks/{verb}.yml", *words)
 
-    for host in ("demo-w0", "theirs-w0", "theirs-w1"):
-        assert host in done.stdout
-    assert "old-w0" not in done.stdout
+    assert "demo-w0" in done.stdout, flat(done)
+    assert "theirs-w" not in done.stdout
+
+
+def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):
+    runs = local_api.state / "fleet/runs"
+    runs.mkdir(parents=True)
+    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=[])))
+    done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
+
+    assert "If mine runs on a TPU outside this fleet, name the TPU: -e tpu=NAME" in flat(done)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ class GoogleHttp:
                 lost.ChunkedEncodingError,
             ) as broken:
                 unreached = _never_connected(broken)
-                silent += not unreached and _timed_out(broken)
+                silent += not unreached and isinstance(broken, lost.Timeout)
                 # A TransportError occurs while fetching a token, before the request itself is sent.
                 sent = not unreached and not isinstance(broken, TransportError)
                 if (
@@ -327,9 +327,10 @@ def network_error(error: BaseException) -> str:
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror.lower()
-    if _timed_out(error):
+    names = {type(cause).__name__ for cause in _causes(error)}
+    if any("Timeout" in name for name in names):
         return "timed out"
-    if any("NameResolution" in type(cause).__name__ for cause in _causes(error)):
+    if any("NameResolution" in name for name in names):
         return "no such host"
     return "connection broken"
 
@@ -359,10 +360,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
                 found.__cause__,
                 found.__context__,
             ]
-
-
-def _timed_out(error: BaseException) -> bool:
-    return any("Timeout" in type(cause).__name__ for cause in _causes(error))
 
 
 def _never_connected(error: BaseException) -> bool:
