@@ -45,9 +45,9 @@ def _all(number: str) -> Callable[[Disturbed], None]:
 
 
 def _suspend_all_between_uploads(run: Disturbed) -> None:
-    """Suspend all trainers by SIGSTOP while none uploads an object.
+    """Suspend all trainers by SIGSTOP, at a moment when none of them uploads an object.
 
-    The bucket's emulator responds to no request while an upload is incomplete.
+    While an upload is incomplete, the bucket's emulator responds to nobody, not even to the watch.
     """
     for _ in range(5):
         _all("STOP")(run)
@@ -57,7 +57,7 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
             _all("CONT")(run)
         else:
             return
-    raise AssertionError("the trainers were uploading at each of five attempts to stop them")
+    raise AssertionError("the bucket did not respond after any of five attempts to stop trainers")
 
 
 def _worker_off(run: Disturbed) -> None:
@@ -159,7 +159,7 @@ def _no_release(run: Disturbed) -> None:
     cache, away = _releases(), _releases().with_name("releases-away")
     cache.rename(away)
     try:
-        # The first passes may report that the leader's trainer is ending, and need no release.
+        # The watch needs the release only once all trainers have ended, which may take some passes.
         waiting, since = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: waiting in "".join(run.passes[since:]), 120)
         before = run.record()
@@ -273,7 +273,7 @@ FAULTS = (
     Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
-    # After the hang, all trainers have ended (launch), or one is left and is stopped (restart).
+    # The watch logs "launch" if all trainers have ended, "restart" if it has to stop one first.
     Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
     Fault("trainers stopped by SIGSTOP", _suspend_all_between_uploads, r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),

@@ -111,6 +111,21 @@ def test_a_server_that_accepts_requests_but_never_responds_is_tried_three_times(
     assert waits_between_tries == 2
 
 
+def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted, clock):
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if len(clock.slept) == 5:
+            scripted.stop()
+
+    scripted.answerer = lambda _: Drop()
+    client = TpuApi(ApiSettings.of(scripted.api), polling=Polling(sleep, clock))
+
+    with pytest.raises(errors.NoAnswer):
+        client.list_nodes()
+    waits_between_tries = len(clock.slept)
+    assert waits_between_tries == 5 + 3
+
+
 def test_refused_credentials_name_the_command_that_gets_some(client, scripted):
     scripted.answerer = lambda _: error(401, "Request had invalid authentication credentials")
     with pytest.raises(errors.Unauthorized, match="gcloud auth application-default login"):

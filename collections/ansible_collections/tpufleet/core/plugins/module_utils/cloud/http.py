@@ -19,11 +19,11 @@ PAGE_SIZE = 500
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Retry policy of requests: limits of tries, and waits in seconds.
+    """Retry policy of a request: how often it is tried, and the waits in between in seconds.
 
-    Each wait is random up to a limit that doubles, so that many clients do not retry at once.
-    ``connect_tries`` limits the tries while the server cannot be reached at all, ``silent_tries``
-    those that end after ``request_timeout`` because the server does not respond.
+    Of all ``tries``, at most ``connect_tries`` may fail to reach the server, and at most
+    ``silent_tries`` may get no response within ``request_timeout``. Each wait is random up to a
+    limit that doubles, so that many clients do not retry at once.
     """
 
     tries: int = 10
@@ -178,7 +178,7 @@ class GoogleHttp:
 
         limit = self._retry.request_timeout
         tries = 1 if once else self._retry.tries
-        silent = 0
+        unconnected = silent = 0
         for tried in range(1, tries + 1):
             last = tried == tries
             try:
@@ -202,12 +202,13 @@ class GoogleHttp:
                 lost.ChunkedEncodingError,
             ) as broken:
                 unreached = _never_connected(broken)
+                unconnected += unreached
                 silent += not unreached and isinstance(broken, lost.Timeout)
                 # A TransportError occurs while fetching a token, before the request itself is sent.
                 sent = not unreached and not isinstance(broken, TransportError)
                 if (
                     last
-                    or (unreached and tried >= self._retry.connect_tries)
+                    or unconnected >= self._retry.connect_tries
                     or silent >= self._retry.silent_tries
                     or (sent and not repeatable)
                 ):

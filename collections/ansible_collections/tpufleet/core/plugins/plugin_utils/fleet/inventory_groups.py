@@ -63,7 +63,9 @@ def foreign_workers_of_runs(
     groups: Mapping[str, Sequence[str]],
     facts: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Return the READY workers of foreign TPUs whose ids are in run records.
+    """Return the READY workers of the foreign TPUs on which runs were launched.
+
+    TPUs are matched by id, because a later TPU may have the same name.
 
     Args:
         records: the fields of run records, by the run's name.
