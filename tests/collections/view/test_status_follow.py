@@ -121,9 +121,13 @@ def test_a_terminal_shows_the_status_in_place_until_all_runs_have_ended(record, 
     assert rows(screen) == []
 
 
-def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment):
-    with on_terminal(live(environment)) as terminal:
+def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    temporary = {"TMPDIR": str(folder), "ANSIBLE_LOCAL_TEMP": str(folder)}
+    with on_terminal(live(environment) | temporary) as terminal:
         terminal.read_until(rows)
+        assert list(folder.rglob("result.json"))
         started = tree_of(terminal.process.pid)
         os.write(terminal.keyboard, b"\x03")
         terminal.read_until(lambda _: False)
@@ -133,6 +137,7 @@ def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment):
                 break
             time.sleep(1)
         assert [pid for pid in started[1:] if Path(f"/proc/{pid}").exists()] == []
+    assert list(folder.iterdir()) == []
 
 
 def test_many_runs_may_fill_the_terminal(record, environment):

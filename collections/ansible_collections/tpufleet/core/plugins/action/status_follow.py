@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -39,12 +40,13 @@ class ActionModule(ActionBase):
         """Repeat the status until all runs have ended; return its last lines."""
         result = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
-        with tempfile.TemporaryDirectory(prefix="tpufleet-") as folder:
-            file = Path(given["status_json"] or f"{folder}/status.json")
-            try:
-                lines = follow(lambda: read_status(Path(folder), file), show)
-            except StatusError as error:
-                raise AnsibleActionFail(str(error)) from None
+        # ansible-playbook removes this directory when it ends, also after CTRL+C.
+        folder = Path(tempfile.mkdtemp(dir=constants.DEFAULT_LOCAL_TMP))
+        file = Path(given["status_json"] or folder / "status.json")
+        try:
+            lines = follow(lambda: read_status(folder, file), show)
+        except StatusError as error:
+            raise AnsibleActionFail(str(error)) from None
         return result | {"changed": False, "lines": lines}
 
 
