@@ -77,7 +77,7 @@ test-molecule: env-dev ## Test the roles on machines: check, converge, idempoten
 
 .PHONY: test-journey
 test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, preempt, delete; five faults
-	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m machines tests
+	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m 'machines and not long' tests
 
 .PHONY: test-qemu
 test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an hour without KVM)
@@ -88,14 +88,7 @@ test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an
 
 .PHONY: test-long
 test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers, stored output, containers
-	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
-		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
-		tests/journey/test_timers.py \
-		tests/journey/test_unshared_checkpoints.py tests/journey/test_foreign_trainers.py \
-		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py \
-		tests/journey/test_stored_output.py tests/journey/test_launchers.py tests/journey/test_cookbook.py \
-		tests/journey/test_interactive.py tests/journey/test_shared_disk.py tests/journey/test_container.py \
-		tests/journey/test_use_of_runs.py tests/journey/test_torch_xla.py
+	@$(AS_ROOT) $(PYTHON) -m pytest -m long tests/journey
 
 .PHONY: chaos
 chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order; 2 workers with: WHAT=order SEED=2

@@ -6,7 +6,6 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import json
-import os
 import re
 import shlex
 import tarfile
@@ -14,15 +13,12 @@ import time
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 REGISTRY = "europe-docker.pkg.dev:5000"
 NAME = f"{REGISTRY}/project/repository/trainer"
 TOKEN = (
@@ -85,12 +81,6 @@ WORKERS = ("pod-w0", "pod-w1")
 SOON = 300
 
 
-def tpu(name: str, accelerator: str, **options) -> dict:
-    zone, version = "us-central2-b", "tpu-ubuntu2204-base"
-    kind = {"accelerator_type": accelerator, "runtime_version": version}
-    return {"name": name, "zone": zone, **kind, **options}
-
-
 def script(fleet: Fleet, worker: str, text: str) -> str:
     """Run a shell script as root on a worker and return its output, without a last newline."""
     return fleet.on(worker, "sh", "-c", text).strip()
@@ -99,7 +89,7 @@ def script(fleet: Fleet, worker: str, text: str) -> str:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inventory")
-    inventory = beside(folder, tpu_fleet=[tpu("hub", "v4-8")])
+    inventory = beside(folder, tpu_fleet=[fleet_entry("hub", 1)])
     with own_or_existing_cloud("container") as place:
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")
@@ -110,8 +100,8 @@ def fleet(tmp_path_factory):
         packages = ["ca-certificates", "e2fsprogs", "logrotate", "nftables", "podman"]
         variables = {
             "tpu_fleet": [
-                tpu("hub", "v4-8"),
-                tpu("pod", "v4-16", metadata={"startup-script": startup}),
+                fleet_entry("hub", 1),
+                fleet_entry("pod", 2, metadata={"startup-script": startup}),
             ],
             "base_packages": [*packages, "python3-venv", "rsync", "tzdata"],
             "run_device_glob": "/dev/accel*",

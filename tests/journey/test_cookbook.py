@@ -6,26 +6,16 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import json
-import os
 import re
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPUS = {
-    "name": "sweep",
-    "count": 2,
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
+TPUS = fleet_entry("sweep", 1, count=2)
 SMALL = ("-e", "config=train/configs/shakespeare.yml", "-e", "wait=done")
 
 

@@ -1,27 +1,17 @@
 """Workers stop accepting the addresses of a deleted TPU, because Google reuses them."""
 
-import os
-
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 EXPORTS = "/etc/exports.d/tpufleet-mnt-shared.exports"
-TPU = {
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    tpus = [TPU | {"name": name} for name in ("stays", "goes", "gone")]
+    tpus = [fleet_entry(name, 1) for name in ("stays", "goes", "gone")]
     shared = [{"kind": "nfs", "path": "/mnt/shared", "server": "stays-w0"}]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=shared)
     with own_cloud("expired") as place:

@@ -7,7 +7,6 @@ trainer run in the order of this file.
 
 import hashlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -17,17 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, unpacked
+from harness.fleet import Fleet, beside, fleet_entry, unpacked
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
 from tests.collections.package_index import publish
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPU = {"name": "own", "zone": "us-central2-b", "runtime_version": "tpu-ubuntu2204-base"}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 OWN = "tpufleetwheel"
 SETUP_SECONDS = 1800
 """Limit for a playbook that installs the environment."""
@@ -118,7 +113,7 @@ def fleet(tmp_path_factory, trainer):
     wheels = tmp_path_factory.mktemp("wheels")
     publish(wheels, OWN, "1.0")  # a package that no index has
     folder = tmp_path_factory.mktemp("inventory")
-    tpu = TPU | {"accelerator_type": f"v4-{8 * trainer.workers}"}
+    tpu = fleet_entry("own", trainer.workers)
     inventory = beside(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))
     with own_or_existing_cloud("foreign") as place:
         fleet = Fleet(place, inventory)

@@ -4,7 +4,6 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import json
-import os
 import re
 import socket
 import urllib.error
@@ -12,21 +11,10 @@ import urllib.request
 
 import pytest
 
-from harness.fleet import Fleet, beside
-from localcloud import cloud
-from localcloud.place import Place
+from harness.fleet import Fleet, beside, fleet_entry
+from harness.own_cloud import own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
-TPU = {
-    "name": "solo",
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKER = "solo-w0"
 AS_OTHER = "su daemon -s /bin/sh -c"
 HOLD = "import time; held = open('/dev/accel0'); time.sleep(600)"
@@ -35,16 +23,12 @@ HOLD = "import time; held = open('/dev/accel0'); time.sleep(600)"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """One worker that is set up as this project's lock file says."""
-    place = Place.of(CLOUD or f"test-hand-{os.getpid()}")
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPU])
-    if not CLOUD:
-        cloud.up(place, say=print)
-    fleet = Fleet(place, inventory)
-    fleet.must_play("playbooks/create.yml")
-    fleet.must_play("setup.yml")
-    yield fleet
-    if not CLOUD:
-        cloud.down(place, say=print)
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("solo", 1)])
+    with own_or_existing_cloud("interactive") as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        yield fleet
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
-import os
 import shlex
 
 import pytest
@@ -11,10 +10,7 @@ import pytest
 from harness.fleet import Fleet, beside
 from harness.own_cloud import EXISTING, own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -4,26 +4,16 @@ TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPU = {
-    "name": "pod",
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-16",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 RANKS = """
 import os, sys
 print("rank", *(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")))
@@ -32,7 +22,7 @@ print("rank", *(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPU])
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("pod", 2)])
     with own_or_existing_cloud("launch") as place:
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")

@@ -4,8 +4,6 @@ Their Python is too old for JAX, and this computer has no mirror with a newer on
 works, and the missing Python is reported on one line.
 """
 
-import os
-
 import pytest
 
 from harness.fleet import Fleet
@@ -14,7 +12,7 @@ from localcloud.machines import image
 
 pytestmark = [
     pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+    pytest.mark.long,
     pytest.mark.skipif(
         image.os_release().get("ID") != "debian", reason="other Debians are made on a Debian host"
     ),

@@ -14,10 +14,7 @@ from harness.own_cloud import own_cloud
 from harness.process_tree import kill_tree
 from localcloud.place import PROJECT_ROOT
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 CUT = "fleet_ssh : Create this worker's ssh key"
 OFF = "jax : Install the Python environment and prove that it works"
 """The tasks at which the second worker loses its network or its power."""

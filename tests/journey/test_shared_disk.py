@@ -1,31 +1,22 @@
 """A new disk that the workers of two TPUs share: created, filled once, mounted read-only."""
 
 import json
-import os
 import re
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPU = {
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-16",
-    "runtime_version": "tpu-ubuntu2204-base",
-    "data_disks": [{"name": "corpus", "size_gb": 10}],
-}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
+DISKS = [{"name": "corpus", "size_gb": 10}]
 WORKERS = ("pod-w0", "pod-w1", "other-w0")
 MOUNT = {"kind": "disk", "disk": "corpus", "path": "/mnt/disks/my-corpus"}
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    tpus = [TPU | {"name": "pod"}, TPU | {"name": "other", "accelerator_type": "v4-8"}]
+    tpus = [fleet_entry(name, n, data_disks=DISKS) for name, n in (("pod", 2), ("other", 1))]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=[MOUNT])
     with own_cloud("shared-disk") as place:
         fleet = Fleet(place, inventory)

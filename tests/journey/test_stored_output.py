@@ -16,10 +16,7 @@ from harness.fleet import Fleet
 from harness.own_cloud import EXISTING, own_or_existing_cloud
 from localcloud import bucket, client
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 RUN = f"stored-{os.getpid()}"
 COLLECTED = f"collected-{os.getpid()}"
 NODE = "/_localcloud/nodes/demo"

@@ -3,25 +3,14 @@
 TPUFLEET_TEST_CLOUD names an existing cloud with a worker demo-w0 to use, which stays up.
 """
 
-import os
-
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 LOG = "/var/log/timers"
 WORK = f'#!/bin/sh\nprintf \'%s %s\\n\' "$*" "$ODD" >> {LOG}\n'
-DEMO = {
-    "name": "demo",
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
 ODD = "$HOME ${HOME} 50% \"q\" 'a' \\n ä"
 STAMPS = "/var/lib/systemd/timers"
 
@@ -48,7 +37,7 @@ class Controller:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[DEMO])
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("demo", 1)])
     with own_or_existing_cloud("timers") as place:
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")

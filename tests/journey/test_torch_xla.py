@@ -5,28 +5,18 @@ version may break this test. TPUFLEET_TEST_CLOUD names an existing cloud to use,
 """
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPU = {
-    "name": "solo",
-    "zone": "us-central2-b",
-    "accelerator_type": "v4-8",
-    "runtime_version": "tpu-ubuntu2204-base",
-}
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 CHECKPOINTS = "gs://local-fleet/checkpoints"
 RESUMED = r"1 CPU device\(s\), from step (\d+)\n"
 SETUP_SECONDS = 1800
@@ -36,7 +26,9 @@ SETUP_SECONDS = 1800
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, code):
     folder, mine = tmp_path_factory.mktemp("inventory"), f"{code}/mine.in"
-    inventory = beside(folder, tpu_fleet=[TPU], requirements=mine, checkpoints=CHECKPOINTS)
+    inventory = beside(
+        folder, tpu_fleet=[fleet_entry("solo", 1)], requirements=mine, checkpoints=CHECKPOINTS
+    )
     with own_or_existing_cloud("xla") as place:
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")

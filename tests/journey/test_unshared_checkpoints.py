@@ -4,29 +4,17 @@ TPUFLEET_TEST_CLOUD names an existing cloud (`up --mnt-shared local`) to use, wh
 """
 
 import json
-import os
 import shlex
 
 import pytest
 
-from harness.fleet import Fleet, Played, beside
+from harness.fleet import Fleet, Played, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKERS = ("demo-w0", "demo-w1")
 RUNS = "/var/lib/tpufleet/runs"
-ON_DEMAND = [
-    {
-        "name": name,
-        "zone": "us-central2-b",
-        "accelerator_type": accelerator_type,
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
-    for name, accelerator_type in (("demo", "v4-16"), ("solo", "v4-8"))
-]
+ON_DEMAND = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
 
 
 @pytest.fixture(scope="module")

@@ -3,28 +3,15 @@
 TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
-import os
 import re
 
 import pytest
 from safetensors.numpy import load_file
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
-TPUS = [
-    {
-        "name": name,
-        "zone": "us-central2-b",
-        "accelerator_type": accelerator_type,
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
-    for name, accelerator_type in (("demo", "v4-16"), ("solo", "v4-8"))
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 SMALL = "steps=6 checkpoint.every=3 model.layers=1 model.width=32 batch=4 compute.fsdp=null"
 SET = f"set='\"{SMALL} sample.length=20\"'"
 
@@ -32,7 +19,8 @@ SET = f"set='\"{SMALL} sample.length=20\"'"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """Two TPUs, and a run on two workers that is done; its parameters are sharded over both."""
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=TPUS)
+    tpus = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
     with own_or_existing_cloud("use") as place:
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")

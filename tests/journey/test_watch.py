@@ -6,7 +6,6 @@ up.
 """
 
 import json
-import os
 import time
 
 import pytest
@@ -20,10 +19,7 @@ from harness.fleet import Fleet, beside
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import bucket, client
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
-]
+pytestmark = [pytest.mark.machines, pytest.mark.long]
 STEPS = 600
 CONFIG = f"""
 steps: {STEPS}
