@@ -10,7 +10,7 @@ from localcloud.choices import Options
 from localcloud.place import Place
 
 EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
-"""An existing cloud that tests use and leave up; empty for a cloud of each file's own."""
+"""Name of an existing cloud that tests use and leave up; empty for a cloud of each file's own."""
 
 
 @contextmanager

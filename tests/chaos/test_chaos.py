@@ -2,8 +2,8 @@
 
 TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each once), `order` (each once,
 in random order), `all` (both: make chaos), or a part of a fault's name; without it the tests are
-skipped. TPUFLEET_CHAOS_SEED sets the random order. TPUFLEET_TEST_CLOUD names an existing cloud to
-use, which stays up. Each test is the next step, in the order of this file.
+skipped. TPUFLEET_CHAOS_SEED sets the random order. Each test is the next step, in the order of this
+file.
 """
 
 import os

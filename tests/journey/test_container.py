@@ -2,7 +2,6 @@
 
 The registry is Debian's docker-registry on a machine of its own. The workers reach it under a name
 of Google's, so that they log in with their service account's token. podman and docker are Debian's.
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import json

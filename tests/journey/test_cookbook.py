@@ -1,9 +1,6 @@
 """Recipes of docs/cookbook.md, and rows of docs/coming_from.md, that need workers.
 
-The tests share a fleet but are independent.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+The tests share a fleet but are independent."""
 
 import json
 import re

@@ -1,8 +1,7 @@
 """Trainers from the package index, each from setup to fetch: killed, preempted, and resumed.
 
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up. The packages (Levanter 1.6 GB,
-PyTorch 7 GB) are in no lock file of this project, so a new version may break a test. The tests of a
-trainer run in the order of this file.
+The packages (Levanter 1.6 GB, PyTorch 7 GB) are in no lock file of this project, so a new version
+may break a test. The tests of a trainer run in the order of this file.
 """
 
 import hashlib

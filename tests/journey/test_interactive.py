@@ -1,7 +1,4 @@
-"""Work by hand on a worker: Python, Jupyter, TensorBoard, and processes that hold the devices.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+"""Work by hand on a worker: Python, Jupyter, TensorBoard, and processes that hold the devices."""
 
 import json
 import re

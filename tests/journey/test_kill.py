@@ -1,7 +1,4 @@
-"""kill.yml ends stubborn trainers; the tests share a fleet but are independent.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+"""kill.yml ends stubborn trainers; the tests share a fleet but are independent."""
 
 import shlex
 

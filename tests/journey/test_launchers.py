@@ -1,7 +1,4 @@
-"""Trainers that need tpufleet_launch, and environments that are proven in other ways than by JAX.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+"""Trainers that need tpufleet_launch, and environments that are proven without JAX."""
 
 import json
 import re

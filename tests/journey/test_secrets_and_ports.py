@@ -1,7 +1,4 @@
-"""Outsiders reach no port but ssh, and secrets stay inside their run.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+"""Outsiders reach no port but ssh, and secrets stay inside their run."""
 
 import asyncio
 import contextlib

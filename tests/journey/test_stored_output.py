@@ -1,7 +1,7 @@
 """The output of a run is stored, and can be read, whatever becomes of its workers.
 
-Each test is the next step, in the order of this file. TPUFLEET_TEST_CLOUD names an existing cloud
-whose workers demo-w0 and demo-w1 are set up, which stays up.
+Each test is the next step, in the order of this file. In a cloud that TPUFLEET_TEST_CLOUD
+names, demo-w0 and demo-w1 must be set up.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Timers under a real systemd: which ones run, which are skipped, and their arguments.
 
-TPUFLEET_TEST_CLOUD names an existing cloud with a worker demo-w0 to use, which stays up.
+A cloud that TPUFLEET_TEST_CLOUD names needs a worker demo-w0.
 """
 
 import pytest

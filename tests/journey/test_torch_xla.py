@@ -1,7 +1,7 @@
 """PyTorch/XLA on CPU: a small GPT trains, is killed, resumes, is finetuned, and completes a prompt.
 
 The environment is that of the package index, whose torch brings NVIDIA's libraries (7 GB), so a new
-version may break this test. TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
+version may break this test.
 """
 
 import json

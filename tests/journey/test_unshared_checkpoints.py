@@ -1,6 +1,6 @@
 """Runs on a TPU whose workers share no directory, like TPU VMs without NFS and bucket.
 
-TPUFLEET_TEST_CLOUD names an existing cloud (`up --mnt-shared local`) to use, which stays up.
+A cloud that TPUFLEET_TEST_CLOUD names must have been started with `up --mnt-shared local`.
 """
 
 import json

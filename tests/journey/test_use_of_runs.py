@@ -1,7 +1,4 @@
-"""sample.yml, eval.yml, export.yml and bench.yml of a run, also after its TPU is gone.
-
-TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
-"""
+"""sample.yml, eval.yml, export.yml and bench.yml of a run, also after its TPU is gone."""
 
 import re
 

@@ -1,8 +1,7 @@
 """The watch alone recovers a run that loses its TPU, with the losses of an undisturbed run.
 
 Each test is the next step, in the order of this file. Records and checkpoints are in the cloud's
-bucket, as with several controllers. TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays
-up.
+bucket, as with several controllers.
 """
 
 import json
