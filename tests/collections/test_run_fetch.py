@@ -355,20 +355,19 @@ def played(folder, emulator):
     """The action without Ansible."""
     action = run_fetch.ActionModule.__new__(run_fetch.ActionModule)
     action._task = SimpleNamespace(check_mode=False)
-    action._templar = SimpleNamespace(template=lambda value: value)
     action._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None))
     options = {
         "run": "mine",
         "fleet_state": str(folder),
+        "api": {"project": "local-fleet", "storage_endpoint": emulator},
         "to": str(folder / "to"),
         "which": "newest",
         "pattern": "",
     }
     action.validate_argument_spec = lambda **_: (None, options)
-    api = {"project": "local-fleet", "storage_endpoint": emulator}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run_fetch.ActionBase, "run", lambda *_: {})
-        return action.run(task_vars={"tpu_api": api})
+        return action.run()
 
 
 @pytest.mark.parametrize(

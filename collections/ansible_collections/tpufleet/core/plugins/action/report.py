@@ -25,7 +25,7 @@ from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
 AT_ONCE = 2
 """Number of runs whose output is read in parallel; each needs memory for all of its steps."""
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
         _, given = self.validate_argument_spec(
             argument_spec={
                 "path": {"type": "path", "required": True},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "directory": {"type": "str", "required": True},
                 "cache": {"type": "path", "required": True},
                 "answers": {"type": "dict", "required": True},
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
                 "publish": {"type": "str", "default": ""},
             }
         )
-        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        api = given["api"]
         try:
             found = RunStore.of(given["fleet_state"], api).read_all(archived=True)
         except RecordError as error:

@@ -26,7 +26,7 @@ from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.release_cache import missing_here
 from ..plugin_utils.runs.status import cause_text, state_text
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_pass import changed_since
 
@@ -40,14 +40,13 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
         result = super().run(tmp, task_vars)
-        names = {"run": "str", "fleet_state": "str"}
-        names |= {"project": "path", "kept": "path", "log": "path"}
+        names = {"run": "str", "project": "path", "kept": "path", "log": "path"}
         spec = {name: {"type": kind, "required": True} for name, kind in names.items()}
+        spec |= STORE_OPTIONS
         spec["fleet_name"] = {"type": "str", "default": DEFAULT_FLEET_NAME}
         spec["even_if_stopped"] = {"type": "bool", "default": False}
         _, given = self.validate_argument_spec(argument_spec=spec)
-        variables = task_vars or {}
-        api = plain(self._templar.template(variables.get("tpu_api") or {}))
+        variables, api = task_vars or {}, given["api"]
         try:
             run, store = check_name(given["run"]), RunStore.of(given["fleet_state"], api)
             record = self._record(run, store, given["even_if_stopped"])

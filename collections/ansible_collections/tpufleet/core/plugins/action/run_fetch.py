@@ -14,9 +14,8 @@ from ..module_utils.cloud.errors import CloudError, Forbidden, NotFound
 from ..module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, none_finished
 from ..module_utils.worker.run import TRAINER, RunError, check_name
-from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
 Result = dict[str, Any]
 TRAINERS_OWN = ("compiled/", "corpus/")
@@ -35,14 +34,13 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={
                 "run": {"type": "str", "required": True},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "to": {"type": "path", "required": True},
                 "which": {"type": "str", "choices": ["newest", "all"], "default": "all"},
                 "pattern": {"type": "str", "default": ""},
             }
         )
-        tpu_api = (task_vars or {}).get("tpu_api")
-        api = plain(self._templar.template(tpu_api)) if tpu_api else {}
+        api = options["api"]
         try:
             run = check_name(options["run"])
             record = RunStore.of(options["fleet_state"], api).read(run)

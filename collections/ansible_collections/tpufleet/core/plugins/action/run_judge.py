@@ -24,7 +24,7 @@ from ..plugin_utils.runs.launch_outcome import (
 )
 from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
 Json = Mapping[str, Any]
 
@@ -49,16 +49,15 @@ class ActionModule(ActionBase):
                 },
                 **{name: {"type": "dict", "default": {}} for name in answers},
                 "verdict": {"type": "dict", "default": {}},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
                 "fence": {"type": "int", "default": 0},
             }
         )
         given = plain(options)
-        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
-            judge = Judge(RunStore.of(given["fleet_state"], api), given, self._task.check_mode)
-            return judge.judge(given["stage"])
+            store = RunStore.of(given["fleet_state"], given["api"])
+            return Judge(store, given, self._task.check_mode).judge(given["stage"])
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 

@@ -39,7 +39,7 @@ from ..plugin_utils.runs.run_plan import (
 from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.secret_sources import EDIT, check_secret_files, outside_secrets
 from ..plugin_utils.runs.status import changed_launch_text
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.trainer_command import compile_words
 from ..plugin_utils.runs.typed_values import cut_short, parse_env
 
@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
                 "env": {"type": "raw", "default": {}},
                 "rendezvous_seconds": {"type": "int", "default": RENDEZVOUS_SECONDS},
                 "kept": {"type": "path", "required": True},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
                 "same_place": {"type": "bool", "default": False},
                 "wait": {
@@ -109,8 +109,7 @@ class ActionModule(ActionBase):
                 warnings.append(f"{problem}. Move each below the line 'secrets:', indented: {EDIT}")
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
         config = None
-        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
-        store = RunStore.of(options["fleet_state"], api)
+        store = RunStore.of(options["fleet_state"], options["api"])
         if options["relaunch"]:
             found, launches = self._recorded(options, store, workers, nodes)
         else:

@@ -11,11 +11,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError
-from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.record_change import changed
 from ..plugin_utils.runs.record_error import RecordError, UnusableRecordError
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.watch_heartbeat import HeartbeatError, heartbeat_line, read_heartbeats
 
 
@@ -31,7 +30,7 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={
                 "run": {"type": "str"},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "wanted": {
                     "type": "str",
                     "choices": [str(DesiredState.STOPPED), str(DesiredState.DONE)],
@@ -42,7 +41,7 @@ class ActionModule(ActionBase):
         )
         if options["wanted"] and not options["run"]:
             raise AnsibleActionFail("run_record: a change needs the name of a run (run)")
-        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        api = options["api"]
         try:
             store = RunStore.of(options["fleet_state"], api)
             if options["run"]:

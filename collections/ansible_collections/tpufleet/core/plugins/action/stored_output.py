@@ -24,10 +24,9 @@ from ..plugin_utils.outputs.reader import (
 from ..plugin_utils.outputs.run_outputs import RunOutputs
 from ..plugin_utils.outputs.stored_answers import stored_answers
 from ..plugin_utils.outputs.summary_cache import cached_summary
-from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
 
 class ActionModule(ActionBase):
@@ -44,7 +43,7 @@ class ActionModule(ActionBase):
         _, given = self.validate_argument_spec(
             argument_spec={
                 "run": {"type": "str", "required": True},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "directory": {"type": "str", "required": True},
                 "cache": {"type": "path", "required": True},
                 "lines": {"type": "int", "default": 0},
@@ -52,7 +51,7 @@ class ActionModule(ActionBase):
                 "bundle": {"type": "bool", "default": False},
             }
         )
-        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        api = given["api"]
         nothing: dict[str, Any] = {"changed": False, "location": "", "attempt": None}
         nothing |= {"answers": {}, "files": [], "workers": []}
         try:

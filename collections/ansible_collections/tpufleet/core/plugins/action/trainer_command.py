@@ -21,7 +21,7 @@ from ..plugin_utils.runs.launch import where
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import is_whole, kept_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import overrides, worker_of
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.trainer_command import (
     EXPORT,
     OPTIONS,
@@ -52,7 +52,7 @@ class ActionModule(ActionBase):
             argument_spec={
                 "command": {"type": "str", "choices": list(OPTIONS), "required": True},
                 "run": {"type": "str", "required": True},
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "kept": {"type": "path", "required": True},
                 "tpu": {"type": "str", "default": ""},
                 "set": {"type": "raw", "default": []},
@@ -72,8 +72,7 @@ class ActionModule(ActionBase):
 
     def _plan(self, options: dict[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         command, run = options["command"], check_name(options["run"])
-        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
-        record = RunStore.of(options["fleet_state"], api).read(run)
+        record = RunStore.of(options["fleet_state"], options["api"]).read(run)
         if record is None:
             raise RunError(
                 f"run {run}: no record in {options['fleet_state']}. See the runs: "

@@ -30,7 +30,7 @@ from ..plugin_utils.runs.observe import (
 )
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
-from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
-                "fleet_state": {"type": "str", "required": True},
+                **STORE_OPTIONS,
                 "answers": {"type": "dict", "required": True},
                 "asked_at": {"type": "float", "required": True},
                 "project": {"type": "path", "required": True},
@@ -62,8 +62,7 @@ class ActionModule(ActionBase):
                 "limits": {"type": "dict", "default": {}},
             }
         )
-        variables = task_vars or {}
-        api = plain(self._templar.template(variables.get("tpu_api") or {}))
+        variables, api = task_vars or {}, given["api"]
         began = time.time()
         try:
             outcomes, upkeep = self._pass(given, variables, api)
@@ -119,6 +118,7 @@ class ActionModule(ActionBase):
         )
         if given["run"]:
             return outcomes, UpkeepOutcome()
+        # Not an option, so that an error in the fleet file does not stop the recovery of runs.
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)

@@ -10,8 +10,12 @@ class ModuleDocFragment:
 options:
   fleet_state:
     description: Where the run records are stored. Either a directory on the controller, or
-      C(gs://bucket/prefix), which several controllers can share. The variable C(tpu_api) has the
-      credentials and the endpoint for the bucket.
+      C(gs://bucket/prefix), which several controllers can share.
     type: str
     required: true
+  api:
+    description: The inventory's variable C(tpu_api), with the credentials and the endpoint for
+      buckets.
+    type: dict
+    default: {}
 """

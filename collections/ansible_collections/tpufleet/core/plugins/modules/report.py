@@ -16,11 +16,6 @@ options:
     description: The file to write. Its directory is created if it is missing.
     type: path
     required: true
-  fleet_state:
-    description: Where the run records are stored, a directory on the controller or
-      C(gs://bucket/prefix).
-    type: str
-    required: true
   directory:
     description: The directory with the output that this controller has collected from runs that do
       not store it in a bucket.
@@ -48,7 +43,9 @@ options:
       written. Everyone who may read the bucket can read it. Empty to write only the file.
     type: str
     default: ""
-extends_documentation_fragment: tpufleet.core.check_mode
+extends_documentation_fragment:
+  - tpufleet.core.fleet_state
+  - tpufleet.core.check_mode
 author: tpufleet
 """
 

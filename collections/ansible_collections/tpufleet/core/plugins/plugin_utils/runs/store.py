@@ -43,6 +43,13 @@ class Records:
     unusable: tuple[UnusableRecord, ...] = ()
 
 
+STORE_OPTIONS = {
+    "fleet_state": {"type": "str", "required": True},
+    "api": {"type": "dict", "default": {}},
+}
+"""Options of modules that read run records: the arguments of ``RunStore.of``."""
+
+
 class RunStore:
     """The run records of one ``fleet_state``. Thread-safe.
 
