@@ -27,6 +27,7 @@ TRAINING = ProcessStatus(
 SILENT = ProcessStatus("", RunState.RUNNING, attempt=3)
 """A trainer that writes no heartbeat."""
 IDLE = ProcessStatus("", RunState.LOST, attempt=3)
+WAITING = ProcessStatus("", RunState.WAITING, attempt=3)
 AWAY = ProcessStatus("", RunState.UNREACHABLE)
 POD = ObservedTpu("pod", "us-central2-b", "7", "READY", is_ours=True)
 STOLEN = replace(POD, id="9", is_ours=False)
@@ -35,7 +36,7 @@ STOLEN = replace(POD, id="9", is_ours=False)
 def pod(*processes: ProcessStatus, **more: Any) -> Observation:
     """A TPU that is READY with these processes on w0, w1 and so on."""
     named = tuple(replace(each, host=f"w{index}") for index, each in enumerate(processes))
-    fields = {"tpu_state": "READY", "processes": named, "workers": len(processes)}
+    fields = {"tpu_state": "READY", "processes": named, "workers": len(processes), "tpus": (POD,)}
     return Observation(**(fields | more))
 
 

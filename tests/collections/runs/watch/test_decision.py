@@ -11,6 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     DEAD,
     FOREIGN,
     GONE,
+    NOT_LISTED,
     Observation,
     ProcessStatus,
 )
@@ -22,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.observations import AWAY, LIMITS, NOW, ended, pod
+from tests.collections.runs.observations import AWAY, LIMITS, NOW, POD, STOLEN, ended, pod
 from tests.collections.runs.records import run_record
 
 IN_A_BUCKET = run_record(attempt=3)
@@ -65,14 +66,14 @@ PROCESSES = st.builds(
 OBSERVATIONS = st.builds(
     Observation,
     tpu_state=st.sampled_from(
-        ["READY", "PREEMPTED", "TERMINATED", GONE, FOREIGN, "CREATING", "STOPPED"]
+        ["READY", "PREEMPTED", "TERMINATED", GONE, FOREIGN, NOT_LISTED, "CREATING", "STOPPED"]
     ),
     processes=st.lists(PROCESSES, max_size=3).map(tuple),
     workers=st.integers(1, 3),
     health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
     is_confirmed=st.booleans(),
     is_identified=st.booleans(),
-    is_deletable=st.booleans(),
+    tpus=st.sampled_from([(), (POD,), (STOLEN,)]),
 )
 RECORDS = st.builds(
     run_record,

@@ -1,5 +1,6 @@
 """What the watch reads out of a worker's answer, of the inventory, and of a listing of the API."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     CHANGING,
     FOREIGN,
     GONE,
+    NOT_LISTED,
     ObservedTpu,
     ProcessStatus,
 )
@@ -23,6 +25,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     address_of,
     find_process,
     find_tpu,
+    has_answered,
     tpus_of_inventory,
     tpus_of_nodes,
 )
@@ -263,6 +266,47 @@ def test_only_the_last_two_answers_confirm_a_state():
 
     assert not Snapshot({}, {}, (lost, ready, lost), 0.0).of(record).is_confirmed
     assert Snapshot({}, {}, (ready, lost, lost), 0.0).of(record).is_confirmed
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        5,
+        {},
+        ["mine"],
+        [{}],
+        [{"run": "mine"}],
+        [{"run": 1, "active": True}],
+        [{"run": "mine", "active": True, "launched": 1}],
+    ],
+)
+def test_a_worker_that_reports_anything_but_runs_has_not_answered(runs):
+    answer = {"runs": runs}
+
+    assert find_process("w0", "mine", answer).state is RunState.UNREACHABLE
+    assert not has_answered(answer)
+
+
+def test_a_tpu_in_a_zone_that_the_inventory_lists_no_longer_is_not_gone():
+    elsewhere = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
+    for zones, listed, expected in (
+        (["europe-west4-a"], [], NOT_LISTED),
+        (["europe-west4-a"], [elsewhere], NOT_LISTED),
+        (["europe-west4-a", ZONE], [], GONE),
+        (["-"], [], GONE),
+    ):
+        seen = Snapshot({}, {}, (listed,), 0.0, zones=zones).of(run_record())
+        assert seen.tpu_state == expected
+
+
+def test_a_lost_tpu_and_a_recreated_one_in_another_zone_are_the_recreated_one():
+    lost = replace(POD, state="PREEMPTED")
+    recreated = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
+
+    assert find_tpu(LAUNCHED, [lost, recreated]) == ("READY", recreated)
+    assert find_tpu(LAUNCHED, [POD, recreated]) == ("READY", POD)
+    assert find_tpu(LAUNCHED, [lost, replace(recreated, is_ours=False)]) == ("PREEMPTED", lost)
+    assert find_tpu(LAUNCHED, [lost, replace(recreated, state="PREEMPTED")]) == ("PREEMPTED", lost)
 
 
 def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():

@@ -16,6 +16,7 @@ from tests.collections.runs.observations import (
     NOW,
     SILENT,
     TRAINING,
+    WAITING,
     causes,
     decided,
     ended,
@@ -86,6 +87,7 @@ def test_the_worker_that_is_silent_for_longest_is_named_and_a_hang_counts_as_a_c
         "state": "hung",
         "since": NOW,
         "crashes": 1,
+        "counted_attempt": 3,
         "bad_times": 1,
         "not_before": 0.0,
     }
@@ -126,21 +128,50 @@ def test_a_trainer_with_a_heartbeat_may_be_silent():
 
 
 @pytest.mark.parametrize(
-    ("watch", "ago", "action", "state"),
+    ("watch", "action", "state"),
     [
-        ({}, 44, Action.NOTHING, RunState.ENDING),
-        ({}, 45, Action.RESTART, RunState.PARTLY_ENDED),
-        ({"state": "ending", "since": NOW - 44}, 1, Action.NOTHING, RunState.ENDING),
-        ({"state": "ending", "since": NOW - 45}, 1, Action.RESTART, RunState.PARTLY_ENDED),
+        ({}, Action.NOTHING, RunState.ENDING),
+        ({"state": "ending", "since": NOW - 44}, Action.NOTHING, RunState.ENDING),
+        ({"state": "ending", "since": NOW - 45}, Action.RESTART, RunState.PARTLY_ENDED),
     ],
 )
-def test_a_run_that_ends_has_some_time_to_end_everywhere(watch, ago, action, state):
-    decision = decided(pod(ended("1", ago), ended("77", ago + 900), TRAINING), watch)
+def test_a_run_that_ends_has_some_time_to_end_everywhere(watch, action, state):
+    decision = decided(pod(ended("1", 5), ended("77", 900), TRAINING), watch)
 
     assert (decision.action, decision.state) == (action, state)
     assert causes(decision) == ["processes_partly_ended"]
     assert values(decision) == {"hosts": "w0, w1", "host": "w2"}
     assert decision.memory.bad_worker == ("w0" if action is Action.RESTART else "")
+
+
+@pytest.mark.parametrize("seconds", [45, 599, 600])
+def test_processes_that_are_done_wait_longer_for_the_last_checkpoint_of_the_others(seconds):
+    decision = decided(pod(TRAINING, ended("0")), {"state": "ending", "since": NOW - seconds})
+
+    assert decision.action is (Action.RESTART if seconds == 600 else Action.NOTHING)
+
+
+@pytest.mark.parametrize("other", [IDLE, ended("TERM", 86400), replace(ended("0"), attempt=2)])
+def test_a_run_that_waits_at_the_rendezvous_is_not_restarted(other):
+    decision = decided(pod(WAITING, other), {"state": "ending", "since": NOW - 1000})
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.ENDING)
+
+
+def test_a_run_that_is_done_is_recorded_while_another_run_uses_its_tpu():
+    done = decided(pod(ended("0"), ended("0", other_run="next")))
+
+    assert (done.action, done.state) == (Action.RECORD_DONE, RunState.DONE)
+
+
+def test_a_hang_counts_once_although_no_restart_succeeds():
+    hangs = pod(replace(TRAINING, heartbeat_age=601))
+    watch: dict = {}
+    for _ in range(10):
+        decision = decided(hangs, watch)
+        watch = decision.memory.fields()
+
+    assert (decision.action, decision.memory.crashes) == (Action.RESTART, 1)
 
 
 def test_a_run_is_done_when_every_process_of_this_attempt_exited_with_0():
@@ -329,7 +360,7 @@ def test_a_worker_that_is_first_to_fail_too_often_has_its_tpu_replaced():
     assert (decision.action, decision.state) == (Action.REPLACE, RunState.FAILED)
     assert causes(decision) == ["worker_failed_first", "process"]
     assert remembered(decision, watch) == {
-        "state": "replaced",
+        "state": "preempted",
         "since": NOW,
         "crashes": 4,
         "counted_attempt": 3,

@@ -8,6 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     FOREIGN,
     GONE,
+    NOT_LISTED,
     Observation,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
@@ -46,21 +47,27 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
         (
             Observation(GONE),
             "preemption_suspected",
-            "tpu_state confirming_preemption",
+            "tpu_state confirming",
             {"tpu_state": "gone"},
         ),
         (
             Observation("PREEMPTED"),
             "preemption_suspected",
-            "tpu_state confirming_preemption",
+            "tpu_state confirming",
             {"tpu_state": "PREEMPTED"},
         ),
         (lost(GONE, can_be_created=False), "preempted", "tpu_state multislice", {}),
         (
-            lost(tpus=(POD,), is_deletable=False),
+            lost(tpus=(STOLEN,)),
             "preempted",
             "tpu_state not_ours",
             {"delete": DELETE},
+        ),
+        (
+            Observation(NOT_LISTED),
+            "waiting_for_tpu",
+            "zone_not_listed",
+            {"zone": "us-central2-b"},
         ),
         (
             Observation("CREATING"),
@@ -85,7 +92,7 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
             {"run": "second", "host": "w1"},
         ),
         (
-            pod(ended("1", ago=44), TRAINING),
+            pod(ended("1"), TRAINING),
             "ending",
             "processes_partly_ended",
             {"hosts": "w0", "host": "w1"},
@@ -110,9 +117,7 @@ def test_a_tpu_that_is_on_its_way_is_waited_for(state):
     assert decided(lost(state)).action is Action.NOTHING
 
 
-@pytest.mark.parametrize(
-    "observed", [lost(GONE, is_deletable=False), lost(tpus=(POD,)), lost("TERMINATED")]
-)
+@pytest.mark.parametrize("observed", [lost(GONE), lost(tpus=(POD,)), lost("TERMINATED")])
 def test_a_lost_tpu_is_recreated_and_one_that_is_gone_needs_no_label(observed):
     assert decided(observed).action is Action.RECREATE
 
@@ -157,6 +162,15 @@ def test_a_lost_tpu_that_was_recreated_just_now_waits():
     assert (decision.action, decision.is_new) == (Action.NOTHING, False)
     assert (causes(decision), values(decision)["seconds"]) == (["tpu_state", "recreate_in"], 30)
     assert remembered(decision, watch) == {}
+
+
+def test_the_loss_of_a_replaced_tpu_is_no_preemption_and_waits():
+    replaced = decided(pod(AWAY, is_confirmed=True), FOR_LONG | {"preemptions": 2})
+
+    later = decided(lost(GONE), replaced.memory.fields(), replace(LIMITS, preemptions=2))
+
+    assert (later.action, later.memory.preemptions) == (Action.NOTHING, 2)
+    assert causes(later) == ["tpu_state", "recreate_in"]
 
 
 @pytest.mark.parametrize(
@@ -212,8 +226,9 @@ def test_a_worker_that_is_unreachable_for_as_long_as_is_allowed_is_waited_for():
         (pod(AWAY, is_confirmed=True, any_worker_answers=False), "no_worker_reachable"),
         (pod(AWAY, ended("77")), "confirming"),
         (pod(AWAY, is_confirmed=True, can_be_created=False), "multislice"),
-        (pod(AWAY, is_confirmed=True, is_deletable=False), "not_ours"),
-        (pod(AWAY, is_confirmed=True, is_deletable=False, tpus=(POD,)), "not_ours"),
+        (pod(AWAY, is_confirmed=True, tpus=()), "not_ours"),
+        (pod(AWAY, is_confirmed=True, tpus=(STOLEN,)), "not_ours"),
+        (pod(AWAY, is_confirmed=True, tpus=(POD, replace(POD, id=""))), "not_ours"),
     ],
 )
 def test_a_tpu_with_an_unreachable_worker_is_not_replaced_without_every_proof(observed, code):
@@ -253,7 +268,7 @@ def test_a_tpu_that_cannot_be_used_is_replaced_and_has_its_whole_time_again(obse
     assert (decision.action, decision.state) == (Action.REPLACE, RunState.UNREACHABLE)
     assert (causes(decision), decision.is_new) == (["workers_unreachable_for"], True)
     assert remembered(decision, watch) == {
-        "state": "replaced",
+        "state": "preempted",
         "since": NOW,
         "replacements": 1,
         "not_before": NOW + 10,

@@ -90,7 +90,8 @@ class ActionModule(ActionBase):
         fleet_name = parse_fleet_name(given["fleet_name"])
         hosts = plain(host_facts(variables))
         listed = tpus_of_inventory(hosts, fleet_name)
-        snapshot = Snapshot(hosts, plain(given["answers"]), (listed,), given["asked_at"])
+        zones = zones_of(api)
+        snapshot = Snapshot(hosts, plain(given["answers"]), (listed,), given["asked_at"], zones)
         watch = WatchPass(
             store=RunStore.of(fleet_state, api),
             leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
@@ -104,9 +105,7 @@ class ActionModule(ActionBase):
             log=log,
             limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
-            list_tpus=lambda: tpus_of_nodes(
-                list_nodes(open_source(api), zones_of(api)), fleet_name
-            ),
+            list_tpus=lambda: tpus_of_nodes(list_nodes(open_source(api), zones), fleet_name),
             check=check,
         )
         records = watch.store.read_all()

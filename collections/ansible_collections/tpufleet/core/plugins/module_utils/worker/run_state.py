@@ -30,7 +30,6 @@ class RunState(str, Enum):  # noqa: UP042 - Python 3.9
     GIVEN_UP = "given_up"
     PREEMPTED = "preempted"
     PREEMPTION_SUSPECTED = "preemption_suspected"
-    REPLACED = "replaced"
     MAINTENANCE = "maintenance"
     ENDING = "ending"
     PARTLY_ENDED = "partly_ended"

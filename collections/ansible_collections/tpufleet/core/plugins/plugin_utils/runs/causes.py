@@ -27,6 +27,7 @@ class CauseCode(StrEnum):
     TPU_RECREATED = "tpu_recreated"
     TPU_RECREATED_FOR = "tpu_recreated_for"  # values: run
     WORKERS_MISSING = "workers_missing"  # values: count, of (the expected count)
+    ZONE_NOT_LISTED = "zone_not_listed"  # values: zone
     WORKERS_UNREACHABLE = "workers_unreachable"  # values: hosts
     WORKERS_UNREACHABLE_FOR = "workers_unreachable_for"  # values: hosts, seconds
     WORKER_FAILED_FIRST = "worker_failed_first"  # values: host, count
@@ -42,7 +43,6 @@ class CauseCode(StrEnum):
     OUTPUT_MISSING = "output_missing"  # values: seconds
 
     CONFIRMING = "confirming"
-    CONFIRMING_PREEMPTION = "confirming_preemption"
     LAUNCH_IN = "launch_in"  # values: seconds
     RECREATE_IN = "recreate_in"  # values: seconds
     RUN_CONTINUES = "run_continues"  # values: host

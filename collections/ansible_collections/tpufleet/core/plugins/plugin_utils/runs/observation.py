@@ -15,6 +15,8 @@ from .causes import Cause, CauseCode, Value
 READY = "READY"
 GONE = "gone"
 """The state of a TPU that does not exist: the API does not list it."""
+NOT_LISTED = "not listed"
+"""The state of a TPU in a zone that the inventory does not list, so that it is unknown."""
 FOREIGN = "foreign"
 """The state of a run's TPU if a TPU of another fleet or person has its name now."""
 CHANGING = "changing"
@@ -58,14 +60,13 @@ class Observation:
     """The observed state of one run in one pass of the watch.
 
     Args:
-        tpu_state: the state of its TPU: a state of the API, GONE, FOREIGN or CHANGING.
+        tpu_state: the state of its TPU: a state of the API, GONE, NOT_LISTED, FOREIGN or CHANGING.
         processes: one for each worker of its TPU in the inventory; empty if the TPU is not READY.
         workers: how many workers its TPU has.
         health: the health of its TPU according to the API.
         is_confirmed: whether the last two lists of TPUs agree on ``tpu_state``.
         any_worker_answers: whether any worker of any TPU answered this controller.
         is_identified: whether the run record names the TPUs by id.
-        is_deletable: whether all TPUs in ``tpus`` have an id and this fleet's label.
         can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
         tpus: the run's existing TPUs: one, or the slices of a multislice. Recreated TPUs count.
         address: the value of ``-e tpu=`` that selects these TPUs.
@@ -78,10 +79,14 @@ class Observation:
     is_confirmed: bool = False
     any_worker_answers: bool = True
     is_identified: bool = True
-    is_deletable: bool = True
     can_be_created: bool = True
     tpus: tuple[ObservedTpu, ...] = ()
     address: str = ""
+
+    @property
+    def is_deletable(self) -> bool:
+        """Whether there are TPUs, and all of them have an id and this fleet's label."""
+        return bool(self.tpus) and all(tpu.is_ours and tpu.id for tpu in self.tpus)
 
 
 MOST_TEXT = 1000

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.cloud.names import ALL_ZONES
 from ...module_utils.worker.run import chip_of, overlap
 from ...module_utils.worker.run_state import RunState
 from ..fleet.ownership import is_ours
@@ -17,6 +18,7 @@ from .observation import (
     DEAD,
     FOREIGN,
     GONE,
+    NOT_LISTED,
     READY,
     Observation,
     ObservedTpu,
@@ -102,17 +104,20 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
     A TPU with the same name but another id counts as the recreated TPU if it has this fleet's
-    label; in another zone, it must also be the only such TPU. If the TPU of that name in the same
-    zone does not have the label, the state is FOREIGN. ``node`` is the TPU in the run record.
+    label; in another zone, it must also be the only such TPU, and must not be lost if the TPU of
+    the launch still exists. If the TPU of that name in the same zone does not have the label, the
+    state is FOREIGN. ``node`` is the TPU in the run record.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]
+    elsewhere = [tpu for tpu in namesakes if tpu.zone != node.zone and tpu.is_ours]
     same = next((tpu for tpu in here if tpu.id == node.id), None)
     if same:
-        return same.state, same
+        alive = [tpu for tpu in elsewhere if tpu.state not in DEAD]
+        recreated = alive[0] if same.state in DEAD and len(alive) == 1 else same
+        return recreated.state, recreated
     if here:
         return (here[0].state, here[0]) if here[0].is_ours else (FOREIGN, here[0])
-    elsewhere = [tpu for tpu in namesakes if tpu.is_ours]
     return (elsewhere[0].state, elsewhere[0]) if len(elsewhere) == 1 else (GONE, None)
 
 
@@ -126,24 +131,47 @@ def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
     return f"{tpu.name}_{tpu.zone}" if several else tpu.name
 
 
+def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """Return the runs that a worker has reported; None if it did not answer, or not as run_info.
+
+    ``answer`` is the result of run_info.
+    """
+    runs = answer.get("runs")
+    is_valid = isinstance(runs, list) and all(
+        isinstance(each, Mapping)
+        and isinstance(each.get("run"), str)
+        and isinstance(each.get("active"), bool)
+        and isinstance(each.get("launched") or {}, Mapping)
+        for each in runs
+    )
+    return runs if is_valid else None
+
+
+def has_answered(answer: Mapping[str, Any]) -> bool:
+    """Return whether a worker has reported its runs; ``answer`` is the result of run_info."""
+    return reported_runs(answer) is not None
+
+
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process on a worker from the result of run_info.
 
-    The state is UNREACHABLE if the worker returned no runs, LOST if this run is not among them.
+    The state is UNREACHABLE if the worker did not report its runs, LOST if this run is not among
+    them.
     ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run`` of
     the result is another run that is active on the same chips.
     """
-    if "runs" not in answer:
+    runs = reported_runs(answer)
+    if runs is None:
         return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
     others = [
-        str(each["run"])
-        for each in answer["runs"]
+        each["run"]
+        for each in runs
         if each["active"]
         and each["run"] != run
         and overlap(chip, chip_of(each.get("launched") or {}))
     ]
     other = others[0] if others else ""
-    for each in answer["runs"]:
+    for each in runs:
         if each["run"] == run:
             return replace(parse_process(host, each), other_run=other)
     return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
@@ -168,6 +196,7 @@ class Snapshot:
         answers: the result of run_info on each host.
         listings: lists of TPUs: first the inventory's, then those of the API, oldest first.
         asked_at: when run_info was started, in unix seconds.
+        zones: the zones of the listings; ``-`` stands for all zones.
         listed_at: when the API listed TPUs last, in unix seconds; 0 if there is only the inventory,
             which may come from a cache.
     """
@@ -176,6 +205,7 @@ class Snapshot:
     answers: Mapping[str, Mapping[str, Any]]
     listings: tuple[tuple[ObservedTpu, ...], ...]
     asked_at: float
+    zones: Sequence[str] = (ALL_ZONES,)
     listed_at: float = 0.0
 
     def of(self, record: RunRecord) -> Observation:
@@ -185,7 +215,7 @@ class Snapshot:
         state.
         """
         launch, listings = record.launch, self.listings
-        states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
+        states = [_worst([self._state(node, each) for node in launch.nodes]) for each in listings]
         found = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
         tpus = tuple(tpu for tpu in found if tpu)
         is_multislice = launch.tpu.startswith(MULTISLICE)
@@ -205,13 +235,16 @@ class Snapshot:
             workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
             health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
             is_confirmed=states[-1] in states[-2:-1],
-            any_worker_answers=any("runs" in answer for answer in self.answers.values()),
+            any_worker_answers=any(map(has_answered, self.answers.values())),
             is_identified=bool(launch.nodes),
-            is_deletable=bool(tpus) and all(tpu.is_ours and tpu.id for tpu in tpus),
             can_be_created=not is_multislice,
             tpus=tpus,
             address=launch.tpu if is_multislice or not tpus else address_of(tpus[0], listings[0]),
         )
+
+    def _state(self, node: NodeIdentity, listed: Iterable[ObservedTpu]) -> str:
+        is_listed = ALL_ZONES in self.zones or node.zone in self.zones
+        return find_tpu(node, listed)[0] if is_listed else NOT_LISTED
 
     def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
         """Return a copy with the TPUs that the API listed at ``at`` (unix seconds)."""

@@ -33,7 +33,6 @@ _STATES = {
     RunState.GIVEN_UP: "given up",
     RunState.PREEMPTED: "preempted",
     RunState.PREEMPTION_SUSPECTED: "preemption suspected",
-    RunState.REPLACED: "replaced",
     RunState.MAINTENANCE: "maintenance",
     RunState.ENDING: "ending",
     RunState.PARTLY_ENDED: "ended on some workers",
@@ -74,6 +73,10 @@ _CAUSES = {
     ),
     CauseCode.TPU_RECREATED: "its TPU was recreated",
     CauseCode.TPU_RECREATED_FOR: "its TPU is recreated for run {run}",
+    CauseCode.ZONE_NOT_LISTED: (
+        "its TPU is in {zone}, which the inventory does not list. Add that zone to zones in "
+        "inventory/gcp/tpu.yml"
+    ),
     CauseCode.WORKERS_MISSING: "{count} of {of} workers are in the inventory",
     CauseCode.WORKERS_UNREACHABLE: "{hosts} can't be reached",
     CauseCode.WORKERS_UNREACHABLE_FOR: (
@@ -90,7 +93,6 @@ _CAUSES = {
     CauseCode.HEARTBEAT_MISSING: "{host} has written no heartbeat for {seconds:.0f} s",
     CauseCode.OUTPUT_MISSING: "no worker has written to its log for {seconds:.0f} s",
     CauseCode.CONFIRMING: "confirming this with the API",
-    CauseCode.CONFIRMING_PREEMPTION: "confirming this with the API",
     CauseCode.LAUNCH_IN: "the next launch is in {seconds:.0f} s",
     CauseCode.RECREATE_IN: "the TPU is recreated in {seconds:.0f} s",
     CauseCode.RUN_CONTINUES: "the run continues on {host}",

@@ -15,7 +15,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .decision import Decision, Situation
 from .event_kind import Action, DesiredState
-from .observation import DEAD, FOREIGN, READY, Observation, ProcessStatus, cause_of
+from .observation import DEAD, FOREIGN, NOT_LISTED, READY, Observation, ProcessStatus, cause_of
 from .record import RunRecord
 from .watch_memory import Limits, Memory
 
@@ -50,6 +50,9 @@ def _decide_wanted(now: Situation) -> Decision:
         return now.stay(RunState.NOT_WATCHED, not_recorded)
     if observed.tpu_state == FOREIGN:
         return now.stay(RunState.NAME_TAKEN, _name_taken(observed))
+    if observed.tpu_state == NOT_LISTED:
+        zone = now.record.launch.nodes[0].zone
+        return now.stay(RunState.WAITING_FOR_TPU, Cause.of(CauseCode.ZONE_NOT_LISTED, zone=zone))
     if observed.tpu_state in DEAD:
         return decide_lost(now)
     if now.memory.state == RunState.PREEMPTED:
@@ -105,17 +108,22 @@ def decide_active(now: Situation) -> Decision:
 
 
 def decide_partly_ended(now: Situation) -> Decision:
-    """Decide about a run that has ended on some of its workers but not on all.
+    """Decide about a run that has not started, or has ended, on some of its workers but not on all.
 
-    If it does not end on the others within ``limits.settle`` seconds, restart it.
+    If it does not end on the others within ``limits.settle`` seconds, restart it. Those that are
+    done may have to wait for the last checkpoint of the others, so the limit is then that of
+    heartbeats. Times of workers do not count, because a worker's clock may be wrong, and its last
+    process may be of an earlier attempt.
     """
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]
     hosts = ", ".join(each.host for each in ended)
     partly = Cause.of(CauseCode.PROCESSES_PARTLY_ENDED, hosts=hosts, host=active[0].host)
-    ended_at = max(each.ended_at for each in ended)
-    settle = now.limits.settle
-    if now.seconds_in(RunState.ENDING) < settle and now.now - ended_at < settle:
+    # The rendezvous has a limit of its own, and a launch may still be starting the other processes.
+    is_starting = all(each.state is RunState.WAITING for each in active)
+    is_done = all(each.state is RunState.DONE for each in ended)
+    limit = now.limits.heartbeat if is_done else now.limits.settle
+    if is_starting or now.seconds_in(RunState.ENDING) < limit:
         return now.stay(RunState.ENDING, partly)
     return _restart(now, RunState.PARTLY_ENDED, partly)
 
@@ -125,9 +133,6 @@ def decide_ended(now: Situation) -> Decision:
     observed, attempt = now.observed, now.record.attempt
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return now.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
-    if busy := next((each for each in observed.processes if each.other_run), None):
-        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
-        return now.stay(RunState.WAITING_FOR_WORKERS, other)
     ended = [
         each
         for each in observed.processes
@@ -136,6 +141,9 @@ def decide_ended(now: Situation) -> Decision:
     if len(ended) == len(observed.processes) and all(each.state is RunState.DONE for each in ended):
         done = Cause(CauseCode.PROCESSES_DONE)
         return now.act(Action.RECORD_DONE, RunState.DONE, done)
+    if busy := next((each for each in observed.processes if each.other_run), None):
+        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
+        return now.stay(RunState.WAITING_FOR_WORKERS, other)
     if not ended:
         return _relaunch(now, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
     first = first_ended(ended)
@@ -200,25 +208,22 @@ def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
 
 def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs. A hang counts as a crash, but a restart has no delay."""
-    memory = replace(_with_crash(now, 0), not_before=0.0)
+    memory = replace(_with_crash(now), not_before=0.0)
     return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
 
 
 def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Decide to relaunch a crashed run, or to give up after too many crashes.
-
-    Each attempt counts as one crash at most.
-    """
-    attempt = now.record.attempt
-    if now.memory.counted_attempt != attempt:
-        now = now.remembering(_with_crash(now, attempt))
-    return _within_budget(now, Action.LAUNCH, state, cause)
+    """Decide to relaunch a crashed run, or to give up after too many crashes."""
+    return _within_budget(now.remembering(_with_crash(now)), Action.LAUNCH, state, cause)
 
 
-def _with_crash(now: Situation, attempt: int) -> Memory:
+def _with_crash(now: Situation) -> Memory:
+    """Return the memory with one crash more; an attempt counts as one crash at most."""
+    memory, attempt = now.memory, now.record.attempt
+    if memory.counted_attempt == attempt:
+        return memory
     ended = [each for each in now.observed.processes if has_known_end(each)]
     bad = first_ended(ended).host if ended else ""
-    memory = now.memory
     crashes = memory.crashes + 1
     return replace(
         memory,
@@ -280,8 +285,7 @@ def decide_lost(now: Situation) -> Decision:
     observed, memory, limits = now.observed, now.memory, now.limits
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
-        confirming = Cause(CauseCode.CONFIRMING_PREEMPTION)
-        return now.stay(RunState.PREEMPTION_SUSPECTED, lost, confirming)
+        return now.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
     if blocker := creation_blocker(observed):
         return now.stay(RunState.PREEMPTED, lost, blocker)
     is_counted = memory.state == RunState.PREEMPTED
@@ -340,10 +344,11 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
         return now.give_up(*causes, too_many)
     if now.now < memory.not_before:
         return now.stay(state, *causes, wait_for(now, CauseCode.RECREATE_IN))
-    # The time that workers may be unreachable starts again, because the state is not UNREACHABLE.
+    # As PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the time that
+    # workers may be unreachable starts again.
     memory = replace(
         memory,
-        state=RunState.REPLACED.value,
+        state=RunState.PREEMPTED.value,
         since=now.now,
         replacements=memory.replacements + 1,
         not_before=now.now + limits.backoff(memory.replacements),
