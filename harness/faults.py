@@ -75,7 +75,9 @@ def _maintenance(run: Disturbed) -> None:
 
 
 def _no_capacity(run: Disturbed) -> None:
-    run.fault("capacity", "--for", "45")
+    run.fault(
+        "capacity", "--times", "2"
+    )  # once in each zone, however late the watch creates the TPU
     run.preempt()
 
 
