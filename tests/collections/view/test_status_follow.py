@@ -127,7 +127,7 @@ def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, tmp
     temporary = {"TMPDIR": str(folder), "ANSIBLE_LOCAL_TEMP": str(folder)}
     with on_terminal(live(environment) | temporary) as terminal:
         terminal.read_until(rows)
-        assert list(folder.rglob("result.json"))
+        assert list(folder.rglob("status.json"))
         started = tree_of(terminal.process.pid)
         os.write(terminal.keyboard, b"\x03")
         terminal.read_until(lambda _: False)
