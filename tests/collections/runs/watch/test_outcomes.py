@@ -250,7 +250,9 @@ def test_a_run_that_fails_leaves_the_others_alone(controller, error):
     controller.wants("bad", tpu="other")
     controller.wants()
 
-    told = controller.pass_once(answers(controller, ended("75")), read_done=read_done)
+    told = controller.pass_once(
+        answers(controller, ended("75"), ended("75", run="bad")), read_done=read_done
+    )
 
     assert told[0] == RunOutcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
     assert (told[1].run, told[1].action) == ("mine", "launch")

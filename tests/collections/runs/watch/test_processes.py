@@ -211,6 +211,31 @@ def test_a_run_that_ended_without_failure_is_launched_again_at_once(processes, s
     }
 
 
+@pytest.mark.parametrize(
+    ("ago", "watch", "action"),
+    [
+        (299, {}, Action.NOTHING),
+        (300, {}, Action.LAUNCH),
+        (299, {"tries": 1}, Action.LAUNCH),
+    ],
+)
+def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, watch, action):
+    history = [{"time": NOW - ago, "kind": "launched"}]
+
+    decision = decided(pod(IDLE, IDLE), watch, history=history)
+
+    assert decision.action is action
+    if action is Action.NOTHING:
+        assert (decision.state, decision.is_new) == (RunState.STARTING, False)
+        assert causes(decision) == ["launched_before"]
+
+
+def test_a_run_without_a_process_is_launched_if_something_happened_after_its_launch():
+    history = [{"time": NOW - 9, "kind": "launched"}, {"time": NOW - 5, "kind": "setup_done"}]
+
+    assert decided(pod(IDLE), history=history).action is Action.LAUNCH
+
+
 def test_repeated_ends_without_failure_delay_the_launch():
     watch = {"state": "interrupted", "tries": 3, "not_before": NOW}
 

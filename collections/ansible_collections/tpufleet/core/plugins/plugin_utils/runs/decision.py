@@ -20,7 +20,7 @@ DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
 """Actions that stop a run or delete a TPU, and therefore need a recent observation."""
 LAUNCHES = (*RECREATIONS, Action.LAUNCH, Action.RESTART)
 """Actions that lead to a launch of the run, at once or in a later pass."""
-QUIET_STATES = (RunState.RUNNING, RunState.DONE, RunState.STOPPED)
+QUIET_STATES = (RunState.STARTING, RunState.RUNNING, RunState.DONE, RunState.STOPPED)
 """States that the watch does not log when a run enters them, unless it acts."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import VARIABLE, InvalidLaunchError, LaunchSpec
 from .causes import one_line
-from .event_kind import MOST_HISTORY, DesiredState
+from .event_kind import MOST_HISTORY, DesiredState, EventKind
 from .history import MOST_TIME, Event, parse_event
 from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
@@ -75,6 +75,12 @@ class RunRecord:
     def attempt(self) -> int:
         """The number of the last attempt that was recorded."""
         return self.launch.attempt
+
+    @property
+    def launched_at(self) -> float | None:
+        """When the run was launched, in unix seconds; None if something has happened since."""
+        last = self.history[-1] if self.history else None
+        return last.time if last and last.kind is EventKind.LAUNCHED else None
 
     @property
     def is_wanted(self) -> bool:

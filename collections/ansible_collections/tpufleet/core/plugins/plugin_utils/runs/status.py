@@ -88,6 +88,7 @@ _CAUSES = {
     CauseCode.PROCESSES_DONE: "every process has exited with 0",
     CauseCode.PROCESSES_STILL_ACTIVE: "its desired state is stopped, but it is active on {hosts}",
     CauseCode.PROCESSES_PARTLY_ENDED: "it has ended on {hosts} and is active on {host}",
+    CauseCode.LAUNCHED_BEFORE: "it was launched {seconds:.0f} s ago and has no process yet",
     CauseCode.PROCESS_MISSING: "it has no process",
     CauseCode.DONE_MARKER: "its checkpoints have the done marker of its last attempt",
     CauseCode.HEARTBEAT_MISSING: "{host} has written no heartbeat for {seconds:.0f} s",

@@ -87,6 +87,8 @@ HARMLESS = frozenset(
 
 ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
 """
+LAUNCH_S = 300.0
+"""Seconds after a launch in which a run without a process counts as starting."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 
 
@@ -144,6 +146,11 @@ def decide_ended(now: Situation) -> Decision:
     if busy := next((each for each in observed.processes if each.other_run), None):
         other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
         return now.stay(RunState.WAITING_FOR_WORKERS, other)
+    launched_at = now.record.launched_at
+    if not ended and launched_at and now.now - launched_at < LAUNCH_S and not now.memory.tries:
+        # A user's train.yml may still be pulling the image or pushing the code.
+        starting = Cause.of(CauseCode.LAUNCHED_BEFORE, seconds=now.now - launched_at)
+        return now.stay(RunState.STARTING, starting)
     if not ended:
         return _relaunch(now, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
     first = first_ended(ended)
