@@ -33,8 +33,9 @@ def launched(folder, **more):
 
 def failed(folder, *, was_wanted):
     """Record a failed launch; return the record."""
-    record_failure(store_of(folder), "mine", "it failed", was_wanted=was_wanted)
-    return store_of(folder).read("mine")
+    store = store_of(folder)
+    record_failure(store, "mine", store.read("mine").attempt, "it failed", was_wanted=was_wanted)
+    return store.read("mine")
 
 
 def test_each_launch_is_the_attempt_after_the_last_one(tmp_path):

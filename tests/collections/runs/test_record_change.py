@@ -121,4 +121,12 @@ def test_a_kill_of_an_unusable_record_says_that_the_run_was_not_wanted(store, tm
 
 
 def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):
-    assert not record_failure(store, "mine", "no ssh", was_wanted=False)
+    assert not record_failure(store, "mine", 1, "no ssh", was_wanted=False)
+
+
+def test_a_failed_launch_of_an_earlier_attempt_changes_nothing(store):
+    have(store)
+
+    assert not record_failure(store, "mine", 2, "no ssh", was_wanted=False)
+
+    assert (store.read("mine").wanted, store.read("mine").history) == ("running", ())

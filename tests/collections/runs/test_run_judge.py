@@ -7,6 +7,7 @@ from ansible_collections.tpufleet.core.plugins.action.run_judge import Judge
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import attempt_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
@@ -177,6 +178,53 @@ def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
 
     assert (start["wait"], outcome["stop"]) == ([], list(HOSTS))
     assert launch.record().wanted == "stopped"
+
+
+def launched_again(launch: Launch) -> None:
+    """Record attempt 2 of the run, as the watch does for a relaunch."""
+    want(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)
+
+
+BUSY = {"failed": True, "msg": "run mine is starting here, attempt 2. Stop it first: …"}
+
+
+def test_a_launch_that_fails_stops_nothing_if_the_run_was_launched_again_meanwhile(launch):
+    bare = both(CHECKED | {"release_is_missing": True})
+    verdict = launch.judge(started=bare).judge_answers()
+    launched_again(launch)
+
+    start = launch.judge(started=bare, restarted=both(BUSY), verdict=verdict).judge_start()
+    outcome = launch.judge(verdict=start).judge_outcome()
+
+    assert (start["wait"], outcome["stop"]) == ([], [])
+    assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
+    assert attempt_text(outcome["outcomes"]["mine"], "mine", {}) == (
+        "run mine continues: attempt 2 of it was launched meanwhile. See its status: "
+        "ansible-playbook playbooks/status.yml"
+    )
+
+
+def test_a_run_that_was_launched_again_and_stopped_meanwhile_is_stopped(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+    launched_again(launch)
+    launch.store.change(
+        "mine", launch.record().generation, {"wanted": "stopped"}, Event(EventKind.STOPPED)
+    )
+
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+
+    assert launch.judge(verdict=start).judge_outcome()["stop"] == list(HOSTS)
+
+
+def test_workers_with_a_newer_attempt_are_not_stopped_as_remains_of_an_older_one(launch):
+    launched_again(launch)
+    newer = CHECKED | {"status": "running", "info": report("starting", attempt=2)}
+
+    verdict = launch.judge(started=both(STARTED, newer)).judge_answers()
+
+    assert (verdict["stop"], verdict["start"]) == (["pod-w0"], [])
+    assert "attempt 2 of it was launched meanwhile" in verdict["failures"]["pod-w0"]
+    assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
 
 
 def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -19,12 +19,17 @@ from ..plugin_utils.runs.launch_outcome import (
     launch_verdict,
     leftovers,
     one_a_worker,
+    replaced_outcome,
+    replaced_text,
     start_outcomes,
     wait_outcomes,
 )
 from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
+
+if TYPE_CHECKING:
+    from ..plugin_utils.runs.record import RunRecord
 
 Json = Mapping[str, Any]
 
@@ -99,11 +104,18 @@ class Judge:
                     refused[run] = [str(error)]
                     continue
                 launch, was = found.launch.to_json(), found.was_wanted
+            elif run in verdict["again"] and (newer := self._newer_attempt(run, launch["attempt"])):
+                # Its processes must not be stopped as the remains of an older attempt.
+                refused[run] = [
+                    f"{replaced_text(newer)}. See its status: ansible-playbook playbooks/status.yml"
+                ]
+                continue
             launches[run], was_wanted[run] = launch, was
         for run, lines in refused.items():
             recorded = self._plan["recorded"][run]
             if recorded["is_recorded"]:
-                self._launch_failed(run, recorded["was_wanted"], lines[0])
+                attempt = self._plan["launches"][run]["attempt"]
+                self._launch_failed(run, attempt, recorded["was_wanted"], lines[0])
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
@@ -137,7 +149,14 @@ class Judge:
         answers = (self._given[name] for name in ("started", "pushed", "restarted"))
         outcomes = start_outcomes(processes, *answers, stopped)
         was_wanted = self._given["verdict"]["was_wanted"]
-        found = {run: {"outcome": outcomes[run], "was_wanted": was_wanted[run]} for run in runs}
+        found = {
+            run: {
+                "outcome": outcomes[run],
+                "was_wanted": was_wanted[run],
+                "attempt": launch["attempt"],
+            }
+            for run, launch in runs.items()
+        }
         fine = [run for run in runs if not outcomes[run]["problems"]]
         wait = [host for run in fine for host in self._hosts[run]]
         return {"runs": found, "wait": wait}
@@ -150,9 +169,15 @@ class Judge:
         before = {run: each["outcome"] for run, each in verdict.items()}
         outcomes = wait_outcomes(before, of_runs, waited)
         for run, outcome in outcomes.items():
+            attempt = verdict[run]["attempt"]
+            if outcome["problems"] and (newer := self._newer_attempt(run, attempt)):
+                outcomes[run] = replaced_outcome(newer)
+                continue
             info = (waited.get(self._leader(run)) or {}).get("info") or {}
             if outcome["launch_failed"]:
-                self._launch_failed(run, verdict[run]["was_wanted"], outcome["problems"][0])
+                self._launch_failed(
+                    run, attempt, verdict[run]["was_wanted"], outcome["problems"][0]
+                )
             elif not outcome["problems"] and info.get("state") == RunState.DONE:
                 self._try_to_record(run, DesiredState.DONE)
         failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
@@ -185,21 +210,32 @@ class Judge:
         return found
 
     def _is_stopped(self, run: str) -> bool:
-        try:
-            record = self._store.read(run)
-        except RecordError as error:
-            self._warnings.append(str(error))
-            return False
+        record = self._read(run)
         return record is not None and record.wanted is DesiredState.STOPPED
 
-    def _launch_failed(self, run: str, was_wanted: bool, why: str) -> None:
-        """Record a failed launch.
+    def _newer_attempt(self, run: str, attempt: int) -> int:
+        """Return the attempt with which somebody else launched the run meanwhile; 0 if none."""
+        record = self._read(run)
+        if record is None or not record.is_wanted or record.attempt <= attempt:
+            return 0
+        return record.attempt
+
+    def _read(self, run: str) -> RunRecord | None:
+        """Return the record of a run; None, with a warning, if it cannot be read."""
+        try:
+            return self._store.read(run)
+        except RecordError as error:
+            self._warnings.append(str(error))
+            return None
+
+    def _launch_failed(self, run: str, attempt: int, was_wanted: bool, why: str) -> None:
+        """Record a failed launch, unless the run was launched again since this attempt.
 
         An error becomes a warning, so that the launch of other runs continues.
         """
         try:
             self._has_changed |= record_failure(
-                self._store, run, why, was_wanted=was_wanted, check=self._check
+                self._store, run, attempt, why, was_wanted=was_wanted, check=self._check
             )
         except RecordError as error:
             self._warnings.append(str(error))

@@ -172,6 +172,19 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
     }
 
 
+def replaced_text(newer: int) -> str:
+    """Return why a launch has failed if somebody else launched the run again, as this attempt."""
+    return f"attempt {newer} of it was launched meanwhile"
+
+
+def replaced_outcome(newer: int) -> dict[str, Any]:
+    """Return the outcome of a launch that another one has replaced with the attempt ``newer``.
+
+    Nothing must be stopped, because the workers may already have processes of that attempt.
+    """
+    return {"problems": [replaced_text(newer)], "launch_failed": False, "stop": False}
+
+
 def failed_first(waited: Sequence[Waited]) -> list[Waited]:
     """Return the failed workers, earliest failure first, because it often causes the others."""
 

@@ -206,17 +206,18 @@ def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool
 
 
 def record_failure(
-    store: RunStore, run: str, error: str, *, was_wanted: bool, check: bool = False
+    store: RunStore, run: str, attempt: int, error: str, *, was_wanted: bool, check: bool = False
 ) -> bool:
     """Add a failed launch to the history of a run; return whether its desired state has changed.
 
     The run becomes stopped, unless it was wanted before the launch (``was_wanted``): then the watch
-    launches it again. ``check`` writes nothing. Raises RecordError.
+    launches it again. Nothing changes if the run was launched again since this ``attempt``, because
+    the newer attempt may succeed. ``check`` writes nothing. Raises RecordError.
     """
 
     def once() -> bool:
         before = store.read(run)
-        if before is None:
+        if before is None or before.attempt != attempt:
             return False
         stops = before.is_wanted and not was_wanted
         if not check:
