@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import DesiredState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
@@ -90,6 +91,37 @@ def test_a_launch_at_another_location_names_both_locations(store):
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
     assert not want(store, moved).is_recorded
+
+
+ON_POD = launch_spec().nodes
+ON_OTHER = (NodeIdentity("other", "us-east1-d", "4712"),)
+
+
+def test_a_run_is_not_launched_on_a_second_tpu_while_its_own_is_ready(store):
+    have(store)
+
+    with pytest.raises(RunError) as refused:
+        want(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
+
+    assert str(refused.value) == (
+        "run mine was launched on TPU pod and may still train there. Stop it first: "
+        "ansible-playbook playbooks/kill.yml -e run=mine, or launch a run with another name: "
+        "-e run=NAME"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "ready"),
+    [
+        ("running", ON_POD, ON_POD),
+        ("running", ON_OTHER, ON_OTHER),
+        ("stopped", ON_OTHER, (*ON_POD, *ON_OTHER)),
+    ],
+)
+def test_a_run_may_be_launched_again_or_move_from_a_tpu_that_is_lost(store, wanted, nodes, ready):
+    have(store, wanted=wanted)
+
+    assert want(store, replace(launch_spec(), nodes=nodes), ready=ready).launch.nodes == nodes
 
 
 def test_a_kill_records_its_event_and_shows_the_difference(store):

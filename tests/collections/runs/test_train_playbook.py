@@ -33,6 +33,8 @@ tpu:
     tpu_leader_ip: 10.0.0.2
 tpu_pod:
   children: {tpu: {}}
+leaders:
+  hosts: {pod-w0: {}}
 """
 MODULE = """
 import hashlib
@@ -198,6 +200,23 @@ def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(
     assert "pod-w0: Traceback: no module named jax" in done.stdout, done.stdout
     assert fleet.record["wanted"] == "stopped"
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
+
+
+def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    assert fleet.train().returncode == 0
+    other = {"tpu_name": "other", "tpu_id": "4713", "tpu_worker_id": 0, "tpu_worker_count": 1}
+    hosts = yaml.safe_load(HOSTS)
+    hosts["tpu"]["hosts"]["other-w0"] = other
+    hosts["tpu_other"] = {"hosts": {"other-w0": None}}
+    (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+
+    done = fleet.train(tpu="other")
+
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert "run mine was launched on TPU pod and may still train there. Stop it first:" in said
+    assert (fleet.record["tpu"], fleet.record["attempt"], fleet.calls) == ("pod", 1, [])
 
 
 def test_a_launch_that_differs_from_the_last_one_says_in_what(fleet):

@@ -121,7 +121,7 @@ class ActionModule(ActionBase):
                 check_no_secrets(parse_env(shared, name), name)
             found, launches, config = self._new(options, workers, nodes)
         checked = [LaunchSpec.from_json(each.to_json()) for each in launches.values()]
-        wanted = self._record(options, store, checked)
+        wanted = self._record(options, store, checked, ready_tpus(task_vars))
         return {
             "changed": any(each.is_recorded for each in wanted),
             "release": checked[0].release,
@@ -154,9 +154,16 @@ class ActionModule(ActionBase):
         }
 
     def _record(
-        self, options: Mapping[str, Any], store: RunStore, launches: list[LaunchSpec]
+        self,
+        options: Mapping[str, Any],
+        store: RunStore,
+        launches: list[LaunchSpec],
+        ready: set[NodeIdentity],
     ) -> list[Want]:
-        """Record the runs as wanted, in parallel, because each record may take HTTP requests."""
+        """Record the runs as wanted, in parallel, because each record may take HTTP requests.
+
+        ``ready`` are the READY TPUs.
+        """
 
         def one(launch: LaunchSpec) -> Want:
             return want(
@@ -164,6 +171,7 @@ class ActionModule(ActionBase):
                 launch,
                 is_relaunch=options["relaunch"],
                 same_place=options["same_place"] and not options["relaunch"],
+                ready=() if options["relaunch"] else ready,
                 check=self._task.check_mode,
             )
 
@@ -283,6 +291,12 @@ def steps_to_compile(
         if words and words not in steps:
             steps.append(words)
     return steps
+
+
+def ready_tpus(task_vars: Mapping[str, Any]) -> set[NodeIdentity]:
+    """Return the READY TPUs of the inventory that have an id, also those outside of the play."""
+    hostvars, leaders = task_vars["hostvars"], task_vars["groups"].get("leaders", [])
+    return {node for host in leaders if (node := node_of(hostvars[host]))}
 
 
 def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:

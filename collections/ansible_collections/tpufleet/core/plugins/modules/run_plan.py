@@ -13,6 +13,7 @@ description:
   - Writes the next attempt to each run's record, so that the run can start at once. It does not
     write the record of a run that is wanted already, or for which the same launch may have
     finished. Such a run is first checked on its workers.
+  - Refuses a run that may still train on another READY TPU.
 options:
   run:
     description: The run's name. By default the name of the config file without its extension. With

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from .record_error import RecordConflictError, RecordError, UnusableRecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
+    from ...module_utils.worker.node_identity import NodeIdentity
     from .store import RunStore
 
 TRIES = 8
@@ -49,6 +50,7 @@ def want(
     is_relaunch: bool = False,
     is_checked: bool = False,
     same_place: bool = False,
+    ready: Collection[NodeIdentity] = (),
     fence: int = 0,
     check: bool = False,
 ) -> Want:
@@ -64,6 +66,8 @@ def want(
             keeps the failures that the watch has counted.
         is_checked: whether the workers have been checked.
         same_place: whether to fail if the launch has another checkpoint location than the record.
+        ready: the READY TPUs. The launch fails if the run is wanted on one of them but is not
+            launched there, since two TPUs would write to the run's checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
@@ -74,6 +78,8 @@ def want(
         if same_place and before and (why := elsewhere(before, launch)):
             raise RunError(why)
         was_wanted = before is not None and before.is_wanted
+        if before and was_wanted and (why := on_another_tpu(before, launch, ready)):
+            raise RunError(why)
         number = before.attempt if before else 0
         is_same = before is not None and before.launch.definition() == launch.definition()
         changes = changed_fields(before.launch, launch) if before else ()
@@ -131,6 +137,23 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
         f"{has}: -e checkpoints={had.rpartition('/')[0]} resumes from there, "
         f"-e checkpoints={has.rpartition('/')[0]} uses the new path and starts at step 0 if "
         "it is empty"
+    )
+
+
+def on_another_tpu(before: RunRecord, launch: LaunchSpec, ready: Collection[NodeIdentity]) -> str:
+    """Return an error if a run may still train on a TPU in ``ready`` that the launch does not use.
+
+    Empty if its TPU is lost: then the run may move.
+    """
+    left = sorted(
+        node.name for node in before.launch.nodes if node in ready and node not in launch.nodes
+    )
+    if not left:
+        return ""
+    return (
+        f"run {before.run} was launched on TPU {', '.join(left)} and may still train there. Stop "
+        f"it first: ansible-playbook playbooks/kill.yml -e run={before.run}, or launch a run with "
+        "another name: -e run=NAME"
     )
 
 
