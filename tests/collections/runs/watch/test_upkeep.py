@@ -30,6 +30,7 @@ ENTRY = {
     "accelerator_type": "v4-16",
     "runtime_version": "tpu-ubuntu2204-base",
 }
+IDLE_1H = ENTRY | {"idle_delete_after": "1h"}
 HOLDER = "python3 (pid 8) holds /dev/accel0"
 
 
@@ -63,9 +64,17 @@ def delete_idle(
         if hosts:
             snapshot = replace(snapshot, hosts=hosts, answers=all_answers)
         usable = watch.store.read_all().usable
-        gone = list(Upkeep(watch, idle).delete_idle([entry], snapshot, usable))
+        found = Upkeep(watch, idle).delete_idle([entry], snapshot, usable)
+        gone = [name for name, error in found if not error]
         controller.now += seconds
     return gone
+
+
+def idle_for(controller, seconds) -> RecordFolder:
+    """Return the memory of a TPU that is idle for so many seconds."""
+    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    idle.change(f"pod_{ZONE}", 0, {"id": TWO.id, "since": controller.now - seconds}, {})
+    return idle
 
 
 def fail(*_):
@@ -134,7 +143,7 @@ def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
 
     gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
 
-    assert (gone, deleted(controller)) == (False, [])
+    assert (gone, deleted(controller)) == (None, [])
 
 
 def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
@@ -194,6 +203,17 @@ def test_a_deletion_is_logged_with_the_time_that_is_allowed(controller):
     assert f"TPU pod ({ZONE}): idle for 3700 s, 3600 s are allowed: delete" in log
 
 
+def test_a_tpu_that_is_launched_on_meanwhile_stays_without_an_error(controller):
+    idle, snapshot = idle_for(controller, 4000), controller.snapshot()
+    controller.wants()
+
+    outcome = Upkeep(controller.watch(), idle).run([IDLE_1H], snapshot, Records({}))
+
+    assert (outcome, deleted(controller)) == (UpkeepOutcome(), [])
+    log = (controller.kept / "watch.log").read_text()
+    assert f"TPU pod ({ZONE}): not deleted: it is in use now" in log
+
+
 def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(controller):
     with controller.watch().leases.held("runs-of-pod"):
         assert delete_idle(controller) == []
@@ -214,10 +234,13 @@ def test_a_deleted_tpu_is_named_even_if_no_release_can_be_deleted(controller, mo
     assert outcome == UpkeepOutcome(["pod"], "the disk is full")
 
 
-def test_a_tpu_that_could_not_be_deleted_is_not_named(controller, monkeypatch):
+def test_a_tpu_that_could_not_be_deleted_is_an_error_of_the_pass(controller, monkeypatch):
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "the API does not answer")
+    idle = idle_for(controller, 4000)
 
-    assert delete_idle(controller) == []
+    outcome = Upkeep(controller.watch(), idle).run([IDLE_1H], controller.snapshot(), Records({}))
+
+    assert outcome == UpkeepOutcome([], f"TPU pod ({ZONE}): the API does not answer")
 
 
 def test_a_fleet_without_entries_deletes_nothing(controller):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpkeepOutcome:
-    """The result of the upkeep: the names of deleted TPUs, and the error that ended it, if any."""
+    """The result of the upkeep: the names of deleted TPUs, and the errors, if any."""
 
     deleted: list[str] = field(default_factory=list)
     error: str = ""
@@ -56,20 +56,27 @@ class Upkeep:
             self.watch.log("invalid records: no idle TPU and no cached release is deleted")
             return UpkeepOutcome()
         deleted: list[str] = []
+        errors: list[str] = []
         try:
-            deleted.extend(self.delete_idle(fleet, snapshot, records.usable))
+            for name, why in self.delete_idle(fleet, snapshot, records.usable):
+                if why:
+                    errors.append(why)
+                else:
+                    deleted.append(name)
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
                 prune(self.watch.actor.kept / RELEASES, store.read_all(), now)
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
-            return UpkeepOutcome(deleted, str(error))
-        return UpkeepOutcome(deleted)
+            errors.append(str(error))
+        return UpkeepOutcome(deleted, "; ".join(errors))
 
     def delete_idle(
         self, fleet: object, snapshot: Snapshot, records: Mapping[str, RunRecord]
-    ) -> Iterator[str]:
-        """Delete the TPUs that were idle for ``idle_delete_after`` seconds; yield their names.
+    ) -> Iterator[tuple[str, str]]:
+        """Delete the TPUs that were idle for ``idle_delete_after`` seconds.
+
+        Yields the name of each, and why its deletion failed; empty if it is deleted.
 
         Only TPUs of the fleet file with an id and this fleet's label are deleted. Raises
         RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
@@ -79,10 +86,11 @@ class Upkeep:
             if tpu.idle_delete_after is None or seen is None:
                 continue
             used = in_use(seen, snapshot.hosts, snapshot.answers, records.values())
-            if self._is_idle(seen, tpu.idle_delete_after, used) and (
-                self.watch.check or self._delete(seen, snapshot)
-            ):
-                yield seen.name
+            if not self._is_idle(seen, tpu.idle_delete_after, used):
+                continue
+            error = "" if self.watch.check else self._delete(seen, snapshot)
+            if error is not None:
+                yield seen.name, error
 
     def _is_idle(self, tpu: ObservedTpu, allowed: int, used: bool) -> bool:
         key = f"{tpu.name}_{tpu.zone}"
@@ -98,15 +106,20 @@ class Upkeep:
         self.watch.log(f"{where}: idle for {idle}, {allowed} s are allowed: delete")
         return True
 
-    def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> bool:
-        node = NodeIdentity(tpu.name, tpu.zone, tpu.id)
+    def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
+        """Delete a TPU. Return the error, empty on success; None if it must stay for now."""
+        node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                claim = Claim(lease.lost, lambda: self._blocker(tpu, snapshot))
-                return not self.watch.actor.delete(node, claim)
+                # Not in the claim: a deletion that the claim prevents counts as failed.
+                if why := self._blocker(tpu, snapshot):
+                    self.watch.log(f"{where}: not deleted: {why}")
+                    return None
+                error = self.watch.actor.delete(node, Claim(lease.lost, lambda: ""))
+                return f"{where}: {error}" if error else ""
         except LeaseHeldError as held:
-            self.watch.log(f"TPU {tpu.name} ({tpu.zone}): {held}")
-            return False
+            self.watch.log(f"{where}: {held}")
+            return None
 
     def _blocker(self, tpu: ObservedTpu, snapshot: Snapshot) -> str:
         """Return why a TPU must not be deleted now; empty if it may be deleted."""
