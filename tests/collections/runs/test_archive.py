@@ -8,6 +8,9 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
+    UnusableRecordError,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
     RecordBucket,
     RecordFolder,
@@ -61,6 +64,16 @@ def test_a_run_that_is_wanted_or_has_just_changed_stays(folders, fields):
 
     assert archived(store) == []
     assert "mine" in store.read_all().usable
+
+
+def test_an_archived_record_that_is_invalid_is_named(folders):
+    folders[0].put("old", 0, record_fields("old", **OVER))
+    folders[1].put("old", 0, {"generation": "x"})
+
+    with pytest.raises(UnusableRecordError, match=r"^archive/runs/old\.json in fleet_state: "):
+        archived(RunStore(*folders))
+
+    assert folders[0].read("old")
 
 
 def _check_change(store):

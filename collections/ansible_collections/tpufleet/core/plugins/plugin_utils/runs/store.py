@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from .record import InvalidRecordError, RunRecord, parse_record
-from .record_error import RecordConflictError, RecordError
+from .record_error import RecordConflictError, RecordError, UnusableRecordError
 from .record_store import RecordStore, after_change, record_store
 
 if TYPE_CHECKING:
@@ -139,11 +139,16 @@ class RunStore:
         return [each.run for each in over if self._move(each, archive)]
 
     def _move(self, record: RunRecord, archive: RecordStore) -> bool:
-        older = archive.read(record.run)
+        older = archive.read(record.run).get("generation", 0)
+        if type(older) is not int:
+            raise UnusableRecordError(
+                f"archive/runs/{record.run}.json in fleet_state: its generation is not a number. "
+                "Repair it or move it away"
+            )
         try:
             # Copy before removing, so that a run always has a record. While both records exist,
             # reads return the one outside the archive.
-            archive.put(record.run, int(older.get("generation", 0)), record.fields())
+            archive.put(record.run, older, record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
             return False  # the record was just changed, so the run may be wanted again
