@@ -181,19 +181,34 @@ def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock):
 
 
 @pytest.mark.parametrize(
-    ("until", "is_a_lease"),
-    [(0, True), (1e12 - 1, True), (1e12, False), (-1, False), ("soon", False), (None, False)],
+    ("until", "expected"),
+    [
+        (0, "free"),
+        (BEGAN + LEASE_S + MAX_SKEW_S, "a:1 is acting"),
+        *((until, "x: not a lease") for until in (1e12, -1, "soon", None)),
+    ],
 )
-def test_the_stored_end_must_be_a_time(documents, clock, until, is_a_lease):
+def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
     documents.kept["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
         clock.leases(documents).acquire("x")
         raise RecordError("free")
 
-    free = until == 0
-    expected = "free" if free else "a:1 is acting" if is_a_lease else "x: not a lease"
     assert expected in str(caught.value)
+
+
+def test_a_lease_that_ends_later_than_any_controller_sets_it_is_an_error(documents, clock):
+    documents.kept["x"] = {"holder": "a:1:b", "until": BEGAN + 30 * 86400, "generation": 1}
+
+    with pytest.raises(RecordError) as caught:
+        clock.leases(documents).acquire("x")
+
+    assert not isinstance(caught.value, LeaseHeldError)
+    assert str(caught.value) == (
+        "lease x: it ends in 2592000 s (at most 150 s are possible). Check the clocks of this "
+        "controller and of a:1. If both are right, remove watch/runs/x.json from fleet_state"
+    )
 
 
 LEASE = {"holder": "a:1:b", "until": 0, "generation": 1}

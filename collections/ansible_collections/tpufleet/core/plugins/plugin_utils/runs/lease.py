@@ -108,8 +108,19 @@ class Leases:
             lease.release()
 
     def acquire(self, name: str) -> Lease:
-        """Acquire a lease that is free or has expired. Raises LeaseHeldError, RecordError."""
+        """Acquire a lease that is free or has expired.
+
+        Raises LeaseHeldError, and RecordError, also for a lease that ends later than any controller
+        sets it: it would block its TPU until then, although its holder may have died.
+        """
         before = _Document.parse(name, self._documents.read(name))
+        left = before.until - self._clock()
+        if left > LEASE_S + MAX_SKEW_S:
+            raise RecordError(
+                f"lease {name}: it ends in {left:.0f} s (at most {LEASE_S + MAX_SKEW_S:.0f} s are "
+                f"possible). Check the clocks of this controller and of {_shown(before.holder)}. "
+                f"If both are right, remove watch/runs/{name}.json from fleet_state"
+            )
         if before.until and before.until + MAX_SKEW_S > self._clock():
             raise _held_by(name, before.holder)
         lease = Lease(name, before.generation, self._documents, self._clock, self._monotonic)
@@ -191,10 +202,14 @@ class Lease:
         self._generation = _Document.parse(self.name, written).generation
 
 
+def _shown(holder: str) -> str:
+    """Return the holder's host and process id, without its token."""
+    return holder.rpartition(":")[0] or holder
+
+
 def _held_by(name: str, holder: str) -> LeaseHeldError:
-    host_and_pid = holder.rpartition(":")[0] or holder
     return LeaseHeldError(
-        f"{name}: {host_and_pid} is acting on it. Wait until its playbook has ended, then run "
+        f"{name}: {_shown(holder)} is acting on it. Wait until its playbook has ended, then run "
         f"yours again. If that process died, its lease expires within {LEASE_S + MAX_SKEW_S:.0f} s"
     )
 
