@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -60,6 +61,16 @@ def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
     while any(map(is_running, pids(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [pid for pid in pids(tmp_path) if is_running(pid)] == []
+
+
+def test_a_process_that_must_stop_ends_without_ps(tmp_path, monkeypatch):
+    sleep = shutil.which("sleep")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with (tmp_path / "output").open("w") as output:
+        told = run_process([sleep, "60"], tmp_path, {}, output, lambda: "the lease is lost")
+
+    assert told == (-15, "the lease is lost")
 
 
 SEARCH_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

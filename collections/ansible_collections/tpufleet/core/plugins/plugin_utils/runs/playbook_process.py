@@ -70,9 +70,12 @@ def end_tree(process: subprocess.Popen[str]) -> int:
     """End a session leader and all its descendants. Return its exit code.
 
     Ansible's forks have their own process groups, so they end with their parent only if it forwards
-    the signal. They are listed first, because they can't be found once the parent has ended.
+    the signal. They are listed first, because they can't be found once the parent has ended. If
+    ps(1) is missing or fails, only the session leader's group is ended.
     """
-    groups = groups_below(process.pid) | {process.pid}
+    groups = {process.pid}
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        groups |= groups_below(process.pid)
     _signal(groups, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(TERM_S)
