@@ -100,7 +100,7 @@ def test_progress_is_the_step_and_the_loss(more, text):
 VALUES = {
     **{"tpu_state": "CREATING", "health": "UNHEALTHY", "tpu": "pod", "zone": "z", "run": "mine"},
     **{"host": "w0", "hosts": "w0, w1", "count": 3, "of": 4, "seconds": 59.6, "path": "/p"},
-    **{"delete": "delete it", "config_name": "c.yml", "error": "held"},
+    **{"delete": "delete it", "options": "-e config=c.yml", "error": "held"},
 }
 
 

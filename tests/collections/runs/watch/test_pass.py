@@ -148,6 +148,28 @@ def test_a_controller_without_the_release_spends_nothing_and_another_one_relaunc
     assert (outcome.action, owner.actor.playbooks) == ("launch", ["train.yml"])
 
 
+@pytest.mark.parametrize(
+    ("launch", "options"),
+    [
+        ({}, "-e config=shakespeare.yml"),
+        ({"config": None, "command": ["python", "x.py"]}, "-e command='\"PROGRAM ARGUMENT …\"'"),
+        (
+            {"command": ["python", "x.py", "{config}"]},
+            "-e config=shakespeare.yml -e command='\"PROGRAM ARGUMENT …\"'",
+        ),
+    ],
+)
+def test_a_controller_without_the_release_names_the_options_of_the_launch(
+    tmp_path, launch, options
+):
+    without = Controller(tmp_path / "fleet", tmp_path / "without")
+    without.wants(**launch)
+
+    (waiting,) = without.pass_once(answers(without, ended("1")))
+
+    assert why(waiting).endswith(f"ansible-playbook train.yml -e run=mine {options}")
+
+
 @pytest.mark.parametrize("spent", [{"crashes": 5}, {"nans": 1}])
 def test_a_controller_without_the_release_gives_nothing_up(tmp_path, spent):
     without = Controller(tmp_path / "fleet", tmp_path / "without")

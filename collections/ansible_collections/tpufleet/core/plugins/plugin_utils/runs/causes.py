@@ -51,7 +51,7 @@ class CauseCode(StrEnum):
     NO_BUCKET = "no_bucket"  # values: delete (a command)
     NOT_OURS = "not_ours"  # values: delete (a command)
     MULTISLICE = "multislice"
-    RELEASE_MISSING = "release_missing"  # values: path, run, config_name
+    RELEASE_MISSING = "release_missing"  # values: path, run, options (of train.yml)
     NEXT_PASS = "next_pass"  # noqa: S105
     ANSWERS_TOO_OLD = "answers_too_old"  # values: seconds
     TPU_CHANGED = "tpu_changed"  # values: tpu_state

@@ -112,7 +112,7 @@ _CAUSES = {
     ),
     CauseCode.RELEASE_MISSING: (
         "{path} is missing. Launch the run from this controller once: ansible-playbook train.yml "
-        "-e run={run} -e config={config_name}"
+        "-e run={run} {options}"
     ),
     CauseCode.NEXT_PASS: "the next pass continues",
     CauseCode.ANSWERS_TOO_OLD: (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import CloudError
 from ...module_utils.worker.done_marker import DoneMarker
-from ...module_utils.worker.run import overlap
+from ...module_utils.worker.run import TRAINER, overlap
 from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
@@ -379,5 +379,8 @@ def _ids(observed: Observation) -> list[tuple[str, str]]:
 
 
 def _release_missing(record: RunRecord, path: str) -> Cause:
-    config = record.launch.config_name
-    return Cause.of(CauseCode.RELEASE_MISSING, path=path, run=record.run, config_name=config)
+    launch = record.launch
+    options = [] if launch.config is None else [f"-e config={launch.config_name}"]
+    if launch.command[: len(TRAINER)] != TRAINER:
+        options.append("-e command='\"PROGRAM ARGUMENT …\"'")
+    return Cause.of(CauseCode.RELEASE_MISSING, path=path, run=record.run, options=" ".join(options))
