@@ -242,6 +242,16 @@ def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):
     assert (tmp_path / "watch.log").read_text().endswith("Z run mine: preempted: its TPU is gone\n")
 
 
+def test_the_log_of_the_watch_has_no_control_characters(tmp_path, capsys):
+    log = WatchLog(tmp_path / "watch.log", quiet=False)
+
+    log("run mine: crashed: \x1b]0;owned\x07\x1b[31mred\x9b2J")
+
+    (line,) = (tmp_path / "watch.log").read_text().splitlines()
+    assert line.isprintable()
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_a_relative_log_has_its_output_files_beside_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

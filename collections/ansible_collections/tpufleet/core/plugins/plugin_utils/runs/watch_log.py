@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ansible.utils.display import Display
 
+from ...module_utils.cloud.errors import one_line
+
 
 class WatchLog:
     """A log that shows each line and appends it to the file ``path``.
@@ -25,8 +27,12 @@ class WatchLog:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def __call__(self, line: str) -> None:
-        """Show a line and append it to the log with the current time."""
-        text = " ".join(line.split())
+        """Show a line and append it to the log with the current time.
+
+        The errors of trainers and workers in it may have control characters, which could manipulate
+        a terminal.
+        """
+        text = one_line(line)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with self._lock:
             Display().display(f"  {text}")
