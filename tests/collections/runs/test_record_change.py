@@ -129,7 +129,7 @@ def test_a_kill_records_its_event_and_shows_the_difference(store):
 
     answer = changed(store, "mine", DesiredState.STOPPED)
 
-    assert (answer["changed"], answer["exists"], answer["was_wanted"]) == (True, True, True)
+    assert (answer["changed"], answer["exists"]) == (True, True)
     assert answer["diff"]["before"] == "wanted: running\nattempt: 3\nrelease: 0123456789abcdef\n"
     assert answer["diff"]["after"] == "wanted: stopped\nattempt: 3\nrelease: 0123456789abcdef\n"
     assert "others" not in answer
@@ -143,13 +143,13 @@ def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
     assert "others" not in changed(store, "nime", DesiredState.DONE)
 
 
-def test_a_kill_of_an_unusable_record_says_that_the_run_was_not_wanted(store, tmp_path):
+def test_a_kill_of_an_unusable_record_changes_nothing(store, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/mine.json").write_text("{")
 
     answer = changed(store, "mine", DesiredState.STOPPED)
 
-    assert (answer["record"], answer["was_wanted"], answer["changed"]) == ({}, False, False)
+    assert (answer["record"], answer["changed"]) == ({}, False)
 
 
 def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):

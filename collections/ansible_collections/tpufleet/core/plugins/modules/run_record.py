@@ -64,10 +64,6 @@ unusable:
   description: Whether the record is not a JSON object or has an invalid field.
   returned: failed
   type: bool
-was_wanted:
-  description: Whether the run was wanted before this change.
-  returned: a run is named
-  type: bool
 passes:
   description: The last pass of each controller, the newest first, with C(controller), C(ended_at)
     (unix seconds), C(duration_s), C(outcome) (V(ok) or V(failed)) and C(error).

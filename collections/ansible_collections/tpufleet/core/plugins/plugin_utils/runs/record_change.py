@@ -193,7 +193,6 @@ def changed(
             "exists": before is not None,
             **({"others": _names(store)} if missing else {}),
             "record": record,
-            "was_wanted": before is not None and before.is_wanted,
             "diff": {"before": shown(was), "after": shown(record)},
         }
 
@@ -208,7 +207,7 @@ def changed(
             f"{error}. The run could not be recorded as stopped, and the watch may launch it after "
             f"the repair. Then kill it again: ansible-playbook playbooks/kill.yml -e run={run}"
         )
-        result = {"changed": False, "exists": True, "record": {}, "was_wanted": False}
+        result = {"changed": False, "exists": True, "record": {}}
         return result | {"warnings": [warning]}
 
 
