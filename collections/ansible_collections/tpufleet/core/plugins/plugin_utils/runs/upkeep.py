@@ -15,7 +15,7 @@ from ..fleet.spec import FleetEntry, parse_fleet
 from .event_kind import DesiredState
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
-from .observe import SNAPSHOT_VALID_S, Snapshot
+from .observe import SNAPSHOT_VALID_S, Snapshot, reported_runs
 from .record_error import RecordConflictError, RecordError
 from .release_cache import RELEASES
 
@@ -212,10 +212,10 @@ def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
 def is_busy(answer: Mapping[str, Any]) -> bool:
     """Return whether a worker has an active run, or a process that holds the TPU device.
 
-    ``answer`` is the result of run_info. Returns True if it is incomplete.
+    ``answer`` is the result of run_info. Returns True if it is incomplete or invalid.
     """
-    runs, holders = answer.get("runs"), answer.get("holders")
-    if not isinstance(runs, list) or not isinstance(holders, list):
+    runs, holders = reported_runs(answer), answer.get("holders")
+    if runs is None or not isinstance(holders, list):
         return True
     return bool(holders) or any(each["active"] for each in runs)
 
