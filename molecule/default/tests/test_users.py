@@ -18,9 +18,11 @@ def test_a_listed_user_has_the_listed_keys_only(host, play):
     assert ada.shell == "/bin/bash"
     assert "tpufleet-people" in ada.groups
     with host.sudo():
-        keys = host.file("/home/ada/.ssh/authorized_keys")
+        sshd = host.check_output("sshd -T -C user=ada,host=here,addr=127.0.0.1").splitlines()
+        assert "authorizedkeysfile /etc/ssh/tpufleet-people/%u" in sshd
+        keys = host.file("/etc/ssh/tpufleet-people/ada")
         assert keys.content_string == f"{ADA['keys'][0]}\n"
-        assert (keys.user, keys.mode) == ("ada", 0o600)
+        assert (keys.user, keys.mode) == ("root", 0o644)
         assert "NOPASSWD: ALL" in host.check_output("sudo -l -U ada")
 
 
@@ -48,3 +50,4 @@ def test_a_user_removed_from_the_list_loses_account_and_sudo_but_not_the_home(ho
     with host.sudo():
         assert "ada" not in host.file("/etc/sudoers.d/tpufleet-people").content_string
         assert host.file("/home/ada").is_directory
+        assert not host.file("/etc/ssh/tpufleet-people/ada").exists
