@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import MAX_CONFIG
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
     MAX_LAUNCH_BYTES,
@@ -298,3 +299,24 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
     assert environment(replace(LAUNCH, token="abc"), PATHS, {})[name] == "abc"
     assert name not in environment(alone, PATHS, {})
     assert name not in environment(LAUNCH, PATHS, {})
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        changed(env={"NAME": "bell\x07"}),
+        replace(LAUNCH, secrets={"KEY": "ends\0here"}),
+        changed(command=("x" * MAX_LAUNCH_BYTES,)),
+    ],
+    ids=["variable", "secret", "launch"],
+)
+def test_a_refused_launch_leaves_how_the_previous_attempt_ended(paths, monkeypatch, refused):
+    monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
+    files = {"exit.json", "heartbeat.json", "rendezvous.json"}
+    for name in files:
+        (paths.run_dir("mine") / name).write_text("{}")
+
+    with pytest.raises(RunError):
+        run_start.start(refused, paths)
+
+    assert {path.name for path in paths.run_dir("mine").iterdir()} == files

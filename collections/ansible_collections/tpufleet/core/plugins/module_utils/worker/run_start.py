@@ -222,26 +222,28 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
         if not is_directory(owned, account.pw_uid):
             make_directory(owned, account.pw_uid, 0o755)
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
-        remove_file(run_dir / stale)
-    # durable=False: a power cut ends the run, so its files on this worker need not survive one.
-    if spec.config is not None:
-        write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     cache = usable_cache(spec.compile_cache, account)
     image = Image.read(image_folder(paths, spec.image)) if spec.image else None
     if spec.image and not image:
         raise RunError(image_problem(process, paths))
     path = image.path(paths) if image else ""
     variables = environment(process, paths, network_environment({}), cache, path)
-    write_file(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
-    write_file(unit_dir / "secrets", secrets_file(process), 0o600, durable=False)
+    environment_text, secrets_text = environment_file(variables), secrets_file(process)
+    launch_text = launch_file(process, image.for_attempt(variables) if image else None)
     is_known = (unit_dir / "launch.json").exists()
-    content = launch_file(process, image.for_attempt(variables) if image else None)
-    write_file(unit_dir / "launch.json", content, 0o640, durable=False, group=account.pw_gid)
+    # durable=False: a power cut ends the run, so its files on this worker need not survive one.
+    if spec.config is not None:
+        write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
+    write_file(unit_dir / "environment", environment_text, 0o600, durable=False)
+    write_file(unit_dir / "secrets", secrets_text, 0o600, durable=False)
     unit = UNIT.format(spec.run)
     places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
     mounts = unit_settings(image, paths, places) if image else ""
     configure(unit, {"device-groups.conf": allowed(groups(device_glob)), "image.conf": mounts})
+    write_file(unit_dir / "launch.json", launch_text, 0o640, durable=False, group=account.pw_gid)
+    # Last, so that the files still say how the previous attempt ended if this launch is refused.
+    for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
+        remove_file(run_dir / stale)
     # Make systemd forget how the previous attempt ended. Otherwise, if the start fails, systemd
     # would report that end.
     if is_known:
