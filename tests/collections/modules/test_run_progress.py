@@ -54,6 +54,46 @@ def test_a_line_that_is_half_written_or_none_is_passed_over(tmp_path):
     assert progress(folder)["last"] == 2
 
 
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        '{"step": 1' + "0" * 400 + ', "time": 1800000025}',
+        '{"step": 9223372036854775808, "time": 1800000025}',
+        '{"step": -1, "time": 1800000025}',
+        '{"step": 3, "time": Infinity}',
+        '{"step": 3, "time": 1e300}',
+        '{"step": 3, "time": NaN}',
+        '{"step": 3, "time": -1}',
+    ],
+)
+def test_a_line_with_an_impossible_step_or_time_is_passed_over(tmp_path, invalid):
+    folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(f"{invalid}\n{metrics.read_text()}{invalid}\n")
+
+    assert progress(folder) == {"first": 1, "last": 2, "counted": 10.0}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"first": 1, "last": 10**400, "counted": 2.0},
+        {"first": 3, "last": 3, "counted": 2.0},
+        {"first": -5, "last": 3, "counted": 2.0},
+        {"first": 1, "last": 3, "counted": float("nan")},
+        {"first": 1, "last": 3, "counted": float("inf")},
+        {"first": 1, "last": 3, "counted": -1},
+        {"first": 1, "last": "3", "counted": 2.0},
+        {"first": 1, "last": 3},
+        ["first", "last", "counted"],
+    ],
+)
+def test_a_worker_that_reports_an_impossible_progress_has_no_goodput(told):
+    record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 0.0}
+
+    assert goodput(told, record, now=600.0) is None
+
+
 def test_without_two_steps_there_is_no_goodput(tmp_path):
     assert progress(tmp_path) is None
     assert progress(run_dir(tmp_path, [(0, [(1, 10)])])) is None

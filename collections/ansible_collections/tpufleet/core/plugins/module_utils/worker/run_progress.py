@@ -21,6 +21,9 @@ MOST_UNSOUND_LINES = 1000
 """A search stops after this number of consecutive lines that are not metrics."""
 MOST_LOG = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
+MOST_STEPS = 1 << 63
+MOST_SECONDS = 1 << 33
+"""Steps and times in unix seconds (until the year 2242) are less than these, or invalid."""
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
 
 
@@ -126,9 +129,11 @@ def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
 
 
 def _read(text: bytes, start: int) -> Line | None:
-    """Parse a line; return None if it is incomplete, invalid, or has no step or time."""
+    """Parse a line; return None if it is incomplete, invalid, or has no possible step or time."""
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
-        return Line(start, start + len(text), int(record["step"]), float(record["time"]))
+        line = Line(start, start + len(text), int(record["step"]), float(record["time"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    is_possible = 0 <= line.step < MOST_STEPS and 0 <= line.time < MOST_SECONDS
+    return line if is_possible else None

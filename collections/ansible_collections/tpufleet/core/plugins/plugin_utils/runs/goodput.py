@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.worker.run_progress import MOST_SECONDS, MOST_STEPS
 from .event_kind import DesiredState, EventKind
 from .wanted_time import Spent, phase_seconds, wanted_seconds
 
@@ -125,7 +126,7 @@ def goodput(
     """Return the goodput of a run, at most 1; None if it is unknown.
 
     Steps before the first step in ``progress`` ran on a lost TPU; they are assumed to have had the
-    same speed.
+    same speed. Impossible progress counts as unknown, because any worker may report anything.
 
     Args:
         progress: the result of module_utils/worker/run_progress.py on the worker that writes
@@ -134,7 +135,13 @@ def goodput(
         now: unix seconds; for a run that is done, the time at which it ended.
     """
     wall = wanted_seconds(record, now)
-    if not progress or not wall:
+    if not isinstance(progress, Mapping) or not wall:
         return None
-    pace = progress["counted"] / (progress["last"] - progress["first"])
-    return min(1.0, (progress["counted"] + pace * max(0, progress["first"] - 1)) / wall)
+    values = [progress.get(name) for name in ("first", "last", "counted")]
+    if not all(isinstance(value, int | float) for value in values):
+        return None
+    first, last, counted = values
+    if not (0 <= first < last < MOST_STEPS and 0 <= counted < MOST_SECONDS):
+        return None
+    pace = counted / (last - first)
+    return min(1.0, (counted + pace * max(0, first - 1)) / wall)
