@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
@@ -137,6 +139,46 @@ def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, m
 
     assert "mine/checkpoints/3/more" in names
     assert told["unreadable"] == ["3/arrays: Permission denied"]
+
+
+def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named(
+    paths, monkeypatch
+):
+    log = paths.run_dir("mine") / "log"
+    log.write_text("a" * 100_000)
+    described = tarfile.TarFile.gettarinfo
+
+    def gettarinfo(archive, arcname, fileobj):
+        found = described(archive, arcname=arcname, fileobj=fileobj)
+        if arcname == "mine/log":
+            os.truncate(log, 10)
+        return found
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", gettarinfo)
+    file = io.BytesIO()
+    names, told = packed_and_told(paths, file)
+
+    assert {"mine/log", "mine/metrics.jsonl"} <= set(names)
+    assert told["unreadable"] == ["log: it became shorter while it was read"]
+    file.seek(0)
+    with tarfile.open(fileobj=file) as archive:
+        assert archive.extractfile("mine/log").read() == b"a" * 10 + bytes(99_990)
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_packed_is_left_out(paths, monkeypatch):
+    (paths.state.parent / "checkpoints/3/more").write_text("numbers")
+    found = Path.lstat
+
+    def lstat(path):
+        if path.name == "arrays":
+            path.unlink(missing_ok=True)
+        return found(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    names, told = packed_and_told(paths, checkpoints="all")
+
+    assert "mine/checkpoints/3/more" in names
+    assert told["unreadable"] == []
 
 
 def test_without_a_checkpoint_location_nothing_but_the_run_is_packed(paths):

@@ -57,7 +57,8 @@ passed_over:
   type: list
   elements: str
 unreadable:
-  description: The checkpoint files that could not be read, each with the error.
+  description: The files that could not be read completely, each with the error. Those that could
+    not be opened are not in the archive; the others have zeros in place of the missing bytes.
   returned: success
   type: list
   elements: str
@@ -70,6 +71,7 @@ missing:
 import io
 import json
 import os
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -121,19 +123,20 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
             f"this worker has no files of run {run}. List the runs: "
             "ansible-playbook playbooks/status.yml"
         )
+    told = {"passed_over": [], "unreadable": [], "missing": ""}
     for path in [folder / name for name in WRITTEN]:
         try:
             stream = open_file(path)
         except OSError:  # missing, or not a regular file
             continue
-        add_file(archive, stream, f"{run}/{path.name}")
+        if error := add_file(archive, stream, f"{run}/{path.name}"):
+            told["unreadable"].append(f"{path.name}: {error}")
     if params["bundle"]:
         for name, command in DIAGNOSTICS.items():
             add_content(archive, output_of(command, UNIT.format(run)), f"{run}/{name}")
     if launched:
         add_content(archive, json.dumps(launched, indent=1).encode(), f"{run}/launch.json")
     place = str(launched.get("checkpoints", ""))
-    told = {"passed_over": [], "unreadable": [], "missing": ""}
     if params["checkpoints"] == "none" or "://" in place:
         return told
     if not place:
@@ -144,7 +147,8 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     # Read as the trainer's user: a symbolic link must not reach files that only root may read.
     with effective_user(folder.lstat().st_uid):
         newest = params["checkpoints"] == "newest"
-        return pack_checkpoints(run, Path(place), layout, newest, archive)
+        added = pack_checkpoints(run, Path(place), layout, newest, archive)
+    return added | {"unreadable": told["unreadable"] + added["unreadable"]}
 
 
 @contextmanager
@@ -164,13 +168,38 @@ def effective_user(uid: int) -> Iterator[None]:
             os.setgroups(before[2])
 
 
-def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
+class PaddedFile:
+    """A file in which bytes that cannot be read are zeros.
+
+    An archive needs as many bytes as its header says, also of a log that is truncated meanwhile.
+    ``error`` says what could not be read.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.error = ""
+
+    def read(self, size: int) -> bytes:
+        """Return exactly ``size`` bytes."""
+        try:
+            content = self._stream.read(size)
+        except OSError as error:
+            content, self.error = b"", error.strerror
+        if len(content) < size:
+            self.error = self.error or "it became shorter while it was read"
+        return content.ljust(size, b"\0")
+
+
+def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
     """Add an open file up to its current size, since it may still grow; close it.
 
-    Raises OSError.
+    Returns why it could not be read completely; empty if it could. Raises OSError if the archive
+    cannot be written.
     """
     with stream:
-        archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), stream)
+        padded = PaddedFile(stream)
+        archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), padded)
+    return padded.error
 
 
 def add_content(archive: tarfile.TarFile, content: bytes, name: str) -> None:
@@ -191,11 +220,7 @@ def pack_checkpoints(
     told: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not place.is_dir():
         return told | {"missing": f"{place}: there are no checkpoints of {run}"}
-    sizes = {
-        str(path.relative_to(place)): path.stat().st_size
-        for path in place.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    }
+    sizes = sizes_below(place)
     names = sorted(sizes)
     if newest:
         path, wrong = newest_finished(layout, sizes, lambda name: read_file(place / name))
@@ -209,8 +234,26 @@ def pack_checkpoints(
         except OSError as error:
             told["unreadable"].append(f"{name}: {error.strerror}")
             continue
-        add_file(archive, stream, f"{run}/checkpoints/{name}")
+        if fault := add_file(archive, stream, f"{run}/checkpoints/{name}"):
+            told["unreadable"].append(f"{name}: {fault}")
     return told
+
+
+def sizes_below(place: Path) -> dict[str, int]:
+    """Return the size of every regular file below a directory by relative path.
+
+    Files that the trainer deletes meanwhile are left out.
+    """
+    sizes = {}
+    for folder, _, names in os.walk(place):
+        for path in (Path(folder, name) for name in names):
+            try:
+                found = path.lstat()
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                sizes[str(path.relative_to(place))] = found.st_size
+    return sizes
 
 
 def read_file(path: Path) -> bytes:
@@ -250,7 +293,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     except OSError as error:
         Path(name).unlink()
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=f"{error.filename or name}: {error.strerror or error}")
     module.exit_json(changed=False, path=name, files=files, **told)
 
 
