@@ -4,9 +4,11 @@ import io
 import json
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
     RunError,
@@ -92,6 +94,33 @@ def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(paths, tmp_
 
     assert "mine/checkpoints/3/manifest.json" in names
     assert not any("checkpoints/5" in name for name in names)
+
+
+@pytest.mark.parametrize("size", ["1e999", "NaN", "null", "[]"])
+def test_a_checkpoint_with_a_damaged_manifest_is_passed_over(paths, tmp_path, size):
+    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
+    (tmp_path / "checkpoints/5").mkdir()
+    manifest = tmp_path / "checkpoints/5/manifest.json"
+    manifest.write_text(f'{{"files": {{"arrays": [{size}, null]}}}}')
+
+    names, told = packed_and_told(paths, checkpoints="newest")
+
+    assert "mine/checkpoints/3/manifest.json" in names
+    assert told["passed_over"] == ["5: manifest.json is damaged"]
+
+
+@pytest.mark.parametrize("error", [KeyError("spec"), KeyboardInterrupt()])
+def test_a_failure_leaves_no_archive_on_the_worker(tmp_path, monkeypatch, error):
+    def pack(*_):
+        raise error
+
+    monkeypatch.setattr(run_pack, "pack", pack)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    with patch_module_args({"run": "mine"}), pytest.raises(type(error)):
+        run_pack.main()
+
+    assert not list(tmp_path.glob("*.tar.gz"))
 
 
 @pytest.mark.parametrize("pattern", ["", "ckpt_*"])

@@ -286,14 +286,15 @@ def main() -> None:
         ):
             told = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
-        if module.check_mode:
-            Path(name).unlink()
-    except RunError as error:
+    except BaseException as error:
         Path(name).unlink()
-        module.fail_json(msg=str(error))
-    except OSError as error:
+        if isinstance(error, RunError):
+            module.fail_json(msg=str(error))
+        if isinstance(error, OSError):
+            module.fail_json(msg=f"{error.filename or name}: {error.strerror or error}")
+        raise
+    if module.check_mode:
         Path(name).unlink()
-        module.fail_json(msg=f"{error.filename or name}: {error.strerror or error}")
     module.exit_json(changed=False, path=name, files=files, **told)
 
 

@@ -136,7 +136,15 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
     try:
         wanted = json.loads(read(f"{path}/{MANIFEST}"))["files"]
         told = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return f"{MANIFEST} is damaged"
     for name, (size, crc) in told.items():
         whole = f"{path}/{name}"
