@@ -4,7 +4,11 @@ import os
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import groups, open_files
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
+    groups,
+    open_files,
+    program,
+)
 
 
 def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(tmp_path):
@@ -47,6 +51,12 @@ def test_a_device_that_a_run_in_an_image_holds_has_the_worker_s_path(tmp_path):
         (tmp_path / "fd" / str(number)).symlink_to(path)
 
     assert open_files(tmp_path) == {"/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2"}
+
+
+def test_the_name_of_a_program_carries_no_control_characters_to_a_terminal(tmp_path):
+    (tmp_path / "comm").write_text("\x1b[31mred\n")
+
+    assert program(tmp_path) == "?[31mred"
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,14 @@ def test_the_run_that_is_active_is_followed_from_where_the_last_answer_ended(mon
     assert (result["run"], result["state"]) == ("mine", "done")
 
 
+def test_followed_lines_carry_no_control_characters_to_a_terminal(monkeypatch, tmp_path):
+    shown = []
+    answers = [seen("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2), seen("done", end=2)]
+    followed(answers, monkeypatch, shown, tmp_path, run="mine")
+
+    assert shown == ["w0: ]0;titlered", "w0: --- done"]
+
+
 def test_following_more_workers_than_forks_is_a_warning(monkeypatch, tmp_path):
     with pytest.raises(AnsibleActionFail, match="--forks 5"):
         followed([], monkeypatch, [], tmp_path, hosts=[f"w{index}" for index in range(5)])

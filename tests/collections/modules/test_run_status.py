@@ -255,6 +255,13 @@ def test_lines_of_several_workers_are_shown_once_in_order():
     assert folded_logs(answers) == ["w[0-2]: begin", "w0: only 0", "w[0-2]: end", "w2: end"]
 
 
+def test_log_lines_carry_no_control_characters_to_a_terminal():
+    answers = on(w0=report(log=["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\tb"]))
+
+    assert log_lines(answers["w0"]) == ["red", "]0;title", "a\tb"]
+    assert folded_logs(answers) == ["w0: red", "w0: ]0;title", "w0: a\tb"]
+
+
 def test_the_worker_that_failed_comes_first():
     answers = on(
         w0=report_end("77", log=["left"]),

@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.worker.run import latest
+from ..plugin_utils.outputs.reader import clean
 from ..plugin_utils.runs.observation import parse_process
 from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.view.folded_stream import FoldedStream
@@ -89,8 +90,9 @@ class ActionModule(ActionBase):
                 yield run, "this worker does not have the run", []
                 return
             since = seen["log_end"]
-            yield run, process_text(parse_process("", seen)), seen["log"]
-            if not seen["active"] and not seen["log"]:
+            lines = [clean(str(line)) for line in seen["log"]]
+            yield run, process_text(parse_process("", seen)), lines
+            if not seen["active"] and not lines:
                 return
             if seen["active"]:
                 time.sleep(GATHER_SECONDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .contract import ROOT
 
+MAX_COMMAND = 120
 _IN_IMAGE = re.compile(re.escape(ROOT) + r"/images/[0-9a-f]{64}/root(?=/)")
 """Prefix of the paths of files that a run in a container image has open (image.py)."""
 
@@ -70,6 +71,13 @@ def open_files(process: Path) -> set[str]:
 def program(process: Path) -> str:
     """Return the name of a process's program, or "a process" if it has just ended."""
     try:
-        return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        return printable((process / "comm").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return "a process"
+
+
+def printable(words: str) -> str:
+    """Return a command line or a name, which a process chooses, as one line for a terminal."""
+    text = words.strip("\0\n").replace("\0", " ")
+    shown = "".join(sign if sign.isprintable() else "?" for sign in text)
+    return shown if len(shown) <= MAX_COMMAND else f"{shown[:MAX_COMMAND]}…"

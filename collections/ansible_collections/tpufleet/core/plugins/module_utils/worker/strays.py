@@ -12,10 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from .devices import device_files, open_files
+from .devices import device_files, open_files, printable
 
 PROC = Path("/proc")
-MAX_COMMAND = 120
 KILL_SECONDS = 5
 _RUN = re.compile(
     r"^\d+:[^:\n]*:/system\.slice/(?:.*/)?tpufleet-run@[^/\n]+\.service(?:/|$)", re.MULTILINE
@@ -138,7 +137,7 @@ def _stray(folder: Path, devices: set[str]) -> Stray | None:
         return None
     started = time.gmtime(booted_s + ticks / os.sysconf("SC_CLK_TCK"))
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
-    return Stray(int(folder.name), ticks, _user(uid), _printable(words), since, held[0])
+    return Stray(int(folder.name), ticks, _user(uid), printable(words), since, held[0])
 
 
 def _text(file: Path) -> str:
@@ -161,10 +160,3 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _printable(words: str) -> str:
-    """Return a command line as one short line that a terminal can show."""
-    text = words.strip("\0\n").replace("\0", " ")
-    shown = "".join(sign if sign.isprintable() else "?" for sign in text)
-    return shown if len(shown) <= MAX_COMMAND else f"{shown[:MAX_COMMAND]}…"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...module_utils.worker.run import latest
+from ..outputs.reader import clean
 from ..view.folded_names import folded, natural_order
 from .observation import is_fine, parse_process
 from .status import answer_error
@@ -15,12 +16,14 @@ from .status import answer_error
 def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the last log lines of a worker's active run, else of the run that ended last.
 
-    ``answer`` is the result of run_info. If there are no log lines, the only line says why.
+    The lines are without control characters. If there are none, the only line says why. ``answer``
+    is the result of run_info.
     """
     if "runs" not in answer:
         return [answer_error(answer)]
     shown = latest(answer["runs"])
-    return [line for each in shown for line in each["log"]] or ["no run has a log on this worker"]
+    lines = [clean(str(line)) for each in shown for line in each["log"]]
+    return lines or ["no run has a log on this worker"]
 
 
 def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
