@@ -284,6 +284,24 @@ def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
+def test_a_task_that_waits_too_long_for_the_lock_of_runs_names_the_process_that_has_it(tmp_path):
+    lock = tmp_path / "run/locks/runs"
+    with one_at_a_time(lock):
+        pass
+    with subprocess.Popen(
+        ["flock", str(lock), "sh", "-c", "echo locked; read _"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(TimeoutError) as late, one_at_a_time(lock, wait_s=0.3):
+            pass
+        holder.stdin.close()
+
+    assert late.value.filename == str(lock)
+    assert f"flock (pid {holder.pid}) holds {lock}" in late.value.strerror
+
+
 @needs_tmpfiles
 def test_setup_makes_root_own_a_tree_of_the_trainer_s_user(tmp_path):
     template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())

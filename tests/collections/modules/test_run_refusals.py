@@ -1,5 +1,7 @@
 """What keeps a run from starting: each refusal names the worker, what it saw, and what mends it."""
 
+import os
+import pwd
 import shutil
 
 import pytest
@@ -7,6 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     bucket_objects,
     contract,
+    run_checkpoints,
     run_start,
     run_unit,
 )
@@ -111,6 +114,30 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
 
     assert repr(name) in str(refused.value)
     assert "-e run=NAME" in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it sets the groups of a process")
+def test_a_file_system_that_does_not_respond_is_a_blocker_within_seconds(tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "mktemp").write_text("#!/bin/sh\nsleep 600\n")
+    (tools / "mktemp").chmod(0o755)
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setattr(run_checkpoints, "USER", pwd.getpwuid(os.geteuid()).pw_name)
+    monkeypatch.setattr(run_checkpoints, "TRY_SECONDS", 0.5)
+
+    assert trouble(str(tmp_path), {}).startswith(f"{tmp_path}: the file system did not respond")
+
+
+def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):
+    monkeypatch.setattr(run_checkpoints, "trouble", lambda *_: "/data/mine: it does not respond")
+    monkeypatch.setattr(run_start, "lost_with_tpu", lambda _: pytest.fail("it would block"))
+    local = process(checkpoints="/data/mine", volatile_checkpoints=False)
+
+    found = run_start.blockers(local, paths, is_preemptible=True)
+
+    assert found == ["/data/mine: it does not respond"]
 
 
 def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(

@@ -108,7 +108,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.worker.bucket_objects import why
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError
-from ..module_utils.worker.locks import RUNS, one_at_a_time
+from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
 from ..module_utils.worker.process import Process, check_secrets, secret_lines
 from ..module_utils.worker.python_env import EnvError
 from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
@@ -263,7 +263,7 @@ def main() -> None:
     module.no_log_values.update(secret_lines(params["secrets"]))
     try:
         check_secrets(params["secrets"])
-        with one_at_a_time(RUNS):
+        with one_at_a_time(RUNS, RUNS_WAIT_SECONDS):
             result = ACTIONS[params["state"]](params, paths, module.check_mode)
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))

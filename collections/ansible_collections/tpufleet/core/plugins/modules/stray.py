@@ -62,7 +62,7 @@ lockfile_removed:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.locks import RUNS, one_at_a_time
+from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_start import free_device
 from ..module_utils.worker.strays import end, strays
@@ -87,7 +87,7 @@ def main() -> None:
         chosen = [stray for stray in found if stray.id in module.params["end"]]
         if chosen and not check:
             end(chosen, pattern, GRACE_SECONDS)
-        with one_at_a_time(RUNS):
+        with one_at_a_time(RUNS, RUNS_WAIT_SECONDS):
             _, removed = free_device(pattern, check=check)
         left = found if check else strays(pattern)
     except RunError as error:

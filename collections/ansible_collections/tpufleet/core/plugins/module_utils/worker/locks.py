@@ -6,33 +6,59 @@ hold its flock(2).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .devices import holders
 from .safe_files import make_directory, parent_of
 
 DIRECTORY = Path("/run/tpufleet/locks")
 RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
 IMAGES = DIRECTORY / "images"
+RUNS_WAIT_SECONDS = 600.0
+"""How long a task waits for RUNS. A run may take minutes to stop, and several may stop in turn."""
+POLL_SECONDS = 0.1
 
 
 @contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
-    """Wait for a lock, then hold it until the context ends.
+def one_at_a_time(lock: Path, wait_s: float = float("inf")) -> Iterator[None]:
+    """Wait at most ``wait_s`` seconds for a lock, then hold it until the context ends.
 
     Creates the directory of the lock file, which only this user may enter (mode 0700). Raises
-    OSError.
+    OSError; TimeoutError if another process still holds the lock.
     """
     make_directory(lock.parent, os.geteuid(), 0o700)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with parent_of(lock) as directory:
         held = os.open(lock.name, flags, 0o600, dir_fd=directory)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        _lock(held, lock, wait_s)
         yield
     finally:
         os.close(held)
+
+
+def _lock(held: int, lock: Path, wait_s: float) -> None:
+    """Lock the open file ``held``, whose path is ``lock``. Raises TimeoutError."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+                continue
+            mine = f"(pid {os.getpid()}) "
+            others = [each for each in holders(str(lock)) if mine not in each]
+            told = (
+                f"other tasks on this worker have not finished in {wait_s:.0f} s "
+                f"({', '.join(others)}). If they hang, end them there: sudo kill PID"
+            )
+            raise TimeoutError(errno.ETIMEDOUT, told, str(lock)) from None
+        return

@@ -5,7 +5,9 @@ Other checks verify that checkpoints outlive the TPU.
 
 from __future__ import annotations
 
+import os
 import pwd
+import signal
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -15,6 +17,8 @@ from .bucket_objects import delete_object, has_own_key, storage_api, why, write_
 from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
+TRY_SECONDS = 60.0
+"""How long a file system may take to create a file; NFS without its server takes for ever."""
 _REFUSALS = (401, 403, 404)
 
 
@@ -46,18 +50,29 @@ def unwritable(path: str) -> str | None:
         'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
         't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
     )
-    tried = subprocess.run(
+    # Not subprocess.run(): after its timeout, it waits for a process that even SIGKILL may not end.
+    tried = subprocess.Popen(
         ["/bin/sh", "-c", script, "sh", path],
         user=account.pw_uid,
         group=account.pw_gid,
         extra_groups=[],
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        start_new_session=True,
     )
+    try:
+        _, errors = tried.communicate(timeout=TRY_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(tried.pid, signal.SIGKILL)
+        return (
+            f"{path}: the file system did not respond in {TRY_SECONDS:.0f} s. "
+            f"Check its server, or {OTHER}"
+        )
     if tried.returncode == 0:
         return None
-    cause = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
+    cause = (errors.strip().splitlines() or ["no error output"])[-1]
     return (
         f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
         f"Create the directory: ansible-playbook setup.yml, or {OTHER}"

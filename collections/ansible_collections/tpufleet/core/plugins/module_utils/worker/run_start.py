@@ -138,11 +138,13 @@ def blockers(
             f"{held}, but belongs to no run. {END_STRAYS}"
             for held in holders(device_glob, chip=spec.chip)
         ]
-    if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
-        found.append(trouble)
+    unusable = run_checkpoints.trouble(spec.checkpoints, variables)
+    if unusable:
+        found.append(unusable)
     if trouble := run_checkpoints.outputs_trouble(spec.outputs, spec.checkpoints, variables):
         found.append(trouble)
-    if is_preemptible and not spec.volatile_checkpoints:
+    # A path on a file system that does not respond would block this check as well.
+    if is_preemptible and not spec.volatile_checkpoints and not unusable:
         found += lost_with_tpu(process)
     return found
 
