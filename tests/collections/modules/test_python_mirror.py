@@ -54,6 +54,16 @@ def test_an_old_python_without_a_source_for_a_new_one_is_one_line_with_the_fix(t
     assert installed_python(tmp_path, "3.12") is None
 
 
+def test_the_password_of_a_mirror_is_not_shown(tmp_path, mirror):
+    url = mirror[0].replace("://", "://ada:hunter2hunter2@") + "/"
+
+    with pytest.raises(EnvError, match="Python is too old") as no:
+        install_python(UV, tmp_path, "3.12", url, {})
+
+    assert "hunter2" not in str(no.value)
+    assert "http://********. Set python_mirror" in str(no.value)
+
+
 def test_an_installed_python_is_found_without_network_access(tmp_path):
     program = tmp_path / "cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
     program.parent.mkdir(parents=True)

@@ -61,6 +61,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import ROOT
+from ..module_utils.worker.env_install import without_secrets
 from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
@@ -160,9 +161,10 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
     environment["UV_PYTHON_INSTALL_DIR"] = str(folder)
     if mirror:
         environment["UV_PYTHON_INSTALL_MIRROR"] = mirror
+    source = without_secrets(mirror, environment) or "the default URL"
     hint = (
         "The system's Python is too old, and no newer one could be downloaded from "
-        f"{mirror or 'the default URL'}. Set python_mirror to a URL that this worker can reach, "
+        f"{source}. Set python_mirror to a URL that this worker can reach, "
         "then run: ansible-playbook setup.yml --tags python"
     )
     try:
@@ -172,7 +174,7 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
             f"uv python install {wanted}",
         )
     except EnvError as error:
-        raise EnvError(f"{error}. {hint}") from error
+        raise EnvError(f"{without_secrets(str(error), environment)}. {hint}") from None
     found = installed_python(folder, wanted)
     if not found:
         raise EnvError(f"uv installed no Python {wanted} in {folder}. {hint}")
