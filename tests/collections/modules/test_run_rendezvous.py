@@ -20,6 +20,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     rendezvous_port,
 )
 
+from harness.playbooks import ROOT
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
 
@@ -39,6 +40,23 @@ CRASH_ON_GO = (
     "sys.exit(1)"
 )
 RELEASE = launch_spec().release
+STOPPED_AT_FORK = """
+import importlib.machinery, importlib.util, os, signal, sys
+loader = importlib.machinery.SourceFileLoader("attempt", sys.argv[1])
+attempt = importlib.util.module_from_spec(importlib.util.spec_from_loader("attempt", loader))
+loader.exec_module(attempt)
+fork = os.fork
+def stopped_fork():
+    pid = fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+os.fork = stopped_fork
+trainer = attempt.Trainer(["sleep", "60"], "/", [], lambda _: None)
+os.kill(os.getpid(), signal.SIGTERM)
+print(os.WTERMSIG(trainer.wait()), trainer.stopped)
+"""
+"""A trainer that gets SIGTERM before its program starts."""
 ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
 """The environment of a process that waits for no others."""
 
@@ -454,3 +472,15 @@ def test_term_before_the_beginning_ends_the_waiting(workers):
 
     assert workers.code(0) == 75
     assert not workers.began(0)
+
+
+def test_term_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
+    done = subprocess.run(
+        [sys.executable, "-Bc", STOPPED_AT_FORK, ROOT / "roles/run/files/attempt"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.stdout.split() == [str(int(signal.SIGTERM)), "True"], done.stderr
