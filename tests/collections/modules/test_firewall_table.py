@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -10,11 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.playbooks import flat, play
+from harness.playbooks import command, flat, play
 from localcloud.place import PROJECT_ROOT
 from tests.collections.role_templates import rendered
 
 ROLE = PROJECT_ROOT / "roles/firewall"
+needs_nft = pytest.mark.skipif(
+    not shutil.which("nft") or not shutil.which("unshare"), reason="nft needs a network namespace"
+)
 
 
 def rules(peers=(), ssh_ports=(22,), open_ports=()):
@@ -60,16 +64,14 @@ def test_more_ports_can_be_opened():
     assert "udp dport 60000-61000 accept" in rules(open_ports=["60000-61000/udp"])
 
 
-@pytest.mark.skipif(
-    not shutil.which("nft") or not shutil.which("unshare"), reason="nft needs a network namespace"
-)
+@needs_nft
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.ip_addresses().map(str) | st.just("10.0.0.0/8"), max_size=20, unique=True))
 def test_nft_accepts_the_rules_for_any_addresses(peers):
     text = rules(peers, [22], ["80/tcp", "60000-61000/udp"])
-    command = ["unshare", "--net", "nft", "--check", "--file", "-"]
+    words = ["unshare", "--net", "nft", "--check", "--file", "-"]
 
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
 
@@ -112,3 +114,29 @@ def test_a_partial_inventory_does_not_shut_out_a_zone(tmp_path, tpu_partial):
 
     assert done.returncode == 0, flat(done)
     assert ("10.0.0.9" not in done.stdout) == tpu_partial
+
+
+@needs_nft
+def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(tmp_path):
+    tasks = yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
+    tasks = [task for task in tasks if "ansible.builtin.command" in task]
+    book, hosts = tmp_path / "book.yml", tmp_path / "hosts.ini"
+    book.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    hosts.write_text("localhost ansible_connection=local\n")
+    script = (
+        'nft add table inet tpufleet; "$@" --check && nft list tables && "$@" && nft list tables '
+        '&& "$@" && "$@" --check'
+    )
+
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=str(hosts))],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, flat(done)
+    assert done.stdout.count("table inet tpufleet\n") == 1
+    assert re.findall(r"changed=(\d)", done.stdout) == ["1", "1", "0", "0"]
