@@ -71,7 +71,6 @@ class ActionModule(ActionBase):
                 "code_paths": {"type": "list", "elements": "str", "default": []},
                 "name": {"type": "str"},
                 "link": {"type": "str", "default": "current"},
-                "kept": {"type": "int", "default": 5},
             }
         )
         # A relative path starts at the current directory of ansible-playbook, not at the playbook.

@@ -50,11 +50,6 @@ options:
       it.
     type: bool
     default: false
-  kept:
-    description: How many releases a worker keeps, the newest. It also keeps those that active runs
-      use and those that a link points to.
-    type: int
-    default: 5
   incoming:
     description: The directory to which rsync has written. Internal, the action plugin sets it.
     type: path
@@ -115,6 +110,9 @@ from ..module_utils.worker.run import RunError, WorkerPaths
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.units import active_runs
 
+KEPT_RELEASES = 5
+"""How many releases a worker keeps, the newest, besides those in use and those with a link."""
+
 
 def incoming_path(given: str) -> Path:
     """Return the directory that rsync wrote to, from the option ``incoming``.
@@ -150,17 +148,13 @@ def used(paths: WorkerPaths) -> set[str]:
 
 
 def bring(
-    paths: WorkerPaths,
-    name: str,
-    source: Callable[[Path, Path | None], None],
-    last: Path | None,
-    kept: int,
+    paths: WorkerPaths, name: str, source: Callable[[Path, Path | None], None], last: Path | None
 ) -> None:
     """Install a release and remove old ones, under a lock.
 
     ``source`` fills the directory of the release and may link files of the release ``last``
-    (``install`` in worker/release.py); ``kept`` is the number of old releases to keep. The lock
-    also makes it safe to remove the remains of interrupted installs.
+    (``install`` in worker/release.py). The lock also makes it safe to remove the remains of
+    interrupted installs.
     """
     path, releases = paths.release(name), paths.release(name).parent
     releases.mkdir(parents=True, exist_ok=True)
@@ -168,7 +162,7 @@ def bring(
         sweep(releases)
         if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source, last)
-        prune(releases, kept, {name, *used(paths)})
+        prune(releases, KEPT_RELEASES, {name, *used(paths)})
 
 
 def main() -> None:
@@ -182,7 +176,6 @@ def main() -> None:
             "release": {"type": "str"},
             "incoming": {"type": "path"},
             "from_leader": {"type": "bool", "default": False},
-            "kept": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
     )
@@ -205,7 +198,7 @@ def main() -> None:
             source = partial(from_the_leader, name)
             if not module.params["from_leader"]:
                 source = partial(take, incoming_path(module.params["incoming"]))
-            bring(paths, name, source, last, module.params["kept"])
+            bring(paths, name, source, last)
         if problems and module.check_mode:
             result["msg"] = f"release {name} would be installed: {summary(problems)}"
         else:
