@@ -54,10 +54,6 @@ strays:
       command: python x.py
       since: "2026-01-02T03:04:05Z"
       device: /dev/accel0
-lockfile_removed:
-  description: Whether the lock file was removed.
-  returned: O(end) was given
-  type: bool
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -94,11 +90,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'a process'}: {error.strerror}")
-    module.exit_json(
-        changed=bool(chosen) or removed,
-        strays=[stray.to_json() for stray in left],
-        lockfile_removed=removed,
-    )
+    module.exit_json(changed=bool(chosen) or removed, strays=[stray.to_json() for stray in left])
 
 
 if __name__ == "__main__":
