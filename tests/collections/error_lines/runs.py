@@ -152,7 +152,7 @@ def worker_that_another_run_holds(bad: Bad) -> str:
     paths = WorkerPaths(bad.folder, bad.folder, bad.folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
-        patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
+        patch.setattr(run_unit, "unit_states", lambda runs: {runs[0]: {"ActiveState": "active"}})
         patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
         patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)

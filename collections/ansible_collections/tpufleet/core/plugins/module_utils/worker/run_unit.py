@@ -25,7 +25,7 @@ from .run_log import tail
 from .run_state import ACTIVE_STATES, ReasonCode, RunState
 from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
-from .units import ACTIVE_UNIT, unit_state
+from .units import ACTIVE_UNIT, unit_states
 
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # si_code in waitid(2): CLD_EXITED, …
 ERROR_LINES = 200
@@ -59,7 +59,7 @@ def observe(
     ``unit`` has systemd's properties of the run's unit; None to query them. The controller parses
     the result with plugin_utils/runs/observation.py.
     """
-    unit = unit_state(run) if unit is None else unit
+    unit = unit_states([run])[run] if unit is None else unit
     folder = paths.run_dir(run)
     launched = launched_here(run, paths)
     heartbeat = read_heartbeat(read_json(folder / "heartbeat.json"))

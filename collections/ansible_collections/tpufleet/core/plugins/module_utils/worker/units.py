@@ -13,11 +13,6 @@ ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 """Values of systemd's ActiveState for a unit that has processes."""
 
 
-def unit_state(run: str) -> dict[str, str]:
-    """Return systemd's properties of a run's unit. Raises RunError."""
-    return unit_states([run])[run]
-
-
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
     """Return systemd's properties of runs' units, by run; with ``others``, also of all active runs.
 
