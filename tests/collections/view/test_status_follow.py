@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,13 +122,18 @@ def test_a_terminal_shows_the_status_in_place_until_all_runs_have_ended(record, 
     assert rows(screen) == []
 
 
-def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, tmp_path):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    temporary = {"TMPDIR": str(folder), "ANSIBLE_LOCAL_TEMP": str(folder)}
-    with on_terminal(live(environment) | temporary) as terminal:
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """An empty directory with a short path, since Ansible creates a socket there."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, temporary):
+    places = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
+    with on_terminal(live(environment) | places) as terminal:
         terminal.read_until(rows)
-        assert list(folder.rglob("status.json"))
+        assert list(temporary.rglob("status.json")), terminal.screen
         started = tree_of(terminal.process.pid)
         os.write(terminal.keyboard, b"\x03")
         terminal.read_until(lambda _: False)
@@ -137,7 +143,7 @@ def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, tmp
                 break
             time.sleep(1)
         assert [pid for pid in started[1:] if Path(f"/proc/{pid}").exists()] == []
-    assert list(folder.iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_many_runs_may_fill_the_terminal(record, environment):
