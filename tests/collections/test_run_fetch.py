@@ -74,6 +74,12 @@ def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_
     assert "params/0 has 5 bytes instead of 7" in wrong[2]
 
 
+def test_a_checkpoint_whose_manifest_lists_no_files_is_passed_over():
+    step, wrong = found(of(s10=GOOD, s20=saved({})))
+
+    assert (step, wrong) == ("10", ["20: manifest.json lists no files"])
+
+
 def test_a_checkpoint_set_aside_is_ignored():
     assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
 

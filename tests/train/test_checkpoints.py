@@ -77,6 +77,10 @@ def list_the_files(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text('{"of": {}, "files": ["state"]}')
 
 
+def list_no_files(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text('{"of": {}, "files": {}}')
+
+
 def give_a_length_as_text(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text('{"of": {}, "files": {"state": ["12", 0]}}')
 
@@ -95,6 +99,7 @@ DAMAGES = {
     change_a_byte: "_METADATA does not match its checksum",
     spoil_the_manifest: DAMAGED,
     list_the_files: DAMAGED,
+    list_no_files: DAMAGED,
     give_a_length_as_text: DAMAGED,
     nest_the_manifest: DAMAGED,
     name_a_file_outside: DAMAGED,
@@ -161,6 +166,20 @@ def test_an_unfinished_save_is_removed(shelf: Path):
     (shelf / "50.orbax-checkpoint-tmp").mkdir()
     assert opened(shelf).latest == 30
     assert names(shelf) == {"30"}
+
+
+def test_a_save_whose_files_another_attempt_removes_has_no_manifest(tmp_path: Path):
+    saving = opened(tmp_path)
+    files = saving._files
+
+    def removed_first(step: int) -> dict[str, int]:
+        opened(tmp_path)
+        return files(step)
+
+    saving._files = removed_first
+    with pytest.raises(FileNotFoundError, match="_CHECKPOINT_METADATA was removed"):
+        saving.save(10, {"weights": np.arange(8)}, wait=True)
+    assert opened(tmp_path).latest is None
 
 
 def test_a_run_whose_first_save_was_unfinished_starts_at_step_0(shelf: Path):

@@ -33,6 +33,8 @@ OWNER = "run.json"
 """File beside the checkpoints with the run's name and identity, written before the first save.
 Without it and without an intact checkpoint, a directory may be another program's: nothing is
 removed there. Another run with the same directory is refused."""
+ORBAX_METADATA = "_CHECKPOINT_METADATA"
+"""File that Orbax writes into each checkpoint."""
 CHECKSUM_BYTES = 1 << 20
 """Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
 
@@ -71,7 +73,8 @@ class Manifest:
         except RecursionError:
             raise ValueError("nested too deeply") from None
         of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
-        if not (_is_object(of) and _is_object(of.get("model", {})) and _is_object(files)):
+        is_valid = _is_object(of) and _is_object(of.get("model", {})) and _is_object(files)
+        if not is_valid or not files:
             raise ValueError("not the manifest of a checkpoint")
         sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
         return cls(of, sizes, found.get("temporary") is True)
@@ -289,6 +292,9 @@ class Checkpoints:
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
+            # Another attempt may have removed the files, which look like those of a killed save.
+            if ORBAX_METADATA not in found:
+                raise FileNotFoundError(f"{ORBAX_METADATA} was removed; stop any other attempt")
             crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
             files = {name: (size, crcs.get(name)) for name, size in found.items()}
             manifest = Manifest(self._identity, files, step % self._cfg.every != 0)

@@ -146,6 +146,8 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
         RecursionError,
     ):
         return f"{MANIFEST} is damaged"
+    if not told:
+        return f"{MANIFEST} lists no files"
     for name, (size, crc) in told.items():
         whole = f"{path}/{name}"
         if whole not in sizes:
