@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,10 +21,11 @@ from train.core.config import CheckpointConfig, Config, ConfigError, LoraConfig
 from train.core.data import Corpus
 from train.data.corpus import prepare
 from train.run import checkpoint as checkpoint_module
-from train.run import contract
+from train.run import contract, mesh
 from train.run.checkpoint import (
     DAMAGED,
     MANIFEST,
+    NONE,
     OWNER,
     Checkpoints,
     Manifest,
@@ -207,6 +209,37 @@ def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(shelf: Pa
         with pytest.raises(ConfigError, match="all checkpoints are damaged"):
             opened(shelf)
     assert names(shelf) == KEPT
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
+    """Return what a process compares with the others when it opens a directory for step 0."""
+    texts = []
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_index", lambda: process)
+        patch.setattr(mesh, "from_process_0", lambda _: NONE)
+        patch.setattr(mesh, "check_equal", lambda text, _: texts.append(text))
+        opened(directory)
+    return texts[0]
+
+
+def test_at_step_0_a_process_with_a_directory_of_its_own_differs_from_process_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checkpoint_module, "SHARED_SECONDS", 0)
+    first = compared(monkeypatch, tmp_path / "shared", 0)
+    assert compared(monkeypatch, tmp_path / "shared", 1) == first
+    assert compared(monkeypatch, tmp_path / "own", 1) != first
+
+
+def test_a_process_waits_until_it_sees_what_process_0_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first = compared(monkeypatch, tmp_path, 0)
+    (tmp_path / OWNER).rename(tmp_path / "late")
+    monkeypatch.setattr(
+        checkpoint_module.time, "sleep", lambda _: (tmp_path / "late").rename(tmp_path / OWNER)
+    )
+    assert compared(monkeypatch, tmp_path, 1) == first
 
 
 def test_only_the_newest_temporary_checkpoint_is_kept(

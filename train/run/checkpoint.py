@@ -8,6 +8,7 @@ Orbax would raise for a truncated file in one process only and leave the others 
 
 import json
 import logging
+import time
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +45,10 @@ BATCH_FILES = 64
 DAMAGED = f"{MANIFEST} is damaged"
 UNFINISHED = "its save was interrupted"
 NONE, ALL_DAMAGED = -1, -2
+
+SHARED_SECONDS = 60
+"""How long a process waits until it sees what process 0 wrote: NFS caches that a file is missing
+(``acdirmax``, 60 seconds by default)."""
 
 LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
@@ -109,7 +114,7 @@ class Checkpoints:
         given, damaged checkpoints are renamed, and those of killed saves are removed. Only the
         training itself may give it: any other program could destroy a save in progress. Raises
         ConfigError if the directory is another run's, if all checkpoints are damaged, or if
-        processes find different ones.
+        processes find different ones or do not share the directory: each saves a part of the state.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -124,9 +129,8 @@ class Checkpoints:
                 "copy of an intact one, or move them all away to start at step 0"
             )
         mesh.check_equal(
-            repr((step, self._manifest_if_any(step))),
-            "find a different newest checkpoint than process 0; all must share the directory "
-            + self.directory,
+            repr((step, self._shared_text(step, 0 if run is None else SHARED_SECONDS))),
+            f"find different files than process 0; all must share the directory {self.directory}",
         )
         self.latest: int | None = None if step == NONE else step
         """Step of the newest checkpoint, saved or being saved, or the step given to ``select``."""
@@ -204,7 +208,7 @@ class Checkpoints:
     def _check_owner(self, run: str) -> None:
         """Raise ConfigError if OWNER names another run. Older trainers wrote it without a name."""
         try:
-            found = json.loads(self._fs.cat_file(f"{self._root}/{OWNER}"))
+            found = json.loads(self._read(OWNER))
         except (FileNotFoundError, ValueError):
             return
         owner = found.get("run", run) if _is_object(found) else run
@@ -242,16 +246,20 @@ class Checkpoints:
                 self._write(OWNER, json.dumps({"run": run} | self._identity))
         return intact
 
-    def _manifest_if_any(self, step: int) -> str:
-        """Return the text of a step's manifest, UNFINISHED if it is missing, or "" for step NONE.
+    def _shared_text(self, step: int, seconds: float) -> str:
+        """Return the text of a step's manifest, or of OWNER for step NONE; "" if it is missing.
 
         All processes compare this text, to check that they share the directory. Reading all files
-        in each process instead would load the storage more.
+        in each process instead would load the storage more. Waits for OWNER up to ``seconds``.
         """
-        try:
-            return "" if step == NONE else self._manifest(step)
-        except FileNotFoundError:
-            return UNFINISHED
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self._read(OWNER) if step == NONE else self._manifest(step)
+            except FileNotFoundError:
+                if step != NONE or time.monotonic() >= end:
+                    return ""
+            time.sleep(1)
 
     def _fault(self, step: int) -> str:
         """Compare a checkpoint with its manifest; return the first fault, "" if it is intact."""
@@ -332,8 +340,11 @@ class Checkpoints:
         """Write a file of the directory, atomically."""
         write_atomically(parse_location(f"{self.directory}/{name}"), text)
 
+    def _read(self, name: str) -> str:
+        return self._fs.cat_file(f"{self._root}/{name}").decode(errors="replace")
+
     def _manifest(self, step: int) -> str:
-        return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
+        return self._read(f"{step}/{MANIFEST}")
 
     def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
         """Return the CRC-32 of each file by name, reading BATCH_FILES files at once."""
