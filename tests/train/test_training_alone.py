@@ -5,20 +5,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from harness.trainer_processes import loss_log, train_here
-from train.core.config import Config, ConfigError
+from train.core.config import ComputeConfig, Config, ConfigError
 from train.core.data import Corpus
+from train.core.model import init_params
 from train.data.corpus import prepare
-from train.run import contract
+from train.run import contract, loop
 from train.run.contract import Contract, Heartbeat
 from train.run.loop import Run
 from train.run.restore import restored_params
-from train.run.sample import CALL_TOKENS, generate
+from train.run.sample import CALL_TOKENS, complete, generate
 
 
 @pytest.fixture
@@ -78,6 +80,38 @@ def test_a_sample_ends_at_its_time_limit(finished: Path, cfg: Config):
     text = generate(params, cfg, corpus.tokenizer, limit_seconds=0)
     assert cfg.sample.length > CALL_TOKENS
     assert len(text) == len(cfg.sample.prompt) + CALL_TOKENS
+
+
+@pytest.mark.parametrize("broken", ["generate", "write_atomically"])
+def test_a_sample_that_fails_is_logged_and_the_run_is_done(
+    cfg: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+):
+    def fail(*_: Any) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    monkeypatch.setattr(loop, broken, fail)
+    sampled = replace(cfg, steps=20, sample=replace(cfg.sample, every=10))
+    assert train_here(sampled, tmp_path) == contract.DONE
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "done"
+    assert "step 20: no sample: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in caplog.text
+    assert ("step 10: no sample" in caplog.text) == (broken == "generate")
+
+
+@pytest.mark.usefixtures("no_mesh")
+def test_a_sample_computes_as_configured_and_logits_of_one_position_only(cfg: Config):
+    model, compute = replace(cfg.model, vocabulary=200), ComputeConfig(dtype="bfloat16")
+    half = replace(cfg, model=model, compute=compute)
+    params = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+    inputs = (params, (np.zeros(32, np.int32), np.int32(1)), 0, jax.random.key(0), 0.8)
+    program = str(jax.make_jaxpr(complete, static_argnums=5)(*inputs, half))
+    assert model.context == model.width == 32
+    assert "bf16[1,32,32]" in program
+    assert "f32[1,1,200]" in program
+    assert "f32[1,32,200]" not in program
 
 
 def test_starting_a_finished_run_changes_nothing(finished: Path, cfg: Config):

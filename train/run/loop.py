@@ -28,7 +28,7 @@ from train.run.restore import load_state
 from train.run.sample import generate
 from train.run.trace import Tracer
 from train.run.watchdog import Watchdog
-from train.storage import write_atomically
+from train.storage import one_line, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,12 @@ class Run:
             # An attempt may be killed after the last save and before it writes the sample. All
             # processes must take the same branch, because they generate the sample together.
             if not mesh.from_process_0((self.contract.run_dir / SAMPLE).exists()):
-                self.write_sample()
+                self.sample()
             return self.end("done", DONE)
         self.log_start()
         for call in itertools.count():
             if self.step == self.cfg.steps:
-                self.write_sample()
+                self.sample()
                 return self.end("done", DONE)
             if mesh.interrupted(call):
                 return self.end_interrupted()
@@ -116,7 +116,7 @@ class Run:
         if saving:
             self.save(wait=self.step == cfg.steps)
         if sampling:
-            self.log_sample()
+            self.sample()
         return True
 
     def save_temporary(self, call: int) -> bool:
@@ -203,24 +203,23 @@ class Run:
             self.metrics.close()
         return code
 
-    def write_sample(self) -> None:
-        """Generate text; process 0 logs it and writes it to its run directory."""
-        text = self.log_sample()
-        if self.is_first and self.cfg.sample.length:
-            write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
+    def sample(self) -> None:
+        """Generate text; process 0 logs it, and after the last step also writes it to SAMPLE.
 
-    def log_sample(self) -> str:
-        """Generate text, log it in process 0, and return it; "" if ``sample.length`` is 0.
-
-        All processes must call this, because each holds only its shard of the parameters.
+        All processes must call this, because each holds only its shard of the parameters. An error,
+        such as too little memory, is only logged: it must not end the training.
         """
         if not self.cfg.sample.length:
-            return ""
+            return
         self.watchdog.step_finished()
-        text = generate(self.state["params"], self.cfg, self.corpus.tokenizer, SAMPLE_SECONDS)
-        if self.is_first:
-            log.info("sample at step %d:\n%s", self.step, text)
-        return text
+        try:
+            text = generate(self.state["params"], self.cfg, self.corpus.tokenizer, SAMPLE_SECONDS)
+            if self.is_first:
+                log.info("sample at step %d:\n%s", self.step, text)
+                if self.step >= self.cfg.steps:
+                    write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
+        except Exception as err:
+            log.error("step %d: no sample: %s", self.step, one_line(err))
 
     def log(self, message: str, *values: Any) -> None:
         """Log a line that begins with the run's name."""

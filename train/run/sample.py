@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.core import attention, lora
-from train.core.config import Config, ModelConfig
-from train.core.model import Params, logits
+from train.core.config import Config
+from train.core.model import Params, hidden
+from train.core.output import padded_logits
 from train.data.tokens import Tokenizer
 from train.run.mesh import from_process_0
 
@@ -39,7 +40,7 @@ def generate(
     for first in range(0, cfg.sample.length, CALL_TOKENS):
         if not from_process_0(time.monotonic() < end):
             break
-        state, drawn = complete(params, state, first, key, cfg.sample.temperature, cfg.model)
+        state, drawn = complete(params, state, first, key, cfg.sample.temperature, cfg)
         state, drawn = jax.tree.map(np.asarray, (state, drawn))
         tokens += drawn.tolist()
         end = end if first else time.monotonic() + limit_seconds
@@ -53,7 +54,7 @@ def complete(
     first: int,
     key: jax.Array,
     temperature: float,
-    cfg: ModelConfig,
+    cfg: Config,
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
     """Generate CALL_TOKENS tokens; ``first`` is the number of those generated before.
 
@@ -64,13 +65,15 @@ def complete(
 
     def draw(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[tuple, jax.Array]:
         window_t, filled = state
-        logits_v = logits(params, window_t[None], cfg)[0, filled - 1]
+        x_btd, head = hidden(params, window_t[None], cfg.model, cfg.compute)
+        x_btd = jax.lax.dynamic_slice_in_dim(x_btd, filled - 1, 1, axis=1)
+        logits_v = padded_logits(x_btd, head, cfg.model)[0, 0, : cfg.model.vocabulary]
         own_key = jax.random.fold_in(key, i)
         drawn = jax.random.categorical(own_key, logits_v / jnp.maximum(temperature, 1e-6))
         token = jnp.where(temperature > 0, drawn, jnp.argmax(logits_v)).astype(jnp.int32)
-        full = filled == cfg.context
+        full = filled == cfg.model.context
         window_t = jnp.where(full, jnp.roll(window_t, -1), window_t)
-        position = jnp.where(full, cfg.context - 1, filled)
+        position = jnp.where(full, cfg.model.context - 1, filled)
         return (window_t.at[position].set(token), position + 1), token
 
     return jax.lax.scan(draw, state, first + jnp.arange(CALL_TOKENS))
