@@ -84,15 +84,16 @@ def _run(job: Job) -> int:
     try:
         with _cleaning_up_at_sigterm():
             corpus = Corpus(prepared(cfg.data, job.contract), cfg)
-        from train.core import optimizer
-        from train.hf import weights
-        from train.run import checkpoint, compile_cache
-        from train.run.loop import Run
-        from train.run.mesh import join
+            from train.core import optimizer
+            from train.hf import weights
+            from train.run import checkpoint, compile_cache
+            from train.run.loop import Run
+            from train.run.mesh import join
 
-        optimizer.check(cfg)
-        if not checkpoint.exist(job.contract.checkpoints):  # a run that resumes ignores init_from
-            weights.check(cfg)
+            optimizer.check(cfg)
+            # A run that resumes ignores init_from.
+            if not checkpoint.exist(job.contract.checkpoints):
+                weights.check(cfg)
         join(job.contract, cfg.heartbeat_timeout)
         compile_cache.sync(job.contract)
         code = Run(cfg, job.contract, corpus, heartbeat).train()

@@ -1,6 +1,7 @@
 """Errors of the command line: one line and an exit code, as a rule without importing JAX."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from harness.trainer_processes import clean_environment
 from train.__main__ import main
+from train.core.config import Config, ConfigError
 
 WITHOUT_JAX = """
 import contextlib, io, json, os, sys
@@ -112,3 +114,24 @@ def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
     errors = capsys.readouterr().err
     assert len(errors.splitlines()) == 1, errors
     assert said in errors
+
+
+def test_sigterm_while_weights_are_downloaded_removes_partial_files(
+    config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The handler exits through all ``with`` blocks, so that temporary directories are removed."""
+    from train.hf import weights
+
+    handlers = []
+
+    def check(_: Config) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        raise ConfigError("no such weights")
+
+    monkeypatch.setattr(weights, "check", check)
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["run", str(config_file)]) == 2
+    with pytest.raises(SystemExit):
+        handlers[0]()
+    assert signal.getsignal(signal.SIGTERM) == before
