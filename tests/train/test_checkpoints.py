@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,6 +34,7 @@ from train.run.checkpoint import (
     identity,
 )
 from train.run.contract import Contract, check_writable
+from train.run.metrics import InFlight, Metrics
 from train.run.restore import restored_params
 from train.storage import open_filesystem
 
@@ -425,6 +427,25 @@ def test_two_failed_saves_in_a_row_end_the_run(
     with pytest.raises(OSError, match="the bucket is away"):
         train_here(replace(finished_config, steps=30), tmp_path)
     assert list((tmp_path / "checkpoints").glob("20*"))
+
+
+def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
+    finished_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    finished = InFlight.finished
+
+    def diverging(self: InFlight, wait: bool = False) -> Iterator[Metrics]:
+        for each in finished(self, wait):
+            yield replace(each, loss=math.nan) if each.step == 15 else each
+
+    monkeypatch.setattr(InFlight, "finished", diverging)
+    fail_to_finish(monkeypatch, {10})
+    assert train_here(finished_config, tmp_path) == contract.NOT_A_NUMBER
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
+    assert "cannot be saved: OSError: the bucket is away" in caplog.text
 
 
 def test_another_interval_removes_no_permanent_checkpoint(finished_config: Config, tmp_path: Path):

@@ -197,8 +197,11 @@ class Run:
         """Close everything, record the final state in the heartbeat, and return the exit code."""
         self.watchdog.off()
         self.tracer.close(self.step, self.state)
-        self.checkpoints.close()
         self.heartbeat.write(state)
+        try:
+            self.checkpoints.close()
+        except Exception as err:  # a save before the divergence; others have been waited for
+            log.error("%s: cannot be saved: %s", self.contract.checkpoints, one_line(err))
         if self.metrics:
             self.metrics.close()
         return code
