@@ -1,5 +1,6 @@
 """Files and directories on disk or in a bucket."""
 
+import errno
 import logging
 import os
 import socket
@@ -41,7 +42,8 @@ def _is_refused(err: Exception) -> bool:
         getattr(err, "response", None), "status_code", None
     )
     is_refused = type(err) in REFUSED or str(err).startswith("Forbidden: ")
-    return is_refused or status in REFUSED_STATUS
+    is_too_long = getattr(err, "errno", None) == errno.ENAMETOOLONG
+    return is_refused or is_too_long or status in REFUSED_STATUS
 
 
 def one_line(err: Exception) -> str:

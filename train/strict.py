@@ -41,11 +41,10 @@ class Bound:
 def read(path: Path) -> dict[str, Any]:
     """Read a YAML file as a mapping, {} if empty; raises ConfigError if it is anything else."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read: {err.strerror}") from err
-    except (yaml.YAMLError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(err).split())}") from err
+    tree = _parsed(content, str(path))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -60,10 +59,7 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
         dotted, equals, text = word.partition("=")
         if not equals or not dotted:
             raise ConfigError(f"{word}: must be key=value, for example steps=100")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as err:
-            raise ConfigError(f"{dotted}: is not YAML: {text}") from err
+        value = _parsed(text, dotted)
         *sections, key = dotted.split(".")
         node = tree
         for name in sections:
@@ -72,6 +68,26 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
             node = node[name]
         node[key] = value
     return tree
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that refuses a repeated key, of which PyYAML would use the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for i, key in enumerate(keys):
+            if key in keys[:i]:
+                mark = node.value[i][0].start_mark
+                raise yaml.MarkedYAMLError(problem=f"repeated key {key}", problem_mark=mark)
+        return super().construct_mapping(node, deep)
+
+
+def _parsed(content: bytes | str, where: str) -> Any:
+    """Parse YAML; raises ConfigError, whose message begins with ``where``, if it is invalid."""
+    try:
+        return _Loader(content).get_single_data()
+    except Exception as err:  # PyYAML also raises what Python's own types raise, and RecursionError
+        raise ConfigError(f"{where}: is not YAML: {' '.join(str(err).split())}") from err
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:

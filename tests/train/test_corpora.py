@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -94,9 +95,15 @@ def test_a_damaged_meta_json_is_refused_with_the_fix(cfg: DataConfig, content: s
         read_meta(directory)
 
 
-def test_a_pattern_without_files_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"data\.text: no file matches .*/\*\.txt"):
-        prepare(DataConfig(text=str(tmp_path / "*.txt")))
+@pytest.mark.parametrize("pattern", ["nowhere/*.txt", ".", "/", "train"])
+def test_a_pattern_without_files_is_refused(pattern: str):
+    with pytest.raises(ConfigError, match=rf"data\.text: no file matches {re.escape(pattern)}$"):
+        prepare(DataConfig(text=pattern))
+
+
+def test_a_path_that_is_too_long_is_refused():
+    with pytest.raises(ConfigError, match=r"data\.text: a+: cannot be read: File name too long"):
+        prepare(DataConfig(text=300 * "a"))
 
 
 def test_an_unknown_corpus_is_refused_with_the_available_ones():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.core.config import Config, ConfigError, build, check_batch_divisible, load
+from train.strict import overlay
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path):
@@ -91,11 +92,18 @@ def test_an_invalid_value_is_named_in_one_line(tree: dict, said: str):
         ("- a\n- b\n", "must be a mapping of keys to values, not list"),
         ("steps: [1\n", "is not YAML"),
         ("a: b: c\n", "is not YAML"),
+        ("name: \xff\n".encode("latin-1"), "is not YAML"),
+        ("name: 2024-02-31\n", "is not YAML: day"),
+        (f"steps: {'9' * 5000}\n", "is not YAML: Exceeds the limit"),
+        ("[" * 5000, "is not YAML: maximum recursion depth exceeded"),
+        ("batch: 8\nsteps: 5\nbatch: 2\n", "is not YAML: repeated key batch in"),
+        ("model: {width: 8, width: 16}\n", "repeated key width"),
     ],
+    ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
-def test_a_file_that_is_not_a_mapping_is_reported(tmp_path: Path, content: str, said: str):
+def test_a_file_that_is_not_a_mapping_is_reported(tmp_path: Path, content: str | bytes, said: str):
     path = tmp_path / "c.yml"
-    path.write_text(content)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError) as error:
         load(path)
     assert str(error.value).startswith(f"{path}: ")
@@ -113,6 +121,18 @@ def test_an_override_without_key_or_value_is_refused(tmp_path: Path, word: str):
     (tmp_path / "c.yml").write_text("")
     with pytest.raises(ConfigError, match="must be key=value"):
         load(tmp_path / "c.yml", [word])
+
+
+@pytest.mark.parametrize("value", ["2024-02-31", "9" * 5000, "[" * 5000, "{a: 1, a: 2}"])
+def test_an_override_that_is_not_yaml_is_refused(value: str):
+    with pytest.raises(ConfigError, match=r"^steps: is not YAML: ") as error:
+        overlay({}, [f"steps={value}"])
+    assert "\n" not in str(error.value)
+
+
+def test_a_key_that_replaces_a_merged_one_is_not_repeated():
+    merged = overlay({}, ["model={<<: {width: 8, heads: 2}, width: 16}"])
+    assert merged == {"model": {"width": 16, "heads": 2}}
 
 
 def test_an_override_below_a_scalar_is_refused(tmp_path: Path):

@@ -58,7 +58,7 @@ def find(pattern: str, key: str) -> list[InputFile]:
     bucket cannot be listed. Messages begin with ``key``.
     """
     path = location(pattern, key)
-    found = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path)
+    found = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)
     if not found:
         raise ConfigError(f"{key}: no file matches {pattern}")
     for file in found:
@@ -67,9 +67,15 @@ def find(pattern: str, key: str) -> list[InputFile]:
     return found
 
 
-def _on_disk(path: Path) -> list[InputFile]:
-    inside = str(path.relative_to(path.anchor))
-    found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(inside))
+def _on_disk(path: Path, key: str) -> list[InputFile]:
+    try:
+        if path.is_file():
+            return [path]
+        if path.is_dir():  # Path.glob refuses "."
+            return []
+    except OSError as err:
+        raise failure(f"{key}: {path}: cannot be read", err) from err
+    found = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
     return [path for path in found if path.is_file()]
 
 
