@@ -74,7 +74,7 @@ def mfu(cfg: Config, slice_: slices.Slice, hlo: str) -> tuple[float, float]:
     from train.run.mfu import flops_per_token
 
     time = estimate(hlo, slice_).time()
-    ideal = flops_per_token(cfg.model) * cfg.tokens_per_step
+    ideal = flops_per_token(cfg) * cfg.tokens_per_step
     ideal /= slice_.chip.peak_flops * slice_.chips
     return 100 * ideal / time.high, 100 * ideal / time.low
 

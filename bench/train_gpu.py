@@ -100,7 +100,7 @@ def ours(name: str, tiny: bool) -> dict[str, Any]:
             "vocabulary": model.vocabulary,
             "batch": cfg.batch,
             "steps": steps,
-            "flops_per_token": flops_per_token(model),
+            "flops_per_token": flops_per_token(cfg),
         },
     }
 

@@ -18,7 +18,7 @@ from harness.trainer_processes import Attempt, loss_log, train_here
 from tests.train.bucket import NAME, emulated_bucket
 from train.__main__ import main
 from train.command_line import command_line
-from train.core.config import Config, ModelConfig, build, load
+from train.core.config import Config, build, load
 from train.core.model import init_params
 from train.data.corpus import prepare, read_meta
 from train.hf import weights
@@ -237,10 +237,33 @@ def test_a_bench_trains_as_a_run_does():
     assert found.tokens_per_second == pytest.approx(4 * 8 / found.seconds_per_step)
 
 
+GPT2 = {
+    "layers": 12,
+    "heads": 12,
+    "width": 768,
+    "context": 1024,
+    "vocabulary": 50257,
+    "tied": True,
+}
+
+
 def test_flops_are_counted_as_in_the_palm_paper():
-    cfg = ModelConfig(layers=12, heads=12, width=768, context=1024, vocabulary=50257, tied=True)
     matrices = 12 * 12 * 768**2 + 50257 * 768
-    assert mfu.flops_per_token(cfg) == 6 * matrices + 12 * 12 * 768 * 1024
+    assert mfu.flops_per_token(build({"model": GPT2})) == 6 * matrices + 12 * 12 * 768 * 1024
+
+
+@pytest.mark.parametrize(
+    ("options", "learned"),
+    [
+        ({"lora": {"rank": 8, "targets": ["l_q_dhe", "l_v_dge"]}}, 12 * 2 * 768**2),
+        ({"optimizer": {"frozen": ["tokens_vd", "positions_td"]}}, 12 * 12 * 768**2),
+        ({"optimizer": {"frozen": ["l_*"]}}, 50257 * 768),
+    ],
+)
+def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, learned: int):
+    matrices = 12 * 12 * 768**2 + 50257 * 768
+    flops = mfu.flops_per_token(build({"model": GPT2} | options))
+    assert flops == 4 * matrices + 2 * learned + 12 * 12 * 768 * 1024
 
 
 @pytest.mark.parametrize(
@@ -252,12 +275,17 @@ def test_flops_are_counted_as_in_the_palm_paper():
         ("TPU v6 lite", 918),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("TPU v4 lite", None),
         ("cpu", None),
     ],
 )
 def test_the_peak_of_a_device_is_that_of_its_kind(device_kind: str, teraflops: int | None):
-    peak = mfu.peak_flops(device_kind)
+    peak = mfu.PEAK_FLOPS.get(device_kind)
     assert (peak and peak / 1e12) == teraflops
 
 

@@ -48,7 +48,7 @@ class Program:
     @property
     def model_flops(self) -> float:
         """FLOPs of a step that count for the MFU, on all chips."""
-        return flops_per_token(self.cfg.model) * self.cfg.tokens_per_step
+        return flops_per_token(self.cfg) * self.cfg.tokens_per_step
 
 
 def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:

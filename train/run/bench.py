@@ -66,8 +66,8 @@ def measure(cfg: Config, steps: int) -> BenchResult:
         calls * cfg.compute.steps_per_call,
         seconds,
         rate,
-        rate * flops_per_token(cfg.model),
-        mfu(rate, cfg.model),
+        rate * flops_per_token(cfg),
+        mfu(rate, cfg),
         memory().get("device_peak_bytes"),
         float(np.asarray(values["loss"])[-1]),
     )

@@ -70,7 +70,7 @@ class Run:
         heartbeat.start_step = self.step
         heartbeat.write("starting")
         self.save_seconds = 0.0
-        self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg.model))
+        self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg))
         self.metrics = Report(cfg, contract, self.step) if self.is_first else None
         self.tracer = Tracer(contract.run_dir, cfg.profile, self.step)
 

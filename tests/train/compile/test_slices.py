@@ -6,7 +6,7 @@ import pytest
 
 from train.compile import slices
 from train.compile.slices import Slice
-from train.run.mfu import peak_flops
+from train.run.mfu import PEAK_FLOPS
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_links_of_the_worst_connected_chip(name: str, links: int):
     ("kind", "peak"), [("TPU v5", 459e12), ("TPU v6 lite", 918e12), ("TPU7x", 2307e12 / 2)]
 )
 def test_the_peak_of_a_device_kind(kind: str, peak: float):
-    assert peak_flops(kind) == peak
+    assert PEAK_FLOPS[kind] == peak
