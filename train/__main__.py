@@ -173,9 +173,10 @@ def _eval(job: Job) -> int:
     params, devices = _restored(job, corpus)
     check_batch_divisible(job.cfg, devices.size, "devices")
     result = evaluate_heldout(params, job.cfg, corpus, devices)
+    bits = result.bits_per_byte
     _show(
         f"held-out loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
-        f"{result.bits_per_byte:.4f} bits per byte, over {result.sequences} sequences "
+        f"{'' if bits is None else f'{bits:.4f} bits per byte, '}over {result.sequences} sequences "
         f"of {job.cfg.model.context} tokens"
     )
     return contract.DONE

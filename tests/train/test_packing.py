@@ -21,7 +21,8 @@ from train.data.mixture import Schedule
 from train.data.packing import pack
 from train.data.sequences import LEARNED, POSITIONS, SEGMENTS, TOKENS
 from train.data.texts import CorpusError
-from train.run import contract
+from train.run import contract, mesh
+from train.run.evaluation import evaluate_heldout
 
 WORDS = ["king", "feast", "crown", "love", "come", "all"]
 TEXTS = [" ".join(WORDS[: 1 + i % 6]) + str(i) for i in range(60)] + ["long " * 30]
@@ -106,6 +107,14 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
         assert {text for text in seen if text.endswith("\n\n") and "long" not in text} == {
             f"{text}\n\n" for text in whole if "long" not in text
         }
+
+
+def test_the_held_out_tokens_per_byte_are_those_of_learned_tokens(corpus: Corpus):
+    held = corpus.sources[0]._heldout
+    learned = held.at(range(len(held)))[:, LEARNED].sum()
+    assert 0 < learned < corpus.meta.heldout
+    assert corpus.meta.heldout_learned == learned
+    assert corpus.meta.heldout_bytes == learned  # a token is a byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -288,6 +297,14 @@ def test_rows_of_a_mixture_come_from_its_sources_by_weight(mixed: Config, text_f
     assert corpus.heldout_rows(8).shape == (8, 4, mixed.model.context + 1)
     share = [corpus.rows(5, slice(i, i + 2)) for i in range(0, 8, 2)]
     np.testing.assert_array_equal(np.concatenate(share), corpus.rows(5))
+
+
+def test_an_evaluation_of_a_mixture_has_no_bits_per_byte(mixed: Config):
+    corpus = Corpus(prepare_all(mixed.data), mixed)
+    params = model.init_params(jax.random.key(0), mixed.model)
+    found = evaluate_heldout(params, mixed, corpus, mesh.make(mixed))
+    assert found.loss > 0
+    assert found.bits_per_byte is None
 
 
 def test_a_mixture_with_other_weights_is_another_corpus(mixed: Config):

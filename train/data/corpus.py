@@ -37,7 +37,7 @@ from train.data.tokens import Tokenizer
 from train.storage import check_path_writable
 from train.strict import ConfigError
 
-FORMAT = "2"
+FORMAT = "3"
 """Version of the file format, part of a directory's digest; change it when the format changes."""
 
 SPLITS = ("train", "heldout")
@@ -50,9 +50,10 @@ _SHARED_DATA = Path("/var/lib/tpufleet/data")
 class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
-    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer, ``heldout_bytes`` the length
-    of the held-out text in bytes of UTF-8. In conversations, only the learned text counts, and
-    ``heldout_learned`` is its number of tokens.
+    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer. ``heldout_learned`` is the
+    number of held-out tokens without those that count in no loss: the first one of a packed
+    document, and in conversations all that are not learned. ``heldout_bytes`` is the length of
+    their text in bytes of UTF-8.
     """
 
     name: str
@@ -60,15 +61,10 @@ class Meta:
     vocabulary: int
     train: int
     heldout: int
+    heldout_learned: int
     heldout_bytes: int
     fingerprint: str
-    documents: str = "joined"
-    heldout_learned: int | None = None
-
-    @property
-    def heldout_tokens(self) -> int:
-        """Number of tokens of the held-out text whose bytes ``heldout_bytes`` counts."""
-        return self.heldout if self.heldout_learned is None else self.heldout_learned
+    documents: str
 
 
 def prepare_all(
@@ -243,20 +239,22 @@ def _write(
     else:
         write_joined(directory / "train.bin", text, tokenizer)
     train, heldout = split_heldout(directory, cfg.heldout, tokenizer.dtype().itemsize)
-    heldout_tokens = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
+    learned = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
     if template:
-        is_learned = np.fromfile(directory / "heldout.learned", bool)
-        heldout_tokens = heldout_tokens[is_learned]
+        learned = learned[np.fromfile(directory / "heldout.learned", bool)]
+    elif cfg.documents == "packed":
+        lengths = np.fromfile(directory / "heldout.documents", LENGTHS)[::2].astype(np.int64)
+        learned = np.delete(learned, (np.cumsum(lengths) - lengths)[lengths > 0])
     meta = Meta(
         text.name,
         cfg.tokenizer if cfg.tokenizer in ("bpe", *tokens.BUILT_IN) else "given",
         tokenizer.vocabulary,
         train,
         heldout,
-        tokenizer.bytes_in(heldout_tokens),
+        len(learned),
+        tokenizer.bytes_in(learned),
         fingerprint(directory, tokenizer),
         cfg.documents,
-        len(heldout_tokens) if template else None,
     )
     (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n")
 
@@ -272,8 +270,8 @@ def combined(metas: Sequence[Meta], weights: Sequence[float]) -> Meta:
         vocabulary=max(meta.vocabulary for meta in metas),
         train=sum(meta.train for meta in metas),
         heldout=sum(meta.heldout for meta in metas),
+        heldout_learned=sum(meta.heldout_learned for meta in metas),
         heldout_bytes=sum(meta.heldout_bytes for meta in metas),
-        heldout_learned=sum(meta.heldout_tokens for meta in metas),
         fingerprint=hashlib.sha256(" ".join(mixed).encode()).hexdigest(),
     )
 

@@ -17,13 +17,14 @@ class Evaluation:
     """Result of an evaluation on ``sequences`` held-out sequences.
 
     ``loss`` is in nats per token, ``perplexity`` its exponential. ``bits_per_byte`` counts UTF-8
-    bytes of the text, so it is comparable between tokenizers.
+    bytes of the text, so it is comparable between tokenizers. It is None for a mixture, whose
+    sources have their shares of the sequences, not of the bytes.
     """
 
     sequences: int
     loss: float
     perplexity: float
-    bits_per_byte: float
+    bits_per_byte: float | None
 
 
 def evaluate_heldout(
@@ -39,5 +40,7 @@ def evaluate_heldout(
     corpus.check_heldout("")
     batches = heldout_batches(corpus, cfg, jax.NamedSharding(devices, BATCH_SPEC))
     loss = float(evaluate(params, batches, cfg))
-    bits = loss / math.log(2) * meta.heldout_tokens / meta.heldout_bytes
+    bits = None
+    if not cfg.data.mixture:
+        bits = loss / math.log(2) * meta.heldout_learned / meta.heldout_bytes
     return Evaluation(cfg.evaluate.batches * cfg.batch, loss, math.exp(min(loss, 700)), bits)
