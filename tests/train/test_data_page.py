@@ -17,7 +17,7 @@ from train.core.config import build
 from train.core.data import Corpus
 from train.data import tokens
 from train.data.corpus import prepare_all
-from train.data.files import find
+from train.data.files import download, find
 from train.data.texts import CorpusError
 from train.storage import UnavailableError, open_filesystem
 
@@ -117,6 +117,28 @@ def test_a_bucket_that_fails_during_the_preparation_is_named_and_leaves_nothing(
     with pytest.raises(CorpusError, match=f"^gs://gone/{name}: cannot be read: .*{error}"):
         prepare_all(cfg.data)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_renamed_file_of_a_bucket_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Bucket:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def glob(self, path: str, detail: bool) -> dict:
+            return {f"b/{self.name}": {"type": "file", "size": 1, "crc32c": "AAAAAA=="}}
+
+        def get(self, source: list[str], targets: list[str]) -> None:
+            Path(targets[0]).write_text("x")
+
+    for name in ("final.safetensors", "model.safetensors"):
+        bucket = Bucket(name)
+        monkeypatch.setattr(
+            "train.data.files.open_filesystem", lambda place, to=bucket: (to, place)
+        )
+        copy = download("gs://b", ["*.safetensors"], tmp_path, "init_from")
+        assert [path.name for path in copy.iterdir()] == [name]
 
 
 def test_a_bucket_that_cannot_be_listed_is_no_config_error(monkeypatch: pytest.MonkeyPatch):

@@ -95,7 +95,8 @@ def _in_bucket(pattern: str, key: str) -> list[InputFile]:
 def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
-    The directory is in ``root`` and named by the files' digest, so that no content is copied twice.
+    The directory is in ``root`` and named by a digest of the files' names and contents, so that no
+    content is copied twice.
     Raises ConfigError if no file matches, and the error of ``failure`` if the copy fails. Messages
     begin with ``key``.
     """
@@ -104,7 +105,8 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
         found = [each for each in _in_bucket(f"{place}/*", key) if wanted.match(each.name)]
         if not found:
             raise ConfigError(f"{key}: {place} has no file {' or '.join(patterns)}")
-        target = root / digest_of([*found])[:16]
+        named = f"{digest_of([*found])} {[file.name for file in found]}"
+        target = root / hashlib.sha256(named.encode()).hexdigest()[:16]
         if not target.exists():
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".partial-", dir=root) as partial:
