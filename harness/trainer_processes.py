@@ -155,11 +155,8 @@ def train_here(cfg: Config, directory: Path) -> int:
     place = Contract("alone", directory, directory / "checkpoints")
     check_writable(place)
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    run = Run(cfg, place, corpus, Heartbeat(directory, cfg.steps))
-    try:
-        return run.train()
-    finally:
-        run.watchdog.off()  # which would end this process half an hour after an exception
+    # hang_after must be 0: after an exception, the watchdog would end this process.
+    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
 
 
 def clean_environment() -> dict[str, str]:

@@ -43,6 +43,7 @@ def tree(text_file: Path) -> dict[str, Any]:
     return {
         "steps": 40,
         "batch": 8,
+        "hang_after": 0,  # a refused run has no end() that stops its watchdog
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
         # The rate is constant after the warm-up, so no loss depends on ``steps``.

@@ -17,10 +17,12 @@ from train.core.data import Corpus
 from train.core.model import init_params
 from train.data.corpus import prepare
 from train.run import contract, loop
+from train.run.checkpoint import Checkpoints
 from train.run.contract import Contract, Heartbeat
 from train.run.loop import Run
 from train.run.restore import restored_params
 from train.run.sample import CALL_TOKENS, complete, generate
+from train.run.watchdog import Watchdog
 
 
 @pytest.fixture
@@ -49,6 +51,16 @@ def test_the_first_step_has_the_start_and_the_steps_after_saves_the_waits(finish
     assert [each["step"] for each in records if "start_seconds" in each] == [1]
     assert [each["step"] for each in records if "save_seconds" in each] == [11, 21, 31]
     assert all(each.get("save_seconds", 1) > 0 for each in records)
+
+
+def test_the_watchdog_is_on_until_all_saves_are_complete(
+    cfg: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    order = []
+    for kind, name in ((Checkpoints, "close"), (Watchdog, "off")):
+        monkeypatch.setattr(kind, name, lambda _, name=name: order.append(name))
+    assert train_here(replace(cfg, steps=10), tmp_path) == contract.DONE
+    assert order == ["close", "off"]
 
 
 def test_the_final_heartbeat_is_done(finished: Path):

@@ -32,8 +32,18 @@ def test_a_hanging_run_exits_although_its_disk_is_full(
     where = watchdog.faulthandler if broken == "dump_traceback" else heartbeat
     monkeypatch.setattr(where, broken, full)
     with pytest.raises(Ended) as ended:
-        Watchdog(0, heartbeat)._end()
+        Watchdog(0, heartbeat)._end(9)
     assert ended.value.args == (HUNG,)
+
+
+def test_a_run_that_hangs_before_its_first_step_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(watchdog, "START_SECONDS", 0.02)
+    with pytest.raises(Ended):
+        Watchdog(0, Heartbeat(tmp_path, steps=9))._watch()
+    assert "no step has finished for 0.02 s" in caplog.text
 
 
 def test_off_at_any_moment_stops_the_countdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -46,6 +46,7 @@ class Run:
     ) -> None:
         """Load the state; raises ConfigError if config, corpus, devices and checkpoint disagree."""
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
+        self.watchdog = Watchdog(cfg.hang_after, heartbeat)
         devices = mesh.make(cfg)
         self.batch_sharding = jax.NamedSharding(devices, BATCH_SPEC)
         self.is_first = jax.process_index() == 0
@@ -66,7 +67,6 @@ class Run:
         self.diverged: int | None = None
         self.save_request = mesh.SaveRequest(devices)
         self.saved_at = time.monotonic()
-        self.watchdog = Watchdog(cfg.hang_after, heartbeat)
         heartbeat.start_step = self.step
         heartbeat.write("starting")
         self.save_seconds = 0.0
@@ -184,7 +184,6 @@ class Run:
         """Save at the step that all processes agreed on, and return the exit code."""
         if not self.report(wait=True):
             return self.end_diverged()
-        self.watchdog.off()
         self.save(wait=True)
         self.log("interrupted: saved at step %d", self.step)
         return self.end("interrupted", INTERRUPTED)
@@ -195,13 +194,13 @@ class Run:
 
     def end(self, state: str, code: int) -> int:
         """Close everything, record the final state in the heartbeat, and return the exit code."""
-        self.watchdog.off()
         self.tracer.close(self.step, self.state)
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
         except Exception as err:  # a save before the divergence; others have been waited for
             log.error("%s: cannot be saved: %s", self.contract.checkpoints, one_line(err))
+        self.watchdog.off()
         if self.metrics:
             self.metrics.close()
         return code

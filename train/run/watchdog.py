@@ -11,14 +11,15 @@ from train.run.contract import HUNG, Heartbeat
 log = logging.getLogger(__name__)
 
 
-class Watchdog:
-    """Timer that logs all stacks and exits with code HUNG when no step finishes for too long.
+START_SECONDS = 3600
+"""Least time until the first step finishes, because restoring and compilation may take long."""
 
-    The countdown starts with the first finished step, because compilation may take longer.
-    """
+
+class Watchdog:
+    """Timer that logs all stacks and exits with code HUNG when no step finishes for too long."""
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Allow each step this many seconds; 0 disables the watchdog."""
+        """Allow each step this many seconds, the first at least START_SECONDS; 0 disables this."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:
@@ -29,25 +30,25 @@ class Watchdog:
         self._event.set()
 
     def off(self) -> None:
-        """Stop the countdown. Call this when no more steps follow."""
+        """Stop the countdown. Call this when all saves are complete."""
         self._off = True
         self._event.set()
 
     def _watch(self) -> None:
-        self._event.wait()
-        while True:
+        seconds = max(START_SECONDS, self._seconds)
+        while self._event.wait(seconds):
             self._event.clear()
             if self._off:  # check after clear(), which also clears the event that off() sets
                 return
-            if not self._event.wait(self._seconds):
-                self._end()
+            seconds = self._seconds
+        self._end(seconds)
 
-    def _end(self) -> None:
+    def _end(self, seconds: float) -> None:
         try:
             log.error(
                 "no step has finished for %g s (hang_after): exiting after step %s; the stacks of "
                 "all threads follow",
-                self._seconds,
+                seconds,
                 self._heartbeat.step,
             )
             self._heartbeat.write("hung")
