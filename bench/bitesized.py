@@ -59,7 +59,7 @@ class Ours:
 
         from train.core.config import load
         from train.core.data import Corpus
-        from train.data.corpus import prepare
+        from train.data.corpus import prepare_all
         from train.run.contract import Contract, Heartbeat, check_writable
         from train.run.loop import Run
 
@@ -68,9 +68,9 @@ class Ours:
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
         check_writable(place)
-        self.corpus = prepare(cfg.data)
+        [self.corpus] = prepare_all(cfg.data)
         self.cfg, self.metrics = cfg, directory / "ours" / "metrics.jsonl"
-        self.run = Run(cfg, place, Corpus(self.corpus, cfg), Heartbeat(place.run_dir, cfg.steps))
+        self.run = Run(cfg, place, Corpus([self.corpus], cfg), Heartbeat(place.run_dir, cfg.steps))
         params = self.run.state["params"]
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 

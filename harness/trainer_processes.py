@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.core.config import Config
 from train.core.data import Corpus
@@ -157,6 +158,17 @@ def train_here(cfg: Config, directory: Path) -> int:
     corpus = Corpus(prepare_all(cfg.data), cfg)
     # hang_after must be 0: after an exception, the watchdog would end this process.
     return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
+
+
+def restored_here(cfg: Config, place: Contract) -> Any:
+    """Return the parameters of a run's newest checkpoint, on this process's devices."""
+    import jax
+
+    from train.run import mesh
+    from train.run.restore import restored_params
+
+    corpus = Corpus(prepare_all(cfg.data), cfg)
+    return restored_params(cfg, place, corpus, mesh.over(jax.devices()))
 
 
 def clean_environment() -> dict[str, str]:

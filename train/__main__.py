@@ -155,7 +155,7 @@ def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
     from train.run.restore import restored_params
 
     devices = mesh.over(jax.devices())
-    return restored_params(job.cfg, job.contract, corpus, job.args.step, devices), devices
+    return restored_params(job.cfg, job.contract, corpus, devices, job.args.step), devices
 
 
 def _show(result: object) -> None:

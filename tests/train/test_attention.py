@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from harness.trainer_processes import restored_here
 from train.core import attention
 from train.core.config import ComputeConfig, Config, ConfigError, build
 from train.core.data import Corpus
-from train.data.corpus import prepare
+from train.data.corpus import prepare_all
 from train.run import mesh
 from train.run.contract import Contract
 from train.run.evaluation import evaluate_heldout
-from train.run.restore import restored_params
 from train.run.sample import generate
 
 
@@ -158,8 +158,8 @@ def test_eval_and_sample_refuse_attention_that_the_device_does_not_support(
     finished: Path, finished_config: Config, verb: str
 ):
     cfg = replace(finished_config, compute=ComputeConfig(attention="cudnn"))
-    corpus = Corpus(prepare(cfg.data), cfg)
-    params = restored_params(cfg, Contract("r", finished, finished / "checkpoints"), corpus)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
+    params = restored_here(cfg, Contract("r", finished, finished / "checkpoints"))
     with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU"):
         if verb == "sample":
             generate(params, cfg, corpus.tokenizer)

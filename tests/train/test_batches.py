@@ -12,7 +12,7 @@ from train.core import step
 from train.core.config import ComputeConfig, Config, ConfigError, microbatches
 from train.core.data import Corpus
 from train.core.sharding import BATCH_AXES
-from train.data.corpus import prepare
+from train.data.corpus import prepare_all
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def corpus(tree: dict) -> Corpus:
     from train.core.config import build
 
     cfg = build(tree)
-    return Corpus(prepare(cfg.data), cfg)
+    return Corpus(prepare_all(cfg.data), cfg)
 
 
 @given(step=st.integers(0, 10**9))
@@ -30,7 +30,7 @@ def test_a_step_s_batch_is_the_same_every_time(corpus: Corpus, step: int):
 
 @given(step=st.integers(0, 10**6), parts=st.sampled_from([1, 2, 4, 8]))
 def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, parts: int):
-    share = corpus.batch // parts
+    share = len(corpus.rows(step)) // parts
     rows = [corpus.rows(step, slice(i * share, (i + 1) * share)) for i in range(parts)]
     np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(step))
 
@@ -54,7 +54,7 @@ def test_a_batch_is_split_into_the_microbatches_of_the_devices(
     make_config: Callable[..., Config], no_mesh: None
 ):
     cfg = make_config(batch=12, compute={"microbatch": 5})
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     devices = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), BATCH_AXES)
     sharding = jax.NamedSharding(devices, step.BATCH_SPEC)
     batches = step.training_batches(corpus, 0, 2, cfg, sharding)
@@ -71,8 +71,7 @@ def test_every_row_is_a_substring_of_the_training_text(corpus: Corpus, step: int
 
 def test_two_steps_and_two_seeds_give_different_batches(make_config: Callable[..., Config]):
     cfg, other = make_config(), make_config(seed=1)
-    directory = prepare(cfg.data)
-    one, two = Corpus(directory, cfg), Corpus(directory, other)
+    one, two = (Corpus(prepare_all(each.data), each) for each in (cfg, other))
     assert (one.rows(0) != one.rows(1)).any()
     assert (one.rows(0) != two.rows(0)).any()
     assert (one.rows(1) != two.rows(0)).any()
@@ -80,8 +79,8 @@ def test_two_steps_and_two_seeds_give_different_batches(make_config: Callable[..
 
 def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., Config]):
     cfg = make_config()
-    length = Corpus(prepare(cfg.data), cfg).meta.train
-    corpus = Corpus(prepare(cfg.data), make_config(model={"context": length - 2}, batch=64))
+    length = Corpus(prepare_all(cfg.data), cfg).meta.train
+    corpus = Corpus(prepare_all(cfg.data), make_config(model={"context": length - 2}, batch=64))
     ends = corpus.rows(0)[:, -1]
     assert set(ends) == {corpus.sources[0].tokens[-1], corpus.sources[0].tokens[-2]}
 
@@ -89,10 +88,10 @@ def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., C
 def test_a_text_shorter_than_a_sequence_is_refused(make_config: Callable[..., Config]):
     cfg = make_config(model={"context": 10**6})
     with pytest.raises(ConfigError, match=r"feast has \d+ tokens .* 1000001 of one sequence"):
-        Corpus(prepare(cfg.data), cfg)
+        Corpus(prepare_all(cfg.data), cfg)
 
 
 def test_a_vocabulary_too_small_for_the_corpus_is_refused(make_config: Callable[..., Config]):
     cfg = make_config(model={"vocabulary": 100})
     with pytest.raises(ConfigError, match=r"model\.vocabulary: must be at least .* 128 .* not 100"):
-        Corpus(prepare(cfg.data), cfg)
+        Corpus(prepare_all(cfg.data), cfg)

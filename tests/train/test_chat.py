@@ -238,7 +238,7 @@ def test_a_file_without_conversations_has_nothing_to_train_on(
     directory = prepare_talk(tokenizer="bytes")
     cfg = make_config(data={"tokenizer": "bytes"}, model={"vocabulary": 256})
     with pytest.raises(ConfigError, match=r"^data: talk has 0 tokens to train on"):
-        Corpus(directory, cfg)
+        Corpus([directory], cfg)
 
 
 def test_another_template_is_another_corpus(prepare_talk: Callable[..., Path], tmp_path: Path):
@@ -337,7 +337,7 @@ def test_conversations_without_an_answer_in_the_context_are_left_out(
     talk.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = {"text": str(talk), "documents": "chat", "directory": str(talk.parent / "data")}
     cfg = build({"data": data | {"heldout": 0}, "model": {"context": 40}})
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     assert "train: 1 of 2 documents are left out: no learned token" in caplog.text
     learned = corpus.rows(0)[:, 3] > 0
     assert {

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.trainer_processes import Attempt, loss_log, read_metrics, train_here
+from harness.trainer_processes import Attempt, loss_log, read_metrics, restored_here, train_here
 from tests.train.bucket import NAME, emulated_bucket
 from train.core.config import CheckpointConfig, Config, ConfigError, LoraConfig
 from train.core.data import Corpus
-from train.data.corpus import prepare
+from train.data.corpus import prepare_all
 from train.run import checkpoint as checkpoint_module
 from train.run import contract, mesh
 from train.run.checkpoint import (
@@ -35,7 +35,6 @@ from train.run.checkpoint import (
 )
 from train.run.contract import Contract, check_writable
 from train.run.metrics import InFlight, Metrics
-from train.run.restore import restored_params
 from train.storage import open_filesystem
 
 KEPT = {"30", "40"}
@@ -326,12 +325,9 @@ def test_one_process_can_read_checkpoints_from_a_bucket(
     finished: Path, finished_config: Config, bucket: dict[str, str], gs: Any
 ):
     gs.put(str(finished / "checkpoints"), f"{NAME}/copy", recursive=True)
-    corpus = Corpus(prepare(finished_config.data), finished_config)
     place = Contract("copy", finished, f"gs://{NAME}/copy")
-    restored = restored_params(finished_config, place, corpus)
-    there = restored_params(
-        finished_config, replace(place, checkpoints=finished / "checkpoints"), corpus
-    )
+    restored = restored_here(finished_config, place)
+    there = restored_here(finished_config, replace(place, checkpoints=finished / "checkpoints"))
     assert all((restored[name] == there[name]).all() for name in there)
 
 
@@ -349,11 +345,11 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
     make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
     cfg = make_config(optimizer={"name": "muon"})
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     place = Contract("r", tmp_path, finished / "checkpoints")
     assert identity(cfg, corpus.meta)["optimizer"]["name"] == "muon"
     with pytest.raises(ConfigError, match=r"optimizer\.name is adamw there and muon here"):
-        restored_params(cfg, place, corpus)
+        restored_here(cfg, place)
 
 
 def test_a_checkpoint_with_packed_queries_keys_and_values_is_refused(
@@ -363,12 +359,11 @@ def test_a_checkpoint_with_packed_queries_keys_and_values_is_refused(
     manifest = json.loads((shelf / "40" / MANIFEST).read_text())
     del manifest["of"]["parameters"]
     (shelf / "40" / MANIFEST).write_text(json.dumps(manifest))
-    corpus = Corpus(prepare(finished_config.data), finished_config)
     expected = (
         r"40: was written by another version of this trainer.*\(version 1 \(packed qkv\); here"
     )
     with pytest.raises(ConfigError, match=expected):
-        restored_params(finished_config, Contract("r", tmp_path, shelf), corpus)
+        restored_here(finished_config, Contract("r", tmp_path, shelf))
 
 
 def test_a_manifest_without_newer_options_has_their_defaults(
@@ -377,8 +372,7 @@ def test_a_manifest_without_newer_options_has_their_defaults(
     manifest = json.loads((shelf / "40" / MANIFEST).read_text())
     del manifest["of"]["model"]["qk_norm"], manifest["of"]["model"]["rotary"]["factor"]
     (shelf / "40" / MANIFEST).write_text(json.dumps(manifest))
-    corpus = Corpus(prepare(finished_config.data), finished_config)
-    assert restored_params(finished_config, Contract("r", tmp_path, shelf), corpus)
+    assert restored_here(finished_config, Contract("r", tmp_path, shelf))
 
 
 def test_a_failure_to_remove_old_checkpoints_is_a_warning(
@@ -502,9 +496,7 @@ def test_reading_parameters_loads_no_optimizer_state(
         checkpoint_module.ocp, "load", lambda path, state: loaded.append(state) or load(path, state)
     )
     place = Contract("alone", finished, finished / "checkpoints")
-    params = restored_params(
-        finished_config, place, Corpus(prepare(finished_config.data), finished_config)
-    )
+    params = restored_here(finished_config, place)
     assert [set(state) for state in loaded] == [{"params"}]
     assert params.keys() == loaded[0]["params"].keys()
 
@@ -513,7 +505,7 @@ def test_adapter_options_without_adapters_are_no_part_of_the_identity(
     finished_config: Config, finished: Path
 ):
     cfg = replace(finished_config, lora=LoraConfig(alpha=32.0, targets=("l_q_dhe",)))
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     place = Contract("alone", finished, finished / "checkpoints")
-    assert restored_params(cfg, place, corpus)
+    assert restored_here(cfg, place)
     assert identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.meta)["lora"]["alpha"] == 16.0

@@ -11,7 +11,7 @@ import pytest
 from harness.trainer_processes import loss_log, read_metrics, train_here
 from train.core.config import Config, ConfigError, build
 from train.core.data import Corpus
-from train.data.corpus import prepare
+from train.data.corpus import prepare_all
 from train.run import contract
 
 
@@ -65,7 +65,7 @@ def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):
 
 
 def test_held_out_sequences_do_not_depend_on_the_rows_read(finished_config: Config):
-    corpus = Corpus(prepare(finished_config.data), finished_config)
+    corpus = Corpus(prepare_all(finished_config.data), finished_config)
     rows = corpus.heldout_rows(8)
     np.testing.assert_array_equal(corpus.heldout_rows(8, slice(2, 5)), rows[2:5])
     trained_on = bytes(corpus.sources[0].tokens)
@@ -88,4 +88,4 @@ def test_held_out_text_shorter_than_a_sequence_cannot_be_evaluated(
 ):
     cfg = make_config(data={"heldout": 0}, evaluate={"every": 10})
     with pytest.raises(ConfigError, match="has 0 tokens held out, fewer than one sequence of 33"):
-        Corpus(prepare(cfg.data), cfg)
+        Corpus(prepare_all(cfg.data), cfg)

@@ -11,16 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-from harness.trainer_processes import loss_log, train_here
+from harness.trainer_processes import loss_log, restored_here, train_here
 from train.core.config import ComputeConfig, Config, ConfigError
 from train.core.data import Corpus
 from train.core.model import init_params
-from train.data.corpus import prepare
+from train.data.corpus import prepare_all
 from train.run import contract, loop
 from train.run.checkpoint import Checkpoints
 from train.run.contract import Contract, Heartbeat
 from train.run.loop import Run
-from train.run.restore import restored_params
 from train.run.sample import CALL_TOKENS, complete, generate
 from train.run.watchdog import Watchdog
 
@@ -81,14 +80,14 @@ def test_the_sample_has_the_configured_length(finished: Path, cfg: Config):
 
 def test_the_last_checkpoint_generates_the_same_sample(finished: Path, cfg: Config):
     place = Contract("alone", finished, finished / "checkpoints")
-    corpus = Corpus(prepare(cfg.data), cfg)
-    params = restored_params(cfg, place, corpus)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
+    params = restored_here(cfg, place)
     assert generate(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
 
 
 def test_a_sample_ends_at_its_time_limit(finished: Path, cfg: Config):
-    corpus = Corpus(prepare(cfg.data), cfg)
-    params = restored_params(cfg, Contract("alone", finished, finished / "checkpoints"), corpus)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
+    params = restored_here(cfg, Contract("alone", finished, finished / "checkpoints"))
     text = generate(params, cfg, corpus.tokenizer, limit_seconds=0)
     assert cfg.sample.length > CALL_TOKENS
     assert len(text) == len(cfg.sample.prompt) + CALL_TOKENS
@@ -140,7 +139,7 @@ def test_a_resumed_run_writes_the_step_it_resumes_from_before_its_first_step(
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
     longer = replace(cfg, steps=50)
     place = Contract("alone", tmp_path, tmp_path / "checkpoints")
-    Run(longer, place, Corpus(prepare(cfg.data), longer), Heartbeat(tmp_path, 50))
+    Run(longer, place, Corpus(prepare_all(cfg.data), longer), Heartbeat(tmp_path, 50))
     beat = json.loads((tmp_path / "heartbeat.json").read_text())
     assert (beat["step"], beat["start_step"], beat["steps"]) == (None, 40, 50)
 
@@ -170,7 +169,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(
 def test_a_run_without_a_checkpoint_cannot_be_sampled(cfg: Config, tmp_path: Path):
     place = Contract("alone", tmp_path, tmp_path / "checkpoints")
     with pytest.raises(ConfigError, match="checkpoints: no checkpoint there yet"):
-        restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
+        restored_here(cfg, place)
 
 
 def test_a_diverged_run_ends_without_a_save_even_if_its_last_loss_is_finite(

@@ -20,7 +20,7 @@ from train.__main__ import main
 from train.command_line import command_line
 from train.core.config import Config, build, load
 from train.core.model import init_params
-from train.data.corpus import prepare, read_meta
+from train.data.corpus import prepare, prepare_all, read_meta
 from train.hf import weights
 from train.run import bench, contract, mfu
 from train.storage import open_filesystem
@@ -66,7 +66,7 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[...,
     from train.run.evaluation import evaluate_heldout
 
     cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
-    corpus = Corpus(prepare(cfg.data), cfg)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     import jax
 
     params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}

@@ -18,13 +18,12 @@ from train.data.sequences import JoinedText, PackedDocuments
 class Corpus:
     """The prepared corpora of a run, whose files are memory-mapped."""
 
-    def __init__(self, directories: Path | Sequence[Path], cfg: Config) -> None:
-        """Open a prepared corpus, or those of a mixture.
+    def __init__(self, paths: Sequence[Path], cfg: Config) -> None:
+        """Open the prepared corpora in the directories ``paths``.
 
         Raises ConfigError if one is shorter than one sequence or does not fit the config,
         CorpusError if its files are damaged.
         """
-        paths = [directories] if isinstance(directories, Path) else list(directories)
         metas = [read_meta(path) for path in paths]
         self.meta: Meta = combined(metas, cfg.data.weights)
         # All corpora have the same tokenizer, but only one of conversations has the chat template.
@@ -32,7 +31,7 @@ class Corpus:
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
         self.sequence_length = cfg.model.context + 1
         """Tokens per sequence: the context plus one, because the last token is only a target."""
-        self.batch, self._metas = cfg.batch, metas
+        self._metas = metas
         if cfg.model.vocabulary < self.meta.vocabulary:
             raise ConfigError(
                 f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary} "

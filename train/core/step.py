@@ -36,14 +36,11 @@ def fresh_state(cfg: Config) -> State:
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
 
-def abstract_state(cfg: Config, devices: jax.sharding.Mesh | None) -> State:
-    """Return the shapes of a state, sharded over ``devices``; without a mesh, on one device."""
+def abstract_state(cfg: Config, devices: jax.sharding.Mesh) -> State:
+    """Return the shapes of a state, sharded over ``devices``, the current mesh."""
 
     def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        if devices is None:
-            sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        else:
-            sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
+        sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
         return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
     return jax.tree.map(with_sharding, jax.eval_shape(partial(fresh_state, cfg)))

@@ -195,9 +195,8 @@ class Checkpoints:
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
                 "use another directory or run name, or remove it"
             )
-        sharding = jax.tree.leaves(abstract)[0].sharding
-        is_on_mesh = isinstance(sharding, jax.NamedSharding)
-        with _orbax(broadcast=is_on_mesh and has_separate_copies(sharding.mesh.devices)):
+        devices = jax.tree.leaves(abstract)[0].sharding.mesh.devices
+        with _orbax(broadcast=has_separate_copies(devices)):
             return ocp.load(f"{self.directory}/{step}", abstract)
 
     def close(self) -> None:

@@ -11,11 +11,11 @@ from train.run.checkpoint import Checkpoints, identity
 from train.run.contract import Contract
 
 
-def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh | None) -> State:
+def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh) -> State:
     """Load the checkpoint of ``checkpoints.latest``, or create the state of step 0 if it is None.
 
     The state is sharded over the mesh ``devices`` as in sharding.py, whatever its sharding was when
-    it was saved. Without a mesh, it is placed on one device.
+    it was saved.
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
@@ -26,14 +26,13 @@ def restored_params(
     cfg: Config,
     contract: Contract,
     corpus: Corpus,
+    devices: jax.sharding.Mesh,
     step: int | None = None,
-    devices: jax.sharding.Mesh | None = None,
 ) -> Params:
     """Load the parameters of the checkpoint of ``step``, or the newest.
 
-    They are sharded over the mesh ``devices``, whose processes must all call this; without a mesh,
-    they are placed on one device. Raises ConfigError if the checkpoint does not exist, or if it is
-    of another model or corpus.
+    They are sharded over the mesh ``devices``, whose processes must all call this. Raises
+    ConfigError if the checkpoint does not exist, or if it is of another model or corpus.
     """
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)
