@@ -15,7 +15,7 @@ from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
 from train.core import step
 from train.core.config import CheckpointConfig, Config, build
 from train.run import mesh
-from train.run.checkpoint import LAYOUT, Checkpoints
+from train.run.checkpoint import Checkpoints
 from train.run.restore import load_state
 
 ENVIRONMENT = {
@@ -79,9 +79,7 @@ def restored(directory: Path) -> dict[str, list[float]]:
         devices, fsdp = MESHES[name]
         cfg = config(fsdp)
         where = mesh.make(cfg, jax.devices()[:devices])
-        checkpoints = Checkpoints(
-            directory, CheckpointConfig(), {"model": {}, "parameters": LAYOUT}
-        )
+        checkpoints = Checkpoints(directory, CheckpointConfig(), {})
         state = load_state(checkpoints, cfg, where)
         if checkpoints.latest is None:
             state, _ = step.update(state, sharded_batch(cfg, where, 0), cfg)

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from train.core.config import CheckpointConfig, Config, ConfigError, ModelConfig
+from train.core.config import CheckpointConfig, Config, ConfigError
 from train.core.step import State
 from train.data.corpus import Meta
 from train.run import mesh
@@ -54,9 +54,6 @@ LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
 the names or shapes. A checkpoint of another version is refused."""
 
-PACKED_QKV = "version 1 (packed qkv)"
-"""Layout of checkpoints of older trainers, whose manifest names no layout."""
-
 
 @dataclass(frozen=True)
 class Manifest:
@@ -78,8 +75,7 @@ class Manifest:
         except RecursionError:
             raise ValueError("nested too deeply") from None
         of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
-        is_valid = _is_object(of) and _is_object(of.get("model", {})) and _is_object(files)
-        if not is_valid or not files:
+        if not (_is_object(of) and _is_object(files) and files):
             raise ValueError("not the manifest of a checkpoint")
         sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
         return cls(of, sizes, found.get("temporary") is True)
@@ -181,15 +177,6 @@ class Checkpoints:
             found = Manifest.parse(self._manifest(step)).of
         except ValueError:
             raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
-        # An older trainer's manifest lacks options that were added later; their defaults apply.
-        found["model"] = _completed(found.get("model", {}), asdict(ModelConfig()))
-        if found.setdefault("parameters", PACKED_QKV) != LAYOUT:
-            raise ConfigError(
-                f"{self.directory}/{step}: was written by another version of this trainer, whose "
-                f"parameters have other shapes ({found['parameters']}; here {LAYOUT}). Continue "
-                "with that version, or export the parameters with it (export --names gpt2) and set "
-                "init_from"
-            )
         if difference := _difference(found, self._identity):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
@@ -205,12 +192,11 @@ class Checkpoints:
         self._background.shutdown()
 
     def _check_owner(self, run: str) -> None:
-        """Raise ConfigError if OWNER names another run. Older trainers wrote it without a name."""
+        """Raise ConfigError if OWNER names another run."""
         try:
-            found = json.loads(self._read(OWNER))
-        except (FileNotFoundError, ValueError):
+            owner = json.loads(self._read(OWNER))["run"]
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
             return
-        owner = found.get("run", run) if _is_object(found) else run
         if owner != run:
             raise ConfigError(
                 f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}; "
@@ -424,16 +410,6 @@ def _names(filesystem: Any, root: str) -> list[str]:
 
 def _steps(names: list[str]) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
-
-
-def _completed(found: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return ``found`` with missing keys added from ``defaults``, also in nested mappings."""
-    nested = {
-        key: _completed(found[key], default)
-        for key, default in defaults.items()
-        if isinstance(default, dict) and isinstance(found.get(key), dict)
-    }
-    return defaults | found | nested
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
