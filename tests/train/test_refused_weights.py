@@ -71,26 +71,14 @@ def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path
     ],
     ids=str,
 )
-@pytest.mark.parametrize("has_config", [True, False])
 def test_a_gpt2_of_another_model_is_refused_with_all_options_to_set(
-    tmp_path: Path, changes: dict, said: str, has_config: bool
+    tmp_path: Path, changes: dict, said: str
 ):
     path = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
-    if not has_config:
-        (tmp_path / "config.json").unlink()
     with pytest.raises(ConfigError) as error:
         weights.check(config(path, model=changes))
-    place = tmp_path / "config.json" if has_config else path
     fix = f"is of another model. Set in the config: {said}"
-    assert str(error.value) == f"init_from: {place} {fix}"
-
-
-def test_an_untied_head_without_config_json_is_refused_for_a_tied_model(tmp_path: Path):
-    cfg = config(model={"tied": False})
-    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"Set in the config: model\.tied=false$"):
-        weights.check(config(path))
+    assert str(error.value) == f"init_from: {tmp_path / 'config.json'} {fix}"
 
 
 def test_the_copy_of_a_tied_head_is_ignored(tmp_path: Path):
@@ -195,11 +183,13 @@ def test_a_config_json_that_differs_from_the_model_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_directory_without_config_json_is_refused_unless_it_is_a_gpt2(tmp_path: Path):
-    directory = llama(tmp_path)
-    (directory / "config.json").unlink()
+@pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "llama"])
+def test_a_directory_without_config_json_is_refused(tmp_path: Path, options: dict):
+    cfg = config(model=options)
+    weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
+    (tmp_path / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"needs a config\.json beside it"):
-        weights.check(config(directory, model=MODERN | {"rotary": {"factor": 8}}))
+        weights.check(config(tmp_path, model=options))
 
 
 @pytest.mark.parametrize(

@@ -353,29 +353,6 @@ def named(found: Mapping[str, Any], where: str) -> Family:
     return families[_require({"model_type": None} | found, "model_type", tuple(families), where)]
 
 
-def gpt2_of(shapes: Mapping[str, tuple[int, ...]], cfg: ModelConfig) -> ModelConfig:
-    """Return the ModelConfig of a GPT-2 from the shapes of its tensors, named without prefix.
-
-    Options that shapes do not show, such as the number of heads, are those of ``cfg``.
-    """
-    options: dict[str, Any] = {key: allowed[0] for key, allowed in GPT2.layout.items()}
-    if cfg.activation in GPT2.layout["activation"]:
-        del options["activation"]
-    for name, axes in GPT2_AXES.items():
-        options |= dict(zip(axes, shapes.get(name, ()), strict=False))
-    layers = sum(name.startswith("h.") and name.endswith(".ln_1.weight") for name in shapes)
-    tied = GPT2.names["head_dv"] not in shapes
-    return replace(cfg, kv_heads=None, head_dim=None, layers=max(layers, 1), tied=tied, **options)
-
-
-GPT2_AXES = {
-    "wte.weight": ("vocabulary", "width"),
-    "wpe.weight": ("context",),
-    "h.0.mlp.c_fc.weight": ("width", "feedforward"),
-}
-"""For some tensors of a GPT-2: the options of ModelConfig that are the lengths of their axes."""
-
-
 def closest(cfg: ModelConfig) -> Family:
     """Return the only family that may support the model; it need not support all its options."""
     if cfg.norm == "layer":

@@ -146,14 +146,11 @@ class _Weights:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{where}: model")
             options = asdict(self.model)  # other programs write none
             return None, section(ModelConfig, exported or options, where, "model."), where
-        if content is not None:
-            where = f"init_from: {tensors.directory / CONFIG}"
-            family = families.named(content, where)
-            return family, family.model(content, where), where
-        shapes = {name.removeprefix(GPT2.prefix): n for name, n in tensors.shapes.items()}
-        if GPT2.names["tokens_vd"] not in shapes:
+        if content is None:
             raise ConfigError(f"{where} needs a {CONFIG} beside it, with the model's options")
-        return GPT2, families.gpt2_of(shapes, self.model), where
+        where = f"init_from: {tensors.directory / CONFIG}"
+        family = families.named(content, where)
+        return family, family.model(content, where), where
 
     def _check(self) -> None:
         """Raise ConfigError unless the files have exactly this model's tensors."""
