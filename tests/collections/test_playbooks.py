@@ -159,6 +159,15 @@ def test_a_delete_by_id_of_a_tpu_in_another_zone_deletes_nothing(environment, lo
     assert local_api.node("demo") == node
 
 
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
+    node = local_api.ready("demo", labels={LABEL: "others"})
+    words = ("tpu=demo", "zone=us-central2-b", "node_id=", "yes=true")
+    said = [word for each in words for word in ("-e", each)]
+    assert "the id of the TPU is empty" in refused(environment, f"playbooks/{verb}.yml", *said)
+    assert local_api.node("demo") == node
+
+
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
     """Schedule a delete on a controller with cron, which can keep no time: it gets no further."""
     crontab = folder / "crontab"

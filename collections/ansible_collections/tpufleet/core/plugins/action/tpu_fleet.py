@@ -40,7 +40,7 @@ _SPEC: dict[str, Any] = {
     "fleet": {"type": "list", "elements": "raw", "required": True},
     "only": {"type": "str"},
     "zone": {"type": "str", "default": ""},
-    "node_id": {"type": "str", "default": ""},
+    "node_id": {"type": "str"},
     "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
     "adopt": {"type": "bool", "default": False},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -75,6 +75,8 @@ class ActionModule(ActionBase):
         try:
             if given["only"] is not None and not given["only"].strip():
                 raise NotConfigured("the name of the TPU is empty (-e tpu=). Name one, or omit it")
+            if given["node_id"] == "":
+                raise NotConfigured("the id of the TPU is empty (-e node_id=). Set one, or omit it")
             if given["only"]:
                 only, zone = name_and_zone(given["only"])
                 given |= {"only": only, "zone": zone or given["zone"]}

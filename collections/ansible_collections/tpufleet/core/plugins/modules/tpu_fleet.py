@@ -46,9 +46,9 @@ options:
     description:
       - For unattended deletion, the API's id of the one TPU that O(only) and O(zone) name. Another
         TPU of that name, or one without the label of this fleet, is an error. With
-        O(replace_dead), the only preempted TPU that may be replaced.
+        O(replace_dead), the only preempted TPU that may be replaced. An empty id is an error, so
+        that a script with an unset variable does not act on another TPU of the name.
     type: str
-    default: ""
   fleet_name:
     description:
       - The name of this fleet, the variable C(fleet_name). Every new TPU gets it as the label
