@@ -397,6 +397,35 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, 
     assert "/us-central2-b/" in left["name"]
 
 
+def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
+    """Write a fleet file with the TPU demo in these zones; return the words that name it."""
+    entry = {"name": "demo", "zones": [*zones], "accelerator_type": "v2-8"}
+    entry["runtime_version"] = "tpu-ubuntu2204-base"
+    file = folder / "fleet.json"
+    file.write_text(json.dumps({"tpu_fleet": [entry]}))
+    return ("-e", f"@{file}")
+
+
+def test_a_named_zone_s_tpu_is_recreated_and_not_that_of_another_zone(
+    environment, local_api, tmp_path
+):
+    zones = ("us-central1-b", "us-central1-c")
+    for zone in zones:
+        spot = {"schedulingConfig": {"spot": True}}
+        local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS, **spot)
+    words = (*fleet_of_demo(tmp_path, *zones), "-e", "recreate=true", "-e", f"tpu=demo_{zones[1]}")
+    assert f"This deletes TPU demo ({zones[1]}," in refused(
+        environment, "playbooks/create.yml", *words
+    )
+
+
+def test_create_refuses_a_zone_that_is_not_in_the_tpu_s_entry(environment, local_api, tmp_path):
+    words = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
+    said = refused(environment, "playbooks/create.yml", *words, "-e", "tpu=demo_us-central2-b")
+    assert "tpu_fleet, demo: zone us-central2-b is not in its zones (us-central1-b, us-c" in said
+    assert local_api.get("locations/-/nodes").get("nodes", []) == []
+
+
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, local_api, verb):
     local_api.ready("old")

@@ -31,7 +31,7 @@ from ..plugin_utils.fleet.ownership import (
     request_blocker,
 )
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
-from ..plugin_utils.fleet.spec import name_and_zone, parse_fleet, select
+from ..plugin_utils.fleet.spec import in_zone, name_and_zone, parse_fleet, select
 
 #: Seconds after which an unchanged state is reported again.
 REPORT_EVERY_S = 10.0
@@ -90,6 +90,8 @@ class ActionModule(ActionBase):
 
     def _present(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
         fleet = parse_fleet(given["fleet"])
+        if given["only"] and given["zone"]:
+            fleet = in_zone(fleet, given["only"], given["zone"])
         is_own = _is_own(given)
         zones = zones_of(given["api"])
         found = observed.match(fleet, list_nodes(source, zones), zones, is_own)

@@ -39,7 +39,8 @@ options:
         unset variable does not act on all TPUs.
     type: str
   zone:
-    description: For deletion, the zone of the TPU if several zones have one of this name.
+    description: The zone of the TPU O(only) if several zones have one of this name. With
+      O(state=present), the TPU is created only there.
     type: str
     default: ""
   node_id:

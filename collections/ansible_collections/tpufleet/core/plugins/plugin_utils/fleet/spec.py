@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils.cloud.errors import NotConfigured
@@ -107,6 +107,23 @@ def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
         names = ", ".join(tpu.name for tpu in tpus) or "none"
         raise NotConfigured(f"tpu_fleet has no TPU {name!r:.80}; it has {names}")
     return selected
+
+
+def in_zone(tpus: tuple[FleetEntry, ...], name: str, zone: str) -> tuple[FleetEntry, ...]:
+    """Return the TPUs, the one of this name only with its spec for this zone.
+
+    Raises NotConfigured if its entry does not list the zone.
+    """
+    return tuple(_in_zone(tpu, zone) if tpu.name == name else tpu for tpu in tpus)
+
+
+def _in_zone(tpu: FleetEntry, zone: str) -> FleetEntry:
+    if zone not in tpu.zones:
+        raise NotConfigured(
+            f"tpu_fleet, {tpu.name}: zone {zone} is not in its zones ({', '.join(tpu.zones)}). "
+            f"Name one of them: -e tpu={tpu.name}_{tpu.zones[0]}"
+        )
+    return replace(tpu, specs=(tpu.spec_in(zone),))
 
 
 def name_and_zone(text: str) -> tuple[str, str]:
