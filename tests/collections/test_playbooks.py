@@ -362,6 +362,16 @@ def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, lo
     assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []
 
 
+def test_a_request_in_another_zone_is_not_deleted_with_the_tpu_of_its_name(environment, local_api):
+    local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
+    later_request(local_api, "demo")
+    said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
+    unsure = refused(environment, *said, "tpu=demo")
+    assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in unsure
+    succeeds(environment, *said, "tpu=demo_us-central1-b")
+    assert len(local_api.get("locations/-/queuedResources")["queuedResources"]) == 1
+
+
 def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     local_api.ready("old")
     later_request(local_api, "soon")
@@ -391,7 +401,8 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, 
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
     said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
     unsure = play(environment, *said, "tpu=demo")
-    assert "several zones have a TPU demo (us-central1-b, us-central2-b)" in flat(unsure)
+    several = "several zones have a TPU or queued resource demo (us-central1-b, us-central2-b)"
+    assert several in flat(unsure)
     succeeds(environment, *said, "tpu=demo_us-central1-b")
     (left,) = local_api.get("locations/-/nodes")["nodes"]
     assert "/us-central2-b/" in left["name"]

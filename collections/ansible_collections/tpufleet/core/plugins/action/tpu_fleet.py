@@ -128,8 +128,8 @@ class ActionModule(ActionBase):
             requests = observed.waiting_requests(queue, listed, {(name, zone)})
             # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
             # name is an error.
-            known = requests or any(zone in ("", *tpu.zones) for tpu in fleet)
-            nodes = observed.find(listed, name, zone, known=bool(known))
+            known = any(zone in ("", *tpu.zones) for tpu in fleet)
+            nodes = observed.find(listed, name, zone, requests=requests, known=known)
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, listed, queued)

@@ -56,22 +56,33 @@ def match(
     return Observed(present, tuple(node for node in nodes if (node.zone, node.name) not in matched))
 
 
-def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
+def find(
+    nodes: Iterable[Node],
+    name: str,
+    zone: str = "",
+    *,
+    requests: Sequence[QueuedResource] = (),
+    known: bool = False,
+) -> list[Node]:
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    Raises NotConfigured if several zones have a TPU of this name. If no zone has one, returns an
-    empty list if ``known`` (the fleet file or a queued resource has the name), else raises
+    ``requests`` are the queued resources of this name that have no TPU. Raises NotConfigured if
+    several zones have a TPU or a queued resource of this name. If no zone has a TPU, returns an
+    empty list if there are ``requests`` or the name is ``known`` (in the fleet file), else raises
     NotConfigured.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
-    if not found and not known:
+    if not found and not requests and not known:
         where = f"in zone {zone}" if zone else "in the listed zones"
         existing = closest_names(name, (node.where for node in nodes))
         raise NotConfigured(f"there is no TPU {name!r} {where}; there are {existing}")
-    if len(found) > 1:
-        zones = ", ".join(sorted(node.zone for node in found))
-        raise NotConfigured(f"several zones have a TPU {name} ({zones}). Name one: -e zone=ZONE")
+    zones = sorted({each.zone for each in (*found, *requests)})
+    if len(zones) > 1:
+        raise NotConfigured(
+            f"several zones have a TPU or queued resource {name} ({', '.join(zones)}). Name one: "
+            "-e zone=ZONE"
+        )
     return found
 
 
