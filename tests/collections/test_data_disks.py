@@ -3,10 +3,13 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
+    MARK,
     disk_type_for,
     missing_disks,
+    owned_disks,
     read_disk,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
@@ -14,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.playbooks import flat, play
-from harness.scripted_api import ZONE, Say, error
+from harness.scripted_api import PROJECT, ZONE, Say, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_shortage import make
 
@@ -182,3 +185,54 @@ def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_a
     gone = play(environment, "playbooks/delete.yml", *said)
     assert gone.returncode == 0, flat(gone)
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
+
+
+def make_disk(api: TpuApi, zone: str) -> None:
+    operation = api.compute.insert_disk(
+        zone, {"name": "corpus", "sizeGb": "50", "description": MARK}
+    )
+    api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
+
+
+def asked_to_delete(environment, tmp_path, entry, tpu: str) -> str:
+    """Return the question of delete.yml, which nobody answers, for a TPU and its disks."""
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(f"tpu_fleet: {[entry]}\n")
+    said = ("-e", f"@{fleet}", "-e", f"tpu={tpu}", "-e", "disks=true")
+    return flat(play(environment, "playbooks/delete.yml", *said))
+
+
+def test_only_the_disk_of_the_named_zone_is_deleted(environment, local_api, api, tmp_path):
+    zones = [ZONE, "us-east1-d"]
+    for zone in zones:
+        make_disk(api, zone)
+    entry = {key: value for key, value in POD.items() if key != "zone"} | {"zones": zones}
+
+    question = asked_to_delete(environment, tmp_path, entry, f"demo_{ZONE}")
+
+    assert f"the disk corpus ({ZONE}, 50 GB)" in question
+    assert "the disk corpus (us-east1-d" not in question
+
+
+def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted_with_one(
+    environment, local_api, api, tmp_path
+):
+    make_disk(api, ZONE)
+    local_api.ready("sweep-0")
+    entry = POD | {"name": "sweep", "count": 2}
+
+    question = asked_to_delete(environment, tmp_path, entry, "sweep-0")
+
+    assert "This deletes TPU sweep-0" in question
+    assert "the disk corpus" not in question
+
+
+@pytest.mark.parametrize(("project", "owned"), [(PROJECT, ["corpus"]), ("shared-data", [])])
+def test_a_disk_of_another_project_does_not_count_as_the_one_of_its_name(
+    client, scripted, project, owned
+):
+    scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "description": MARK})
+    source = f"projects/{project}/zones/{ZONE}/disks/corpus"
+    attached = parse_node(node(dataDisks=[{"sourceDisk": source, "mode": "READ_ONLY"}]))
+
+    assert [each.name for each in owned_disks(client.compute, [attached], [])] == owned

@@ -121,9 +121,9 @@ def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_
     assert local_api.node("demo")["state"] == "READY"
 
 
-def delete_by_id(environment, node_id: str, zone: str = "us-central2-b"):
+def delete_by_id(environment, node_id: str, zone: str = "us-central2-b", disks: str = "false"):
     """Run delete.yml as a timer does."""
-    words = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", "yes=true")
+    words = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", f"disks={disks}", "yes=true")
     said = [word for each in words for word in ("-e", each)]
     return play(environment, "playbooks/delete.yml", *said)
 
@@ -156,6 +156,14 @@ def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api, labels, nod
 def test_a_delete_by_id_of_a_tpu_in_another_zone_deletes_nothing(environment, local_api):
     node = local_api.ready("demo", labels=OURS)
     assert delete_by_id(environment, node["id"], "us-central1-a").returncode == 0
+    assert local_api.node("demo") == node
+
+
+def test_a_delete_by_id_refuses_to_delete_disks(environment, local_api):
+    node = local_api.ready("demo", labels=OURS)
+    done = delete_by_id(environment, node["id"], disks="true")
+    assert done.returncode != 0
+    assert "disks can't be combined with node_id" in flat(done)
     assert local_api.node("demo") == node
 
 

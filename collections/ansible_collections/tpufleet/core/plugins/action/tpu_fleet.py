@@ -117,14 +117,19 @@ class ActionModule(ActionBase):
 
     def _absent(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
         if given["node_id"]:
+            if given["disks"]:
+                raise NotConfigured(
+                    "disks can't be combined with node_id, because nobody confirms which disks are "
+                    "deleted. Omit -e disks=true, or omit -e node_id="
+                )
             return self._absent_by_id(source, given)
         zones = zones_of(given["api"])
         listed, queue = list_nodes(source, zones), source.list_queued(zones)
-        fleet = parse_fleet(given["fleet"])
+        whole_fleet = parse_fleet(given["fleet"])
         name, zone = given["only"], given["zone"]
+        fleet = tuple(tpu for tpu in whole_fleet if not name or tpu.name == name)
         kept: list[str] = []
         if name:
-            fleet = tuple(tpu for tpu in fleet if tpu.name == name)
             requests = observed.waiting_requests(queue, listed, {(name, zone)})
             # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
             # name is an error.
@@ -143,8 +148,9 @@ class ActionModule(ActionBase):
                 each for each, blocker in zip(requests, blockers, strict=True) if not blocker
             ]
         # Find the disks before the TPUs are deleted, because the TPUs name their disks.
-        specs = [spec for tpu in fleet for spec in tpu.specs]
-        disks = owned_disks(source.compute, nodes, specs) if given["disks"] else []
+        specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
+        others = [spec for tpu in whole_fleet if tpu not in fleet for spec in tpu.specs]
+        disks = owned_disks(source.compute, nodes, specs, others) if given["disks"] else []
         options, report = self._options(given), _Reporter()
         done = reconcile.delete_requests(source, requests, options, report)
         done += reconcile.delete(source, nodes, options, report)

@@ -100,7 +100,8 @@ options:
     description:
       - For deletion, whether to also delete the data disks of these TPUs with all their data.
       - Deletes only disks that this collection created (because of C(size_gb)) and that no other
-        TPU uses.
+        TPU of O(fleet) lists. A disk that another TPU uses is an error. Can't be combined with
+        O(node_id).
     type: bool
     default: false
   agreed:

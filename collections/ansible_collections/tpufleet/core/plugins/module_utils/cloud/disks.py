@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 from .deletion import Found, delete_exactly
 from .fields import Fields
+from .names import Disk
 from .shapes import generation_of
 
 if TYPE_CHECKING:
@@ -175,11 +176,26 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 
 
 def owned_disks(
-    compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
+    compute: ComputeApi,
+    nodes: Iterable[Node],
+    specs: Iterable[NodeSpec],
+    others: Iterable[NodeSpec] = (),
 ) -> list[StoredDisk]:
-    """List the disks of existing TPUs (``nodes``) and desired TPUs that this collection created."""
-    names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
+    """List the disks of existing TPUs (``nodes``) and desired TPUs that this collection created.
+
+    Disks that ``others``, the specs of other TPUs, list are left out.
+    """
+    project = compute.settings.project
+    names = {
+        (node.zone, disk.name)
+        for node in nodes
+        for disk in node.data_disks
+        # A disk of another project is not the one that has its name in this project. The API names
+        # a project by id or number.
+        if disk.source in {Disk(disk.name).path(it, node.zone) for it in (project, node.project)}
+    }
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
+    names -= {(spec.zone, disk.name) for spec in others for disk in spec.data_disks or ()}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]
     return [disk for disk in found if disk and disk.description.startswith(MARK)]
 
