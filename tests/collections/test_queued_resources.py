@@ -72,6 +72,23 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     assert (again.request.state, again.request.key != first.request.key) == ("ACTIVE", True)
 
 
+def test_a_suspending_request_stays_if_it_is_not_to_be_replaced(client, scripted):
+    scripted.answerer = lambda _: Say(request("SUSPENDING"))
+    with pytest.raises(Different, match="is SUSPENDING and is never tried again"):
+        ensure_requested(client, DEMO, timeout=20, replace_dead=False)
+    assert set(scripted.methods()) == {"GET"}
+
+
+def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted):
+    def refuse(found):
+        raise Different(f"{found.where} is not ours")
+
+    scripted.answerer = lambda _: Say(request("SUSPENDING"))
+    with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
+        ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
+    assert set(scripted.methods()) == {"GET"}
+
+
 def test_a_request_is_only_removed_with_its_living_tpus_by_force(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     with pytest.raises(errors.InvalidRequest, match=r"its TPUs \(demo\), too, set force: true"):

@@ -46,9 +46,9 @@ def ensure_requested(
 ) -> QueuedOutcome:
     """Create a queued resource; with ``wait``, wait until its TPUs exist (ACTIVE).
 
-    A dead queued resource (FAILED or SUSPENDED) of the same name is deleted first, unless
-    ``replace_dead`` is false. ``check_owner`` is called with an existing queued resource before
-    any change. ``timeout`` is in seconds.
+    A queued resource of the same name that is FAILED, SUSPENDED or SUSPENDING is deleted first,
+    unless ``replace_dead`` is false. ``check_owner`` is called with an existing queued resource
+    before any change. ``timeout`` is in seconds.
 
     Raises CloudError; Different for an existing queued resource that differs from the spec,
     QuotaError or CapacityError if the queued resource failed for that reason.
@@ -58,7 +58,7 @@ def ensure_requested(
     deadline = api.polling.deadline_in(timeout)
     request = _read(api, zone, name)
     before = request.facts() if request else {}
-    if request and not request.is_going:
+    if request and not request.is_being_deleted:
         check_owner(request)
     if request and not request.is_dead and not request.is_going:
         differences = spec.differences(request)
@@ -71,7 +71,7 @@ def ensure_requested(
             request = _wait_active(api, request, deadline, progress)
         msg = f"queued resource {request.where} is {request.state}"
         return QueuedOutcome(False, msg, before, before, request)
-    if request and request.is_dead and not replace_dead:
+    if request and not request.is_being_deleted and not replace_dead:
         raise errors.Different(
             f"queued resource {request.where} is {request.state} and is never tried again"
             + (f" ({request.error})" if request.error else "")

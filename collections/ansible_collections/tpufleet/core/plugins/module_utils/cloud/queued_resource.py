@@ -72,6 +72,11 @@ class QueuedResource:
         return self.state in _GOING_STATES
 
     @property
+    def is_being_deleted(self) -> bool:
+        """Whether the deletion of the queued resource has begun."""
+        return self.state == "DELETING"
+
+    @property
     def is_preemptible(self) -> bool:
         """Whether the cloud may take the TPUs back at any time."""
         return self.tier == "spot"
