@@ -163,6 +163,13 @@ def test_a_second_controllers_key_leaves_other_keys(client, scripted):
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
+def test_a_tpu_that_took_the_name_during_the_wait_is_not_changed(client, scripted):
+    scripted.script = [Say(node(state="RESTARTING"))] * 2 + [Say(node(id="4712"))] * 9
+    with pytest.raises(Different, match=r"can't change TPU demo .* recreated meanwhile"):
+        ensure_present(client, replace(DEMO, labels={"a": "b"}), timeout=600)
+    assert set(scripted.methods()) == {"GET"}
+
+
 def test_metadata_is_never_shown(client, scripted):
     scripted.script = [Say(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
     done = ensure_present(client, DEMO, timeout=600)

@@ -84,7 +84,12 @@ def ensure_present(
         )
     if check:
         return outcome_of(spec, node, bool(differences.mask))
-    node = _wait_ready(api, spec, deadline, progress)
+    found, node = node, _wait_ready(api, spec, deadline, progress)
+    if found.id not in ("", node.id):
+        # Neither the owner nor the differences of this TPU were checked.
+        raise errors.Different(
+            f"can't change TPU {node.where}: it was recreated meanwhile. Run this again"
+        )
     if not differences.mask:
         return outcome_of(spec, node, False)
     operation = api.patch_node(node.zone, node.name, differences.patch, differences.mask)
