@@ -117,6 +117,20 @@ def test_a_tpu_gets_a_new_hyperdisk_only_after_it_was_filled(api, local_api):
     assert attached(local_api, "later") == [("corpus", "READ_ONLY", [])]
 
 
+def test_a_queued_tpu_is_not_recreated_because_its_hyperdisk_is_not_filled(
+    environment, api, tmp_path
+):
+    entry = ML_POD | {"spot": True, "queued": {}}
+    (made,) = make(api, entry)
+    assert not made.failed, made.msg
+    (again,) = make(api, entry, recreate=True)
+    assert not again.changed, again.msg
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(f"tpu_fleet: {[entry]}\n")
+    planned = play(environment, "playbooks/plan.yml", "-e", f"@{fleet}")
+    assert "nothing to do: the fleet is as desired" in flat(planned)
+
+
 def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
     make(api, ML_POD)
     writable(api)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.cloud.disks import missing_disks
+from ..module_utils.cloud.disks import attachable, missing_disks
 from ..module_utils.cloud.errors import CloudError
+from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.session import ApiSettings
 from ..plugin_utils.fleet.bucket_location import bucket_warning
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.observed import match
 from ..plugin_utils.fleet.plan import Plan, make_plan, parse_date
-from ..plugin_utils.fleet.source import list_nodes, zones_of
-from ..plugin_utils.fleet.spec import parse_fleet
+from ..plugin_utils.fleet.source import Source, list_nodes, zones_of
+from ..plugin_utils.fleet.spec import FleetEntry, parse_fleet
 
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
@@ -66,8 +67,9 @@ def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
         for tpu in fleet
     ]
     disks = missing_disks(source.compute, specs)
+    wanted = [_possible(source, tpu, existing.get(tpu.name)) for tpu in fleet]
     found = make_plan(
-        fleet, observed, requests, disks=disks, grant_ends=ends, today=datetime.now(UTC).date()
+        wanted, observed, requests, disks=disks, grant_ends=ends, today=datetime.now(UTC).date()
     )
     warnings = list(found.warnings)
     if given["bucket"]:
@@ -77,3 +79,10 @@ def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
         if warning := bucket_warning(settings, given["bucket"], used_zones):
             warnings.append(warning)
     return found, warnings
+
+
+def _possible(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
+    """Return the entry of an existing TPU without the disks that can't be attached to it yet."""
+    if node is None or node.is_lost:
+        return tpu
+    return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))

@@ -5,7 +5,7 @@ Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -136,15 +136,16 @@ def _wait_ready(
         tried += 1
 
 
-def attachable(compute: ComputeApi, spec: NodeSpec, attached: Collection[str] = ()) -> NodeSpec:
+def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) -> NodeSpec:
     """Return the spec without the Hyperdisks that cannot be attached read-only yet.
 
     A new Hyperdisk must first be filled and shared by ``playbooks/fill_disk.yml``, which then
-    attaches it to the TPUs. ``attached`` has the names of disks that the TPU has already. Raises
+    attaches it to the TPUs. ``node`` is the existing TPU, whose disks stay in the spec. Raises
     CloudError.
     """
     if not spec.data_disks:
         return spec
+    attached = [disk.name for disk in node.data_disks] if node else []
     waiting = {
         disk
         for disk in spec.data_disks

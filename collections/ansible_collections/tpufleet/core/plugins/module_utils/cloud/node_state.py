@@ -69,8 +69,7 @@ def ensure_present(
                 "or set replace_dead: true"
             )
         return create()
-    attached = [disk.name for disk in node.data_disks]
-    differences = compare(attachable(api.compute, spec, attached), node)
+    differences = compare(attachable(api.compute, spec, node), node)
     if differences.immutable:
         if not recreate:
             raise _different(spec, node, differences)

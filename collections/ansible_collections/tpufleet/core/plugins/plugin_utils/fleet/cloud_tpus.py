@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.cloud.disks import attachable
 from ...module_utils.cloud.errors import CloudError, Different
 from ...module_utils.cloud.host_keys import KnownHost, published_keys
 from ...module_utils.cloud.node_diff import NodeOutcome, compare, outcome_of
@@ -81,7 +82,8 @@ class CloudTpus:
         if tpu.queued and (present is None or replaces_lost):
             return self._create_queued(tpu, spec, present, options, progress)
         if present and present.queued_resource:
-            recreates = options.recreate and bool(compare(spec, present).immutable)
+            possible = attachable(self.compute, spec, present)
+            recreates = options.recreate and bool(compare(possible, present).immutable)
             if replaces_lost or recreates:
                 return self._recreate_with_request(tpu, spec, present, options, progress)
         return ensure_present(
