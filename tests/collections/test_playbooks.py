@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
-from harness.playbooks import OURS, ROOT, command, flat, play
+from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from harness.valid_record import record_fields
+from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import LocalApi
 
 
@@ -238,7 +239,7 @@ def test_another_fleet_s_tpu_cannot_be_adopted(environment, local_api):
     local_api.ready("demo", labels={LABEL: "others"})
     words = ("-e", "tpu=demo", "-e", "adopt=true", "--check")
     said = refused(environment, "playbooks/create.yml", *words)
-    assert "it belongs to the fleet 'others', not to default" in said
+    assert re.search("it belongs to the fleet '+others'+, not to default", said)
 
 
 def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
@@ -473,6 +474,55 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     assert local_api.log().count(" request POST /v2/") == before
     local_api.faults(unreachable=[])
     assert local_api.node("old")["acceleratorType"] == "v4-16"
+
+
+def two_tpus(folder: Path) -> tuple[str, ...]:
+    """Write a fleet file with a and b in different zones; return the words that name it."""
+    kind = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
+    zones = {"a": "us-central1-b", "b": "us-central1-c"}
+    file = folder / "fleet.json"
+    entries = [{"name": name, "zone": zone, **kind} for name, zone in zones.items()]
+    file.write_text(json.dumps({"tpu_fleet": entries}))
+    return ("-e", f"@{file}", "-e", "ansible_ssh_executable=/bin/false")
+
+
+def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
+    environment, local_api, tmp_path
+):
+    local_api.ready("a", "us-central1-b", acceleratorType="v2-8", labels=OURS)
+    local_api.ready("b", "us-central1-c", acceleratorType="v2-8", labels=OURS)
+    forbidden = {"method": "nodes.delete", "zone": "us-central1-b", "code": 403}
+    local_api.faults(errors=[forbidden])
+
+    said = refused(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
+
+    assert "a-w0 may still accept the addresses of deleted TPUs" in said
+    assert "can't delete TPU a (us-central1-b)" in said.split("may still accept")[-1]
+
+
+def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_path):
+    local_api = LocalApi(tmp_path / "cloud", KeyedMachines())
+    local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
+    local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
+    words = (*two_tpus(tmp_path), "-e", "create_seconds=5")
+
+    said = refused(environment_of(local_api), "playbooks/create.yml", *words)
+
+    local_api.halt()
+    assert "old-w0 may still accept the addresses of deleted TPUs" in said
+    assert "can't create TPU a (us-central1-b)" in said.split("may still accept")[-1]
+
+
+def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
+    environment, local_api, tmp_path
+):
+    local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
+    local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
+
+    said = refused(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
+
+    assert "create TPU a (us-central1-b): There is no more capacity" in said
+    assert "may still accept" not in said
 
 
 NFS = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
