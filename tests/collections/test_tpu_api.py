@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Po
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
-from harness.scripted_api import TOKEN, ZONE, Drop, Request, Say, ScriptedApi, error, node
+from harness.scripted_api import PROJECT, TOKEN, ZONE, Drop, Request, Say, ScriptedApi, error, node
 
 BUSY = error(503, "busy", "UNAVAILABLE")
 
@@ -270,3 +270,20 @@ def test_a_local_clouds_key_never_gets_a_token_from_elsewhere(scripted: Scripted
     with pytest.raises(errors.NoAnswer):
         client.list_nodes()
     assert scripted.asked == []
+
+
+def creation(created: str, **outcome):
+    """Return a finished operation that created the TPU demo, with its outcome."""
+    target = f"projects/{PROJECT}/locations/{ZONE}/nodes/demo"
+    about = {"verb": "create", "target": target, "createTime": created}
+    return {"name": created, "metadata": about, "done": True, **outcome}
+
+
+def test_the_error_of_a_creation_does_not_outlast_a_later_one_that_succeeded(client, scripted):
+    failed = creation("2026-01-01T00:00:00Z", error={"code": 8, "message": "no more capacity"})
+    later = creation("2026-01-02T00:00:00Z", response={})
+
+    scripted.script = [Say({"operations": [failed]}), Say({"operations": [later, failed]})]
+
+    assert isinstance(client.creation_error(ZONE, "demo"), errors.CapacityError)
+    assert client.creation_error(ZONE, "demo") is None

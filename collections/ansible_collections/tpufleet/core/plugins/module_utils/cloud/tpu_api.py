@@ -222,22 +222,20 @@ class TpuApi(GoogleApi):
         return self._delete(self._queued_path(zone, name), what, {"force": str(force).lower()})
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
-        """Return the error of the last failed creation of a node; None if the API lists none."""
+        """Return the error of a node's last creation; None if it has none or is not listed."""
         what = f"create TPU {name} ({zone})"
-        found: list[tuple[str, Mapping[str, Any]]] = []
+        found: list[tuple[str, object]] = []
         for page in self._http.pages(f"{self._zone_path(zone)}/operations", what):
             for operation in list_of(page, "operations", Mapping, what):
-                about, error = operation.get("metadata"), operation.get("error")
-                if not isinstance(about, Mapping) or not isinstance(error, Mapping):
-                    continue
+                about = operation.get("metadata")
                 if (
-                    str(about.get("target")).endswith(f"/nodes/{name}")
+                    isinstance(about, Mapping)
+                    and str(about.get("target")).endswith(f"/nodes/{name}")
                     and about.get("verb") == "create"
                 ):
-                    found.append((str(about.get("createTime")), error))
-        if not found:
-            return None
-        return errors.from_operation(max(found, key=lambda entry: entry[0])[1], what)
+                    found.append((str(about.get("createTime")), operation.get("error")))
+        _, error = max(found, key=lambda entry: entry[0], default=("", None))
+        return errors.from_operation(error, what) if isinstance(error, Mapping) else None
 
     def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
         name = operation.get("name")

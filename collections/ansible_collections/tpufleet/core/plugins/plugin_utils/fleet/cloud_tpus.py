@@ -226,7 +226,7 @@ class CloudTpus:
         return published_keys(self._api, node, with_names=with_names)
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the TPU's last failed creation in the API's list of operations."""
+        """Return the error of the TPU's last creation in the API's list of operations."""
         return self._api.creation_error(zone, name)
 
 

@@ -124,7 +124,7 @@ class Source(Protocol):
         """Return the published host keys of the workers; ``with_names`` adds their host names."""
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the last failed creation of a TPU; None if none is recorded."""
+        """Return the error of a TPU's last creation; None if it succeeded or is not recorded."""
 
 
 def zones_of(api: Mapping[str, Any]) -> list[str]:
