@@ -14,7 +14,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,7 +201,7 @@ def remember_host_keys(
     """Wait for the workers' host keys and store them; return the numbers of workers without keys.
 
     Args:
-        read_keys: returns the keys published so far.
+        read_keys: returns the keys published so far. If it raises CloudError, it is tried again.
         node: the TPU.
         known_hosts_file: path of the fleet's known_hosts file.
         polling: clock and pauses.
@@ -213,7 +213,10 @@ def remember_host_keys(
     while True:
         missing = _unknown_workers(file, node)
         if missing:
-            file.add(read_keys())
+            published: list[KnownHost] = []
+            with suppress(CloudError):  # the TPU exists, so only its keys are missing
+                published = list(read_keys())
+            file.add(published)
             missing = _unknown_workers(file, node)
         if not missing:
             return []
