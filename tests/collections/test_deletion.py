@@ -85,6 +85,14 @@ def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
     assert set(scripted.methods()) == {"GET"}
 
 
+@pytest.mark.parametrize("body", [b"<html>no such page</html>", b"", b"{}"])
+def test_a_404_of_a_proxy_is_no_deleted_tpu(client, scripted, body):
+    scripted.answerer = lambda _: Say(body, 404)
+
+    with pytest.raises(errors.BadAnswer, match=r"HTTP 404, but not from the API.*HTTPS_PROXY"):
+        ensure_absent(client, ZONE, "demo", timeout=600)
+
+
 def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
     there = request("FAILED")
     del there["createTime"]

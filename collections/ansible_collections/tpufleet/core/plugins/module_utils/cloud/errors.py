@@ -56,9 +56,16 @@ class Forbidden(CloudError):
 
 
 class NotFound(CloudError):
-    """The resource does not exist (HTTP 404)."""
+    """The resource does not exist (HTTP 404).
+
+    ``is_from_api`` is false if the response has no API error, because it may be a proxy's page.
+    """
 
     reason = "not_found"
+
+    def __init__(self, text: object, *, is_from_api: bool = True) -> None:
+        super().__init__(text)
+        self.is_from_api = is_from_api
 
 
 class AlreadyExists(CloudError):
@@ -212,7 +219,7 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
         hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(message) else ""
         return Forbidden(f"can't {what}: {message}{hint}")
     if status == 404:
-        return NotFound(f"can't {what}: {message}")
+        return NotFound(f"can't {what}: {message}", is_from_api=bool(error))
     if status == 409:
         return AlreadyExists(f"can't {what}: {message}")
     if status == 412:

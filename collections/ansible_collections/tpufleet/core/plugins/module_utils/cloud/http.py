@@ -280,7 +280,8 @@ class GoogleApi:
             tried += 1
             try:
                 operation = self._http.ask("GET", path, f"read the operation: {what}")
-            except errors.NotFound:
+            except errors.NotFound as missing:
+                _check_is_from_api(missing)
                 return  # the API forgets finished operations; the caller reads the resource
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
@@ -293,7 +294,8 @@ class GoogleApi:
     def _get(self, path: str, what: str) -> Mapping[str, Any] | None:
         try:
             return self._http.ask("GET", path, what)
-        except errors.NotFound:
+        except errors.NotFound as missing:
+            _check_is_from_api(missing)
             return None
 
     def _delete(
@@ -306,8 +308,18 @@ class GoogleApi:
         """
         try:
             return self._http.ask("DELETE", path, what, params=params, once=True)
-        except errors.NotFound:
+        except errors.NotFound as missing:
+            _check_is_from_api(missing)
             return None
+
+
+def _check_is_from_api(missing: errors.NotFound) -> None:
+    """Raise BadAnswer if it was not the API that returned 404: the resource may exist."""
+    if not missing.is_from_api:
+        raise errors.BadAnswer(
+            f"{missing}, but not from the API, so a proxy may have answered. Check the variable "
+            "HTTPS_PROXY and the endpoint in tpu.yml"
+        ) from None
 
 
 def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
