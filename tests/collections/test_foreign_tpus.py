@@ -320,6 +320,28 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, fix
     assert any(line.startswith("FIX  pod-w2: can't be reached") for line in found["lines"])
 
 
+def unreached(host: str, foreign: list[str]) -> str:
+    """Return the doctor's line about a worker that can't be reached, of the TPU demo."""
+    facts = {host: {"tpu_name": "demo", "tpu_zone": "us-central2-b"}}
+    answers = {host: {"unreachable": True, "msg": "timed out"}}
+    return doctor_summary({"findings": []}, answers, "", facts, foreign)["lines"][0]
+
+
+def test_doctor_deletes_an_unreachable_tpu_by_its_zone_if_another_zone_has_its_name():
+    line = unreached("demo-us-central2-b-w0", [])
+
+    assert "playbooks/delete.yml -e tpu=demo_us-central2-b && " in line
+    assert line.endswith("playbooks/create.yml -e tpu=demo_us-central2-b")
+    assert unreached("demo-w0", []).endswith("playbooks/create.yml -e tpu=demo")
+
+
+def test_doctor_does_not_delete_an_unreachable_tpu_of_others():
+    line = unreached("demo-w0", ["demo-w0"])
+
+    assert line.endswith("wait a minute if it is booting, or ask the owner of TPU demo")
+    assert "delete.yml" not in line
+
+
 def test_an_inventory_without_the_group_has_no_foreign_workers():
     assert workers_of({"tpu": ["a-w0"], "tpu_a": ["a-w0"]}) == ["a-w0"]
 

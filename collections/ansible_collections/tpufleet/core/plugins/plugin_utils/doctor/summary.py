@@ -67,7 +67,7 @@ def worker_findings(
                 tpu = str(facts.get(host, {}).get("tpu_name") or "NAME")
                 refused.setdefault((tpu, host in foreign), []).append(host)
             else:
-                lost.append(_unreached(host, answer))
+                lost.append(_unreached(host, answer, facts.get(host, {}), host in foreign))
             continue
         for each in from_dicts(answer["findings"]):
             alike.setdefault(each, []).append(host)
@@ -88,11 +88,17 @@ def worker_findings(
     return found + lost
 
 
-def _unreached(host: str, answer: Answer) -> Finding:
+def _unreached(host: str, answer: Answer, facts: Mapping[str, Any], is_foreign: bool) -> Finding:
     message = answer_error(answer)
     if not answer.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
-    tpu = host.rpartition("-w")[0]
+    tpu = str(facts.get("tpu_name") or "NAME")
+    if is_foreign:
+        by = f"wait a minute if it is booting, or ask the owner of TPU {tpu}"
+        return problem(host, message, by)
+    zone = facts.get("tpu_zone")
+    if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name
+        tpu = f"{tpu}_{zone}"
     by = (
         "wait a minute if it is booting, or recreate its TPU: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
