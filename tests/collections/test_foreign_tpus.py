@@ -290,6 +290,17 @@ def test_doctor_names_the_way_to_adopt_a_tpu(local_api):
     assert "delete.yml" not in message
 
 
+def test_doctor_does_not_advise_to_adopt_a_tpu_of_another_fleet(local_api):
+    local_api.ready("demo", labels={"tpufleet-fleet": "others"})
+    message = flat(play(environment_of(local_api), "playbooks/doctor.yml")).replace("''", "'")
+
+    assert (
+        "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but it belongs to the fleet "
+        "'others': choose another name: $EDITOR inventory/*/group_vars/all/fleet.yml"
+    ) in message
+    assert "adopt=true" not in message
+
+
 REFUSED = {
     "unreachable": True,
     "msg": "Failed to connect to the host via ssh: tpu@10.0.0.2: Permission denied (publickey).",

@@ -51,7 +51,8 @@ from ..plugin_utils.doctor.retention import retention_findings
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
-from ..plugin_utils.fleet.inventory_groups import foreign_tpus, workers_of
+from ..plugin_utils.fleet.inventory_groups import workers_of
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.fleet.source import INVENTORY_ERROR, zones_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.typed_values import parse_env
@@ -107,7 +108,8 @@ class ActionModule(ActionBase):
         sources = self._vars.get("ansible_inventory_sources", ())
         yield from secret_findings(secrets, shared, sources, self._vars)
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
-        yield from foreign_findings(foreign_tpus(groups, hostvars), {tpu.name for tpu in fleet})
+        foreign = [hostvars[host] for host in groups.get(FOREIGN_GROUP, [])]
+        yield from foreign_findings(foreign, {tpu.name for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):
             yield watch
         yield from self._ways(address, str(ssh.get("known_hosts_file") or ""))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from typing import Any
 from urllib.parse import quote
 
 from ...module_utils.cloud import errors
@@ -13,6 +14,7 @@ from ...module_utils.cloud.storage import BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from ..fleet.bucket_location import location_warning, region_of
 from ..fleet.observed import match
+from ..fleet.ownership import LABEL
 from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
@@ -46,15 +48,22 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
     return fleet, ok(check, f"{many}, {chips} chips")
 
 
-def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
+def foreign_findings(
+    hosts: Iterable[Mapping[str, Any]], fleet: Collection[str]
+) -> Iterator[Finding]:
     """Yield findings about TPUs that do not belong to this fleet.
 
-    ``tpus`` maps the names of these TPUs to zones; ``fleet`` has the names in the fleet file.
+    ``hosts`` has the inventory variables of their workers; ``fleet`` the names in the fleet file.
     """
     check = "foreign TPUs"
+    tpus = {str(each.get("tpu_name")): each for each in hosts}
     for name in sorted(set(tpus) & set(fleet)):
-        message = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
-        yield problem(check, message, adopt_command(name))
+        why, fix = "this fleet did not create it", adopt_command(name)
+        if owner := tpus[name].get("tpu_labels", {}).get(LABEL):
+            why = f"it belongs to the fleet {str(owner)!r:.80}"
+            fix = f"choose another name: $EDITOR {FLEET_FILE}"
+        zone = tpus[name].get("tpu_zone")
+        yield problem(check, f"TPU {name} ({zone}) is in fleet.yml, but {why}", fix)
     others = sorted(set(tpus) - set(fleet))
     if others:
         yield ok(
