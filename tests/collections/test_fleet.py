@@ -9,10 +9,17 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    parse_queued_resource,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import find, match
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, delete
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
+    create,
+    delete,
+    delete_requests,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
     ChangeOptions,
     list_nodes,
@@ -355,6 +362,18 @@ def test_a_queued_tpu_that_was_deleted_is_requested_again(local_api: LocalApi):
 
 def refuse(found):
     raise Different(f"{type(found).__name__} {found.where} is not ours")
+
+
+def test_a_request_that_can_t_be_deleted_yet_is_deleted_later(client, scripted):
+    waiting = parse_queued_resource(request("PROVISIONING"))
+    refusal = error(400, "The queued resource is in state PROVISIONING", "FAILED_PRECONDITION")
+    scripted.answerer = lambda it: (
+        refusal if it.method == "DELETE" else Say(request("PROVISIONING"))
+    )
+    (done,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20), quiet)
+    assert done.msg.endswith(
+        "is in state PROVISIONING. If its TPU is being created, run this again when it exists"
+    )
 
 
 def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):

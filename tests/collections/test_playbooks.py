@@ -257,7 +257,7 @@ def test_the_name_at_the_terminal_deletes(environment, local_api):
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
-def queued_resource_task(state: str) -> str:
+def queued_resource_task(state: str, force: str = "true") -> str:
     return f"""
     - tpufleet.core.tpu_queued_resource:
         api: "{{{{ tpu_api }}}}"
@@ -268,9 +268,15 @@ def queued_resource_task(state: str) -> str:
         tier: spot
         valid_for: 6h
         node_count: 2
-        force: true
+        force: {force}
         state: {state}
 """
+
+
+def test_a_queued_resource_with_tpus_is_deleted_only_by_force(environment, tmp_path):
+    task = tmp_path / "task.yml"
+    task.write_text(play_of(queued_resource_task("present"), queued_resource_task("absent", "no")))
+    assert "To delete its TPUs, too, set force: true" in refused(environment, task)
 
 
 @pytest.mark.parametrize("task_for", [node_task, queued_resource_task])

@@ -138,7 +138,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.errors import QuotaError
+from ..module_utils.cloud.errors import InvalidRequest, QuotaError
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
 from ..module_utils.cloud.names import SCHEDULING_FLAGS
 from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec, parse_duration
@@ -156,6 +156,18 @@ from ..module_utils.cloud.tpu_api import TpuApi
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     given = module.params
     if given["state"] == "absent":
+        return _delete(module, api).result()
+    outcome = _create(module, api)
+    request = outcome.request
+    if request is None:
+        return outcome.result()
+    status = {"state": request.state, "error": request.error}
+    return outcome.result() | {"request": request.facts() | status}
+
+
+def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
+    given = module.params
+    try:
         return ensure_not_requested(
             api,
             given["zone"],
@@ -163,13 +175,11 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
             timeout=given["timeout"],
             force=given["force"],
             check=module.check_mode,
-        ).result()
-    outcome = _create(module, api)
-    request = outcome.request
-    if request is None:
-        return outcome.result()
-    status = {"state": request.state, "error": request.error}
-    return outcome.result() | {"request": request.facts() | status}
+        )
+    except InvalidRequest as refused:
+        if given["force"]:
+            raise
+        raise InvalidRequest(f"{refused}. To delete its TPUs, too, set force: true") from None
 
 
 def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:

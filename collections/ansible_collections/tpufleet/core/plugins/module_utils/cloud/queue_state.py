@@ -221,22 +221,12 @@ def _delete(
         found = _read(api, request.zone, request.name)
         return found and Found(found.created, found.state, found.is_going)
 
-    def delete() -> Mapping[str, Any] | None:
-        try:
-            return api.delete_queued_resource(request.zone, request.name, force=force)
-        except errors.InvalidRequest as refused:
-            if force:
-                raise
-            raise errors.InvalidRequest(
-                f"{refused}. To delete its TPUs ({', '.join(request.nodes)}), too, set force: true"
-            ) from None
-
     delete_exactly(
         api,
         what,
         request.created,
         deadline,
         read=read,
-        delete=delete,
+        delete=lambda: api.delete_queued_resource(request.zone, request.name, force=force),
         progress=progress,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.disks import attachable
-from ...module_utils.cloud.errors import CloudError, Different
+from ...module_utils.cloud.errors import CloudError, Different, InvalidRequest
 from ...module_utils.cloud.host_keys import KnownHost, published_keys
 from ...module_utils.cloud.node_diff import NodeOutcome, compare, outcome_of
 from ...module_utils.cloud.node_state import ensure_absent, ensure_present, read_node
@@ -211,15 +211,20 @@ class CloudTpus:
         self, request: QueuedResource, options: ChangeOptions, progress: Progress
     ) -> Outcome:
         """Delete a queued resource that has no TPUs."""
-        return ensure_not_requested(
-            self._api,
-            request.zone,
-            request.name,
-            timeout=options.timeout,
-            check=options.check,
-            agreed=_agreed(request.key, options),
-            progress=progress,
-        )
+        try:
+            return ensure_not_requested(
+                self._api,
+                request.zone,
+                request.name,
+                timeout=options.timeout,
+                check=options.check,
+                agreed=_agreed(request.key, options),
+                progress=progress,
+            )
+        except InvalidRequest as refused:
+            raise InvalidRequest(
+                f"{refused}. If its TPU is being created, run this again when it exists"
+            ) from None
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
         """Return the host keys in the workers' guest attributes."""
