@@ -135,9 +135,10 @@ def test_tpus_outside_the_fleet_file_are_unwanted():
     assert (list(seen.present), [each.name for each in seen.unwanted]) == (["demo"], ["old"])
 
 
-def test_a_living_tpu_in_a_later_zone_comes_before_a_dead_one():
+@pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
+def test_a_living_tpu_in_a_later_zone_comes_before_a_dead_one(state):
     fleet = parse_fleet([SEVERAL])
-    nodes = [parse_node(node(zone="us-east1-d", state="PREEMPTED")), parse_node(node(id="2"))]
+    nodes = [parse_node(node(zone="us-east1-d", state=state)), parse_node(node(id="2"))]
     assert match(fleet, nodes, ["-"]).present["demo"].zone == "us-central2-b"
 
 

@@ -61,6 +61,11 @@ def test_a_preempted_tpu_would_be_recreated_and_holds_no_chips():
     assert (found.chips[0]["held"], found.chips[0]["wanted"]) == (0, 8)
 
 
+def test_a_tpu_that_is_being_deleted_would_be_recreated():
+    found = planned([DEMO], [node(state="DELETING")])
+    assert "would be created: the existing one is DELETING" in " ".join(found.lines())
+
+
 def test_different_and_unwanted_tpus_are_listed():
     lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
     assert "exists but differs: accelerator_type is v4-8, expected v4-16" in lines

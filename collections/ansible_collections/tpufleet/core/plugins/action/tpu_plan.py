@@ -83,6 +83,6 @@ def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
 
 def _possible(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
     """Return the entry of an existing TPU without the disks that can't be attached to it yet."""
-    if node is None or node.is_lost:
+    if node is None or node.is_lost or node.is_being_deleted:
         return tpu
     return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))

@@ -33,8 +33,9 @@ def match(
     """Match each TPU of the fleet file with an existing TPU of its name in one of its zones.
 
     If several match, TPUs that belong to this fleet (``is_own``) take precedence, then TPUs that
-    are not lost, then the order of the zones in the fleet file. ``zones`` are those that the
-    inventory lists (``-``: all). Raises NotConfigured if a zone of the fleet file is not in them.
+    are neither being deleted nor lost, then the order of the zones in the fleet file. ``zones`` are
+    those that the inventory lists (``-``: all). Raises NotConfigured if a zone of the fleet file is
+    not in them.
     """
     for tpu in fleet:
         unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
@@ -48,7 +49,12 @@ def match(
     for tpu in fleet:
         candidates = [node for node in nodes if node.name == tpu.name and node.zone in tpu.zones]
         candidates.sort(
-            key=lambda node: (not is_own(node), node.is_lost, tpu.zones.index(node.zone))
+            key=lambda node: (
+                not is_own(node),
+                node.is_being_deleted,
+                node.is_lost,
+                tpu.zones.index(node.zone),
+            )
         )
         if candidates:
             present[tpu.name] = candidates[0]

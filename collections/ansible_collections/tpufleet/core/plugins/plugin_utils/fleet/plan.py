@@ -107,7 +107,7 @@ def make_plan(
     different: list[dict[str, Any]] = []
     for tpu in fleet:
         node = observed.present.get(tpu.name)
-        if node is None or node.is_lost:
+        if node is None or node.is_lost or node.is_being_deleted:
             missing.append(tpu.specs[0])
             missing_entries.append(_missing(tpu, node))
             continue
@@ -156,7 +156,7 @@ def parse_date(text: object) -> date | None:
         ) from None
 
 
-def _missing(tpu: FleetEntry, lost: Node | None) -> dict[str, Any]:
+def _missing(tpu: FleetEntry, old: Node | None) -> dict[str, Any]:
     spec = tpu.specs[0]
     shape = shape_of(spec.kind)
     kind = f"{spec.kind}{', spot' if spec.spot else ''}"
@@ -169,7 +169,7 @@ def _missing(tpu: FleetEntry, lost: Node | None) -> dict[str, Any]:
         "workers": shape.workers if shape else 0,
         "chips": shape.chips if shape else 0,
         "words": f"TPU {tpu.name} ({zones}, {kind}, {shape.chips if shape else '?'} chips)",
-        "why": f"the existing one is {lost.state}" if lost else "",
+        "why": f"the existing one is {old.state}" if old else "",
     }
 
 
