@@ -361,6 +361,22 @@ def test_a_queued_tpu_that_was_deleted_is_requested_again(local_api: LocalApi):
     assert made(api).node["state"] == "READY"
 
 
+def test_a_queued_tpu_that_is_being_deleted_is_requested_again(tmp_path):
+    machines = SlowMachines()
+    local_api = LocalApi(tmp_path / "cloud", machines)
+    api = cloud_of(local_api)
+    first = made(api)
+    local_api.delete("demo")
+    local_api.state_is("demo", "DELETING")
+
+    second = made(api, report=lambda *_: machines.released.set())
+
+    there = local_api.node("demo")
+    local_api.halt()
+    assert second.node["id"] != first.node["id"]
+    assert there["queuedResource"].endswith("/queuedResources/demo")
+
+
 def refuse(found):
     raise Different(f"{type(found).__name__} {found.where} is not ours")
 

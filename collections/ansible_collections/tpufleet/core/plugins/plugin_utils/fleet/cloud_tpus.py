@@ -78,6 +78,17 @@ class CloudTpus:
         progress: Progress,
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
+        if tpu.queued and present and present.is_being_deleted:
+            ensure_absent(  # only waits, because the deletion has begun
+                self._api,
+                present.zone,
+                present.name,
+                timeout=options.timeout,
+                check=options.check,
+                agreed={present.key},
+                progress=progress,
+            )
+            present = None
         replaces_lost = present is not None and present.is_lost and options.replaces_lost
         if tpu.queued and (present is None or replaces_lost):
             return self._create_queued(tpu, spec, present, options, progress)
