@@ -83,6 +83,15 @@ def test_another_range_changes_the_rule_and_no_range_removes_it(compute, local_a
     assert "tpufleet-ssh" not in shown(local_api)
 
 
+def test_source_tags_that_somebody_added_are_removed(compute, local_api):
+    have(compute, OFFICE)
+    operation = compute.patch_firewall("tpufleet-ssh", {"sourceTags": ["bastion"]})
+    compute.wait(operation, "add a tag", compute.polling.deadline_in(20))
+    assert have(compute, OFFICE).changed
+    assert not shown(local_api)["tpufleet-ssh"].get("sourceTags")
+    assert not have(compute, OFFICE).changed
+
+
 def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
     foretold = have(compute, OFFICE, check=True)
     assert (foretold.changed, shown(local_api)) == (True, {})

@@ -76,15 +76,13 @@ class Rule:
         }
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return the rule as the JSON body of an API request."""
+        """Return the rule as the JSON body of an API request.
+
+        Empty lists are included, because a PATCH keeps the values of fields that are missing.
+        """
         network = self.network
         if "/" not in network:
             network = f"projects/{project}/global/networks/{network}"
-        sides = {
-            "sourceRanges": self.source_ranges,
-            "sourceTags": self.source_tags,
-            "targetTags": self.target_tags,
-        }
         return {
             "name": self.name,
             "network": network,
@@ -92,7 +90,9 @@ class Rule:
             "direction": self.direction,
             "disabled": self.disabled,
             "priority": self.priority,
-            **{key: list(items) for key, items in sides.items() if items},
+            "sourceRanges": list(self.source_ranges),
+            "sourceTags": list(self.source_tags),
+            "targetTags": list(self.target_tags),
             **({"allowed": _protocols(self.allowed)} if self.allowed else {}),
             **({"denied": _protocols(self.denied)} if self.denied else {}),
         }
