@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from harness.valid_record import record_fields
+from tests.collections.test_fleet import SlowMachines
 from tests.collections.test_killed_create import KeyedMachines
-from tests.localcloud.api.local_api import LocalApi
+from tests.localcloud.api.local_api import LocalApi, wait_for
 
 
 def node_task(state: str, kind: str = "v4-8") -> str:
@@ -375,6 +377,33 @@ def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, lo
     assert "This deletes queued resource soon (us-central2-b, v4-8" in flat(result)
     result = succeeds(environment, "playbooks/delete.yml", "-e", "tpu=soon", "-e", "yes=true")
     assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []
+
+
+def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
+    machines = SlowMachines()
+    local_api = LocalApi(tmp_path / "cloud", machines)
+    location = "locations/us-central2-b"
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": "demo", "node": node}
+    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
+    local_api.call("POST", f"{location}/queuedResources", body, queuedResourceId="asked")
+    wait_for(lambda: local_api.call("GET", f"{location}/nodes/demo").status_code == 200 or None)
+    local_api.state_is("demo", "READY")
+    preemption = f"{local_api.endpoint}/_localcloud/nodes/demo:preempt"
+    thread = threading.Thread(target=local_api.new_session().post, args=(preemption,))
+    thread.start()
+    local_api.state_is("demo", "PREEMPTED")
+
+    said = [
+        refused(environment_of(local_api), "playbooks/delete.yml", "-e", f"tpu={name}")
+        for name in ("asked", "demo")
+    ]
+
+    machines.released.set()
+    thread.join()
+    local_api.halt()
+    assert "This deletes queued resource asked (us-central2-b, v4-8" in said[0]
+    assert "This deletes TPU demo (us-central2-b, v4-8, spot, PREEMPTED" in said[1]
 
 
 def test_a_request_in_another_zone_is_not_deleted_with_the_tpu_of_its_name(environment, local_api):

@@ -18,6 +18,7 @@ from ..module_utils.cloud.names import KEYS_ENTRY
 from ..module_utils.cloud.node_spec import OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource
+from ..module_utils.cloud.quota import without_nodes
 from ..module_utils.worker.node_identity import NodeIdentity
 from ..plugin_utils.fleet import observed, reconcile
 from ..plugin_utils.fleet.cloud_tpus import open_source
@@ -130,11 +131,13 @@ class ActionModule(ActionBase):
         fleet = tuple(tpu for tpu in whole_fleet if not name or tpu.name == name)
         kept: list[str] = []
         if name:
-            requests = observed.waiting_requests(queue, listed, {(name, zone)})
+            living = [node for node in listed if not node.is_lost]
+            requests = observed.waiting_requests(queue, living, {(name, zone)})
             # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
             # name is an error.
             known = any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(listed, name, zone, requests=requests, known=known)
+            requests = without_nodes(requests, nodes)  # they are deleted with these TPUs
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, listed, queued)
