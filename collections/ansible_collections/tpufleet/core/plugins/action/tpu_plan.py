@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the plan as fields and as lines of text."""
+        """Return the plan as lines of text."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
@@ -49,9 +49,8 @@ class ActionModule(ActionBase):
         for error_line in found.errors:
             Display().error(error_line, wrap_text=False)
         lines = list(found.lines())
-        entries = {key: value for key, value in asdict(found).items() if key != "warnings"}
-        shown = {"changed": False, "lines": lines, "msg": "\n".join(lines), "warnings": warnings}
-        return result | entries | shown
+        shown = {"lines": lines, "errors": list(found.errors), "msg": "\n".join(lines)}
+        return result | shown | {"changed": False, "warnings": warnings}
 
 
 def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:

@@ -49,52 +49,10 @@ lines:
   type: list
   elements: str
   returned: success
-missing:
-  description: The TPUs that C(create.yml) would create, with zones, chips and workers.
-  type: list
-  elements: dict
-  returned: success
-disks:
-  description: The data disks that C(create.yml) would create, with zone, size and type.
-  type: list
-  elements: dict
-  returned: success
-different:
-  description: Existing TPUs that differ from the fleet in a setting that can't be changed. C(why)
-    describes the difference.
-  type: list
-  elements: dict
-  returned: success
-unwanted:
-  description: Existing TPUs that are not in the fleet.
-  type: list
-  elements: dict
-  returned: success
-dead_requests:
-  description: Queued resources that failed or were preempted, and still hold quota. C(fix) is the
-    command that deletes each.
-  type: list
-  elements: dict
-  returned: success
-waiting_requests:
-  description: Queued resources that are waiting for their TPUs.
-  type: list
-  elements: dict
-  returned: success
-chips:
-  description: The chips of each quota. C(held) by TPUs, C(wanted) for missing TPUs, and C(dead),
-    held by the queued resources in RV(dead_requests).
-  type: list
-  elements: dict
-  returned: success
 errors:
   description: Problems that are more severe than a warning, such as a grant that has ended, one
     line each.
   type: list
   elements: str
-  returned: success
-days_left:
-  description: The days until O(grant_ends).
-  type: int
   returned: success
 """

@@ -163,11 +163,6 @@ def _missing(tpu: FleetEntry, old: Node | None) -> dict[str, Any]:
     zones = " or ".join(tpu.zones)
     return {
         "name": tpu.name,
-        "zones": list(tpu.zones),
-        "accelerator_type": spec.kind,
-        "spot": spec.spot,
-        "workers": shape.workers if shape else 0,
-        "chips": shape.chips if shape else 0,
         "words": f"TPU {tpu.name} ({zones}, {kind}, {shape.chips if shape else '?'} chips)",
         "why": f"the existing one is {old.state}" if old else "",
     }
