@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...module_utils.cloud import errors
+from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from .doctor_probe import Probe, Reply
@@ -173,10 +173,9 @@ def _enable(settings: ApiSettings, service: str) -> str:
 
 
 def _another_zone(zone: str, there: set[str], file: str) -> str:
-    names = difflib.get_close_matches(zone, sorted(there), 3, 0.3) or sorted(there)[:3]
-    if not names:
+    if not there:
         return "this project has no zone with TPUs: set project in tpu.yml to one that has"
-    return f"set a zone in {file} such as {', '.join(names)}"
+    return f"set a zone in {file}: {closest_names(zone, there)}"
 
 
 def _unknown(why: str, but: Sequence[str] = ()) -> list[Finding]:
