@@ -71,15 +71,17 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses a repeated key, of which PyYAML would use the last value."""
+    """YAML loader that refuses repeated keys; PyYAML would silently use the last value."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for i, key in enumerate(keys):
-            if key in keys[:i]:
-                mark = node.value[i][0].start_mark
-                raise yaml.MarkedYAMLError(problem=f"repeated key {key}", problem_mark=mark)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if (key.tag, str(key.value)) in seen:
+                problem = f"key {key.value} is repeated"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add((key.tag, str(key.value)))
+        return node
 
 
 def _parsed(content: bytes | str, where: str) -> Any:

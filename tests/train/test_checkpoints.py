@@ -416,7 +416,7 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
     fail_to_finish(monkeypatch, {10})
     assert train_here(finished_config, tmp_path) == contract.NOT_A_NUMBER
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
-    assert "cannot be saved: OSError: the bucket is away" in caplog.text
+    assert "the last save failed: OSError: the bucket is away" in caplog.text
 
 
 def test_another_interval_removes_no_permanent_checkpoint(finished_config: Config, tmp_path: Path):

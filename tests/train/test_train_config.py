@@ -96,8 +96,8 @@ def test_an_invalid_value_is_named_in_one_line(tree: dict, said: str):
         ("name: 2024-02-31\n", "is not YAML: day"),
         (f"steps: {'9' * 5000}\n", "is not YAML: Exceeds the limit"),
         ("[" * 5000, "is not YAML: maximum recursion depth exceeded"),
-        ("batch: 8\nsteps: 5\nbatch: 2\n", "is not YAML: repeated key batch in"),
-        ("model: {width: 8, width: 16}\n", "repeated key width"),
+        ("batch: 8\nsteps: 5\nbatch: 2\n", "is not YAML: key batch is repeated in"),
+        ("model: {width: 8, width: 16}\n", "key width is repeated"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
@@ -130,9 +130,11 @@ def test_an_override_that_is_not_yaml_is_refused(value: str):
     assert "\n" not in str(error.value)
 
 
-def test_a_key_that_replaces_a_merged_one_is_not_repeated():
+def test_a_key_that_overrides_a_yaml_merge_is_accepted():
     merged = overlay({}, ["model={<<: {width: 8, heads: 2}, width: 16}"])
     assert merged == {"model": {"width": 16, "heads": 2}}
+    nested = overlay({}, ["all={a: {b: &x {<<: {width: 8}, width: 16}}, c: {<<: *x}}"])
+    assert nested == {"all": {"a": {"b": {"width": 16}}, "c": {"width": 16}}}
 
 
 def test_an_override_below_a_scalar_is_refused(tmp_path: Path):

@@ -108,7 +108,10 @@ def test_a_sample_that_fails_is_logged_and_the_run_is_done(
     sampled = replace(cfg, steps=20, sample=replace(cfg.sample, every=10))
     assert train_here(sampled, tmp_path) == contract.DONE
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "done"
-    assert "step 20: no sample: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in caplog.text
+    assert (
+        "step 20: no sample, training continues: RuntimeError: RESOURCE_EXHAUSTED: Out of memory"
+        in caplog.text
+    )
     assert ("step 10: no sample" in caplog.text) == (broken == "generate")
 
 

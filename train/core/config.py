@@ -265,8 +265,8 @@ class Config:
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
-    """The process exits if no step finishes for this many seconds; the first step may take an hour,
-    because it includes the restore and compilation. 0 disables this."""
+    """The process exits if no step finishes for this many seconds. The first step has at least an
+    hour, because it includes restore and compilation. 0 disables this."""
     heartbeat_timeout: Count = 10
     """All processes exit if one of them sends JAX no heartbeat for this many seconds."""
     init_from: str | None = None

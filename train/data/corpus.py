@@ -51,9 +51,9 @@ class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
     ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer. ``heldout_learned`` is the
-    number of held-out tokens without those that count in no loss: the first one of a packed
-    document, and in conversations all that are not learned. ``heldout_bytes`` is the length of
-    their text in bytes of UTF-8.
+    number of held-out tokens that count in the loss: not the first token of a packed document, and
+    in conversations only the learned ones. ``heldout_bytes`` is the length of the text of these
+    tokens in bytes of UTF-8.
     """
 
     name: str

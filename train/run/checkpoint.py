@@ -47,8 +47,8 @@ UNFINISHED = "its save was interrupted"
 NONE, ALL_DAMAGED = -1, -2
 
 SHARED_SECONDS = 60
-"""How long a process waits until it sees what process 0 wrote: NFS caches that a file is missing
-(``acdirmax``, 60 seconds by default)."""
+"""How long a process waits to see a file of process 0: NFS caches that a file is missing, for up to
+``acdirmax`` (60 seconds by default)."""
 
 LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
@@ -110,7 +110,7 @@ class Checkpoints:
         given, damaged checkpoints are renamed, and those of killed saves are removed. Only the
         training itself may give it: any other program could destroy a save in progress. Raises
         ConfigError if the directory is another run's, if all checkpoints are damaged, or if
-        processes find different ones or do not share the directory: each saves a part of the state.
+        the processes do not share the directory. They must, because each saves a part of the state.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -126,7 +126,8 @@ class Checkpoints:
             )
         mesh.check_equal(
             repr((step, self._shared_text(step, 0 if run is None else SHARED_SECONDS))),
-            f"find different files than process 0; all must share the directory {self.directory}",
+            f"do not find the files of process 0 in {self.directory}; choose a directory that all "
+            "processes share",
         )
         self.latest: int | None = None if step == NONE else step
         """Step of the newest checkpoint, saved or being saved, or the step given to ``select``."""
@@ -285,9 +286,12 @@ class Checkpoints:
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
-            # Another attempt may have removed the files, which look like those of a killed save.
+            # Another attempt may have removed the files, because it took the save for interrupted.
             if ORBAX_METADATA not in found:
-                raise FileNotFoundError(f"{ORBAX_METADATA} was removed; stop any other attempt")
+                raise FileNotFoundError(
+                    f"{self.directory}/{step}: files disappeared during the save. Another attempt "
+                    "of this run may have removed them; stop it"
+                )
             crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
             files = {name: (size, crcs.get(name)) for name, size in found.items()}
             manifest = Manifest(self._identity, files, step % self._cfg.every != 0)

@@ -17,8 +17,8 @@ class Evaluation:
     """Result of an evaluation on ``sequences`` held-out sequences.
 
     ``loss`` is in nats per token, ``perplexity`` its exponential. ``bits_per_byte`` counts UTF-8
-    bytes of the text, so it is comparable between tokenizers. It is None for a mixture, whose
-    sources have their shares of the sequences, not of the bytes.
+    bytes of the text, so it is comparable between tokenizers. It is None for a mixture,
+    because the shares of its sources are by sequences, not by bytes.
     """
 
     sequences: int

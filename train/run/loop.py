@@ -184,6 +184,7 @@ class Run:
         """Save at the step that all processes agreed on, and return the exit code."""
         if not self.report(wait=True):
             return self.end_diverged()
+        self.watchdog.step_finished()
         self.save(wait=True)
         self.log("interrupted: saved at step %d", self.step)
         return self.end("interrupted", INTERRUPTED)
@@ -198,8 +199,8 @@ class Run:
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
-        except Exception as err:  # a save before the divergence; others have been waited for
-            log.error("%s: cannot be saved: %s", self.contract.checkpoints, one_line(err))
+        except Exception as err:  # only after a divergence: other saves have been waited for
+            log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:
             self.metrics.close()
@@ -208,8 +209,8 @@ class Run:
     def sample(self) -> None:
         """Generate text; process 0 logs it, and after the last step also writes it to SAMPLE.
 
-        All processes must call this, because each holds only its shard of the parameters. An error,
-        such as too little memory, is only logged: it must not end the training.
+        All processes must call this, because each holds only its shard of the parameters. Errors,
+        such as out of memory, are only logged, so that they do not end the training.
         """
         if not self.cfg.sample.length:
             return
@@ -221,7 +222,7 @@ class Run:
                 if self.step >= self.cfg.steps:
                     write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
         except Exception as err:
-            log.error("step %d: no sample: %s", self.step, one_line(err))
+            log.error("step %d: no sample, training continues: %s", self.step, one_line(err))
 
     def log(self, message: str, *values: Any) -> None:
         """Log a line that begins with the run's name."""

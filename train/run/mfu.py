@@ -10,6 +10,8 @@ from train.core.model import init_params, is_layer_matrix
 from train.run.tpu_chips import CHIPS
 
 PEAK_FLOPS = {
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA H100 80GB HBM3": 989e12,
@@ -19,7 +21,7 @@ PEAK_FLOPS = {
     "TPU7x": 1153.5e12,
 } | {kind: chip.peak_flops for chip in CHIPS.values() for kind in chip.device_kinds}
 """Published peak bfloat16 FLOP/s per JAX device, by its ``device_kind``. Sources: NVIDIA's data
-sheets (SXM modules, without sparsity); "Peak compute per chip (bf16)" in Google's pages on the
+sheets (without sparsity); "Peak compute per chip (bf16)" in Google's pages on the
 system architecture, https://docs.cloud.google.com/tpu/docs/v2 and likewise v3 and tpu7x;
 tpu_chips.py for the others. A chip of v2, v3 and TPU7x has two JAX devices.
 """
@@ -39,8 +41,8 @@ def flops_per_token(cfg: Config) -> float:
 
     These are 6 per parameter of each matrix, including the output layer, plus 12 · layers · heads ·
     head width · context for attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A
-    matrix that gets no gradient, because it is frozen or LoRA gives it no adapter, counts 4.
-    Padding of the vocabulary, rematerialization and the products of adapters do not count.
+    matrix without a gradient (frozen, or without a LoRA adapter) counts 4 instead of 6 per
+    parameter. Vocabulary padding, rematerialization and the products of adapters do not count.
     """
     model = cfg.model
     params = jax.eval_shape(lambda: lora.add_adapters(init_params(jax.random.key(0), model), cfg))

@@ -12,21 +12,21 @@ log = logging.getLogger(__name__)
 
 
 START_SECONDS = 3600
-"""Least time until the first step finishes, because restoring and compilation may take long."""
+"""Minimum time limit of the first step, which includes restore and compilation, in seconds."""
 
 
 class Watchdog:
     """Timer that logs all stacks and exits with code HUNG when no step finishes for too long."""
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Allow each step this many seconds, the first at least START_SECONDS; 0 disables this."""
+        """Allow ``seconds`` per step, and at least START_SECONDS for the first; 0: no limit."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def step_finished(self) -> None:
-        """Restart the countdown. Call this after each step, and before generating a sample."""
+        """Restart the countdown. Call this after each step, before a sample and the last save."""
         self._event.set()
 
     def off(self) -> None:
@@ -46,7 +46,7 @@ class Watchdog:
     def _end(self, seconds: float) -> None:
         try:
             log.error(
-                "no step has finished for %g s (hang_after): exiting after step %s; the stacks of "
+                "no step has finished for %g s: exiting after step %s; the stacks of "
                 "all threads follow",
                 seconds,
                 self._heartbeat.step,
