@@ -227,12 +227,13 @@ def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted_with_one
     assert "the disk corpus" not in question
 
 
+@pytest.mark.parametrize("api_url", ["", "https://www.googleapis.com/compute/v1/"])
 @pytest.mark.parametrize(("project", "owned"), [(PROJECT, ["corpus"]), ("shared-data", [])])
 def test_a_disk_of_another_project_does_not_count_as_the_one_of_its_name(
-    client, scripted, project, owned
+    client, scripted, api_url, project, owned
 ):
     scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "description": MARK})
-    source = f"projects/{project}/zones/{ZONE}/disks/corpus"
+    source = f"{api_url}projects/{project}/zones/{ZONE}/disks/corpus"
     attached = parse_node(node(dataDisks=[{"sourceDisk": source, "mode": "READ_ONLY"}]))
 
     assert [each.name for each in owned_disks(client.compute, [attached], [])] == owned

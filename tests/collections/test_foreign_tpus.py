@@ -296,7 +296,7 @@ def test_doctor_does_not_advise_to_adopt_a_tpu_of_another_fleet(local_api):
 
     assert (
         "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but it belongs to the fleet "
-        "'others': choose another name: $EDITOR inventory/*/group_vars/all/fleet.yml"
+        "'others': rename this TPU in the fleet file: $EDITOR inventory/*/group_vars/all/fleet.yml"
     ) in message
     assert "adopt=true" not in message
 

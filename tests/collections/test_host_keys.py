@@ -5,6 +5,7 @@ import stat
 import subprocess
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Forbidden
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
     KnownHost,
     KnownHostsFile,
@@ -114,15 +115,16 @@ def test_workers_that_never_publish_are_given_back(client, scripted, tmp_path):
     assert remembered(client, file) == [1]
 
 
-def test_an_error_of_the_api_is_waited_for_like_a_missing_key(client, scripted, tmp_path):
+def test_reading_keys_is_retried_after_a_404(client, scripted, tmp_path):
     both = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
     scripted.script = [error(404, "no guest attributes yet"), both]
     assert remembered(client, str(tmp_path / "known_hosts")) == []
 
 
-def test_workers_whose_keys_can_t_be_read_are_given_back(client, scripted, tmp_path):
+def test_a_missing_permission_to_read_keys_is_an_error(client, scripted, tmp_path):
     scripted.answerer = lambda _: error(403, "guest attributes are disabled")
-    assert remembered(client, str(tmp_path / "known_hosts")) == [0, 1]
+    with pytest.raises(Forbidden, match="guest attributes are disabled"):
+        remembered(client, str(tmp_path / "known_hosts"))
 
 
 def test_known_workers_are_not_asked_again(client, scripted, tmp_path):

@@ -175,7 +175,7 @@ def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, ver
     node = local_api.ready("demo", labels={LABEL: "others"})
     words = ("tpu=demo", "zone=us-central2-b", "node_id=", "yes=true")
     said = [word for each in words for word in ("-e", each)]
-    assert "the id of the TPU is empty" in refused(environment, f"playbooks/{verb}.yml", *said)
+    assert "node_id is empty" in refused(environment, f"playbooks/{verb}.yml", *said)
     assert local_api.node("demo") == node
 
 
@@ -472,6 +472,16 @@ def test_a_named_zone_s_tpu_is_recreated_and_not_that_of_another_zone(
     assert f"This deletes TPU demo ({zones[1]}," in refused(
         environment, "playbooks/create.yml", *words
     )
+
+
+def test_create_in_one_zone_does_not_advise_to_delete_the_tpu_of_another(
+    environment, local_api, tmp_path
+):
+    local_api.ready("demo", "us-central1-b", acceleratorType="v2-8", labels=OURS)
+    words = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
+    done = play(environment, "playbooks/create.yml", *words, "-e", "tpu=demo_us-central1-c", "-C")
+    assert done.returncode == 0, done.stdout
+    assert "is not in the fleet" not in flat(done)
 
 
 def test_create_refuses_a_zone_that_is_not_in_the_tpu_s_entry(environment, local_api, tmp_path):

@@ -196,7 +196,7 @@ def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scr
 
 def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     scripted.script = [Say(node(state="STARTING")), Say(node(id="4712"))]
-    with pytest.raises(Different, match="was recreated meanwhile"):
+    with pytest.raises(Different, match="another TPU has taken its name"):
         ensure_power(client, ZONE, "demo", started=False, timeout=600, node_id=node()["id"])
     assert set(scripted.methods()) == {"GET"}
 

@@ -77,7 +77,9 @@ class ActionModule(ActionBase):
             if given["only"] is not None and not given["only"].strip():
                 raise NotConfigured("the name of the TPU is empty (-e tpu=). Name one, or omit it")
             if given["node_id"] == "":
-                raise NotConfigured("the id of the TPU is empty (-e node_id=). Set one, or omit it")
+                raise NotConfigured(
+                    "node_id is empty. Set it to the id of the TPU, or omit -e node_id="
+                )
             if given["only"]:
                 only, zone = name_and_zone(given["only"])
                 given |= {"only": only, "zone": zone or given["zone"]}
@@ -90,12 +92,14 @@ class ActionModule(ActionBase):
         return result
 
     def _present(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-        fleet = parse_fleet(given["fleet"])
+        fleet = whole_fleet = parse_fleet(given["fleet"])
         if given["only"] and given["zone"]:
             fleet = in_zone(fleet, given["only"], given["zone"])
         is_own = _is_own(given)
         zones = zones_of(given["api"])
-        found = observed.match(fleet, list_nodes(source, zones), zones, is_own)
+        nodes = list_nodes(source, zones)
+        found = observed.match(fleet, nodes, zones, is_own)
+        unwanted = observed.match(whole_fleet, nodes, zones, is_own).unwanted
         key = ""
         if given["ssh_public_key_file"] and not given["os_login"]:
             key = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
@@ -112,7 +116,7 @@ class ActionModule(ActionBase):
         options = self._options(given)
         done = reconcile.create(source, selected, found.present, options, _Reporter())
         return _result(done) | {
-            "unwanted": [observed.described(node) for node in found.unwanted if is_own(node)],
+            "unwanted": [observed.described(node) for node in unwanted if is_own(node)],
             "doomed": [observed.described(each.replaced) for each in done if each.replaced],
         }
 
@@ -120,8 +124,8 @@ class ActionModule(ActionBase):
         if given["node_id"]:
             if given["disks"]:
                 raise NotConfigured(
-                    "disks can't be combined with node_id, because nobody confirms which disks are "
-                    "deleted. Omit -e disks=true, or omit -e node_id="
+                    "disks can't be combined with node_id, which deletes without showing the disks "
+                    "first. Omit -e disks=true, or omit -e node_id="
                 )
             return self._absent_by_id(source, given)
         zones = zones_of(given["api"])

@@ -191,9 +191,10 @@ def owned_disks(
         (node.zone, disk.name)
         for node in nodes
         for disk in node.data_disks
-        # A disk of another project is not the one that has its name in this project. The API names
-        # a project by id or number.
-        if disk.source in {Disk(disk.name).path(it, node.zone) for it in (project, node.project)}
+        # Not disks of other projects, whose names may also exist in this one. The API names a
+        # project by id or number, and a disk by path or URL.
+        if "projects/" + disk.source.rpartition("projects/")[2]
+        in {Disk(disk.name).path(it, node.zone) for it in (project, node.project)}
     }
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     names -= {(spec.zone, disk.name) for spec in others for disk in spec.data_disks or ()}

@@ -58,7 +58,7 @@ class Forbidden(CloudError):
 class NotFound(CloudError):
     """The resource does not exist (HTTP 404).
 
-    ``is_from_api`` is false if the response has no API error, because it may be a proxy's page.
+    ``is_from_api`` is false if the response has no API error: a proxy may have sent it.
     """
 
     reason = "not_found"

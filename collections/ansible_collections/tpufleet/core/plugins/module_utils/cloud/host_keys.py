@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import CloudError, DeadlineExceeded, NotConfigured
+from .errors import CloudError, DeadlineExceeded, NoAnswer, NotConfigured, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from .http import Polling
@@ -201,7 +201,7 @@ def remember_host_keys(
     """Wait for the workers' host keys and store them; return the numbers of workers without keys.
 
     Args:
-        read_keys: returns the keys published so far. If it raises CloudError, it is tried again.
+        read_keys: returns the keys published so far. It is called again after a 404 or an outage.
         node: the TPU.
         known_hosts_file: path of the fleet's known_hosts file.
         polling: clock and pauses.
@@ -214,7 +214,7 @@ def remember_host_keys(
         missing = _unknown_workers(file, node)
         if missing:
             published: list[KnownHost] = []
-            with suppress(CloudError):  # the TPU exists, so only its keys are missing
+            with suppress(NotFound, NoAnswer, Unavailable):  # they may be published later
                 published = list(read_keys())
             file.add(published)
             missing = _unknown_workers(file, node)

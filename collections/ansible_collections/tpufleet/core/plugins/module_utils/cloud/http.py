@@ -314,11 +314,11 @@ class GoogleApi:
 
 
 def _check_is_from_api(missing: errors.NotFound) -> None:
-    """Raise BadAnswer if it was not the API that returned 404: the resource may exist."""
+    """Raise BadAnswer for a 404 that is not from the API: the resource may still exist."""
     if not missing.is_from_api:
         raise errors.BadAnswer(
-            f"{missing}, but not from the API, so a proxy may have answered. Check the variable "
-            "HTTPS_PROXY and the endpoint in tpu.yml"
+            f"{missing}, but the API did not send this response; a proxy may have. Check the "
+            "environment variable HTTPS_PROXY, and the endpoint in tpu.yml"
         ) from None
 
 

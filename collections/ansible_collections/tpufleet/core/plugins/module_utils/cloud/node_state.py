@@ -85,9 +85,9 @@ def ensure_present(
         return outcome_of(spec, node, bool(differences.mask))
     found, node = node, _wait_ready(api, spec, deadline, progress)
     if found.id not in ("", node.id):
-        # Neither the owner nor the differences of this TPU were checked.
+        # The owner and the differences were checked for the TPU that no longer exists.
         raise errors.Different(
-            f"can't change TPU {node.where}: it was recreated meanwhile. Run this again"
+            f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
         )
     if not differences.mask:
         return outcome_of(spec, node, False)

@@ -53,7 +53,8 @@ def foreign_findings(
 ) -> Iterator[Finding]:
     """Yield findings about TPUs that do not belong to this fleet.
 
-    ``hosts`` has the inventory variables of their workers; ``fleet`` the names in the fleet file.
+    ``hosts`` has the inventory variables of their workers, ``fleet`` the TPU names in the fleet
+    file.
     """
     check = "foreign TPUs"
     tpus = {str(each.get("tpu_name")): each for each in hosts}
@@ -61,7 +62,7 @@ def foreign_findings(
         why, fix = "this fleet did not create it", adopt_command(name)
         if owner := tpus[name].get("tpu_labels", {}).get(LABEL):
             why = f"it belongs to the fleet {str(owner)!r:.80}"
-            fix = f"choose another name: $EDITOR {FLEET_FILE}"
+            fix = f"rename this TPU in the fleet file: $EDITOR {FLEET_FILE}"
         zone = tpus[name].get("tpu_zone")
         yield problem(check, f"TPU {name} ({zone}) is in fleet.yml, but {why}", fix)
     others = sorted(set(tpus) - set(fleet))

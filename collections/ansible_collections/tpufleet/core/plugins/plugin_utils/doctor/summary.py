@@ -94,7 +94,7 @@ def _unreached(host: str, answer: Answer, facts: Mapping[str, Any], is_foreign: 
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
     tpu = str(facts.get("tpu_name") or "NAME")
     if is_foreign:
-        by = f"wait a minute if it is booting, or ask the owner of TPU {tpu}"
+        by = f"wait a minute if it is booting, or ask the owner of TPU {tpu} to repair it"
         return problem(host, message, by)
     zone = facts.get("tpu_zone")
     if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name

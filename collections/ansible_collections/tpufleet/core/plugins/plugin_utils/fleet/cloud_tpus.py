@@ -79,7 +79,7 @@ class CloudTpus:
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
         if tpu.queued and present and present.is_being_deleted:
-            ensure_absent(  # only waits, because the deletion has begun
+            ensure_absent(  # Google is deleting it already, so this only waits
                 self._api,
                 present.zone,
                 present.name,
@@ -234,7 +234,7 @@ class CloudTpus:
             )
         except InvalidRequest as refused:
             raise InvalidRequest(
-                f"{refused}. If its TPU is being created, run this again when it exists"
+                f"{refused}. If Google is creating the TPU, run this again when the TPU exists"
             ) from None
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:

@@ -72,10 +72,9 @@ def find(
 ) -> list[Node]:
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    ``requests`` are the queued resources of this name that have no TPU. Raises NotConfigured if
-    several zones have a TPU or a queued resource of this name. If no zone has a TPU, returns an
-    empty list if there are ``requests`` or the name is ``known`` (in the fleet file), else raises
-    NotConfigured.
+    ``requests`` are the queued resources of this name that have no TPU. Returns an empty list if
+    there is no such TPU, but there are ``requests``, or the name is ``known`` (in the fleet file).
+    Raises NotConfigured if there is none of the three, or if they are in several zones.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]

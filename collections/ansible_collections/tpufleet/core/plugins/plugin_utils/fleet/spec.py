@@ -110,9 +110,9 @@ def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
 
 
 def in_zone(tpus: tuple[FleetEntry, ...], name: str, zone: str) -> tuple[FleetEntry, ...]:
-    """Return the TPUs, the one of this name only with its spec for this zone.
+    """Return the TPUs; restrict the TPU ``name`` to its spec for ``zone``.
 
-    Raises NotConfigured if its entry does not list the zone.
+    Raises NotConfigured if the entry of ``name`` does not list the zone.
     """
     return tuple(_in_zone(tpu, zone) if tpu.name == name else tpu for tpu in tpus)
 
@@ -121,7 +121,7 @@ def _in_zone(tpu: FleetEntry, zone: str) -> FleetEntry:
     if zone not in tpu.zones:
         raise NotConfigured(
             f"tpu_fleet, {tpu.name}: zone {zone} is not in its zones ({', '.join(tpu.zones)}). "
-            f"Name one of them: -e tpu={tpu.name}_{tpu.zones[0]}"
+            f"Choose one of them, for example: -e tpu={tpu.name}_{tpu.zones[0]}"
         )
     return replace(tpu, specs=(tpu.spec_in(zone),))
 
