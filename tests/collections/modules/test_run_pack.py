@@ -188,7 +188,7 @@ def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named
     names, told = packed_and_told(paths, file)
 
     assert {"mine/log", "mine/metrics.jsonl"} <= set(names)
-    assert told["unreadable"] == ["log: it became shorter while it was read"]
+    assert told["unreadable"] == ["log: the file was truncated while it was read"]
     file.seek(0)
     with tarfile.open(fileobj=file) as archive:
         assert archive.extractfile("mine/log").read() == b"a" * 10 + bytes(99_990)

@@ -119,6 +119,16 @@ def ended(paths: WorkerPaths, status: str, **rendezvous) -> dict:
     return observe("mine", paths, unit={"ActiveState": "failed"})
 
 
+def test_the_end_of_an_earlier_attempt_is_not_that_of_the_launched_one(paths):
+    write(paths, "exit.json", attempt=2, code="exited", status="0", time=7.0)
+    paths.unit_dir("mine").mkdir(parents=True, exist_ok=True)
+    (paths.unit_dir("mine") / "launch.json").write_text('{"spec": {"attempt": 3}}')
+
+    found = observe("mine", paths, unit={"ActiveState": "inactive"})
+
+    assert (found["state"], found["attempt"]) == ("lost", 3)
+
+
 def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
     (paths.run_dir("mine") / "log").write_text("--- t attempt 3\nValueError: no layer 7\n")
 

@@ -206,8 +206,9 @@ def test_a_lease_that_ends_later_than_any_controller_sets_it_is_an_error(documen
 
     assert not isinstance(caught.value, LeaseHeldError)
     assert str(caught.value) == (
-        "lease x: it ends in 2592000 s (at most 150 s are possible). Check the clocks of this "
-        "controller and of a:1. If both are right, remove watch/runs/x.json from fleet_state"
+        "lease x: ends in 2592000 s (expected at most 150 s). Correct the clock of this controller "
+        "or of a:1. If both are right and that process has ended, remove watch/runs/x.json from "
+        "fleet_state"
     )
 
 

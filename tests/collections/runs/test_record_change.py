@@ -104,9 +104,8 @@ def test_a_run_is_not_launched_on_a_second_tpu_while_its_own_is_ready(store):
         want(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
 
     assert str(refused.value) == (
-        "run mine was launched on TPU pod and may still train there. Stop it first: "
-        "ansible-playbook playbooks/kill.yml -e run=mine, or launch a run with another name: "
-        "-e run=NAME"
+        "run mine was launched on TPU pod and may still train there. Use another name "
+        "(-e run=NAME), or stop the run first: ansible-playbook playbooks/kill.yml -e run=mine"
     )
 
 

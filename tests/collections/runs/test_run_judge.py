@@ -199,7 +199,7 @@ def test_a_launch_that_fails_stops_nothing_if_the_run_was_launched_again_meanwhi
     assert (start["wait"], outcome["stop"]) == ([], [])
     assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
     assert attempt_text(outcome["outcomes"]["mine"], "mine", {}) == (
-        "run mine continues: attempt 2 of it was launched meanwhile. See its status: "
+        "run mine continues: another launch has started attempt 2 of it. See its status: "
         "ansible-playbook playbooks/status.yml"
     )
 
@@ -216,14 +216,14 @@ def test_a_run_that_was_launched_again_and_stopped_meanwhile_is_stopped(launch):
     assert launch.judge(verdict=start).judge_outcome()["stop"] == list(HOSTS)
 
 
-def test_workers_with_a_newer_attempt_are_not_stopped_as_remains_of_an_older_one(launch):
+def test_no_worker_is_stopped_if_another_launch_has_started_a_newer_attempt(launch):
     launched_again(launch)
     newer = CHECKED | {"status": "running", "info": report("starting", attempt=2)}
 
     verdict = launch.judge(started=both(STARTED, newer)).judge_answers()
 
-    assert (verdict["stop"], verdict["start"]) == (["pod-w0"], [])
-    assert "attempt 2 of it was launched meanwhile" in verdict["failures"]["pod-w0"]
+    assert (verdict["stop"], verdict["start"]) == ([], [])
+    assert "another launch has started attempt 2 of it" in verdict["failures"]["pod-w0"]
     assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
 
 

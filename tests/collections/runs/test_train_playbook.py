@@ -202,21 +202,39 @@ def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
 
 
-def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
-    assert fleet.train().returncode == 0
+def add_other_tpu(fleet: Fleet) -> None:
     other = {"tpu_name": "other", "tpu_id": "4713", "tpu_worker_id": 0, "tpu_worker_count": 1}
     hosts = yaml.safe_load(HOSTS)
     hosts["tpu"]["hosts"]["other-w0"] = other
     hosts["tpu_other"] = {"hosts": {"other-w0": None}}
     (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
 
+
+def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    assert fleet.train().returncode == 0
+    add_other_tpu(fleet)
+
     done = fleet.train(tpu="other")
 
     assert done.returncode != 0
     said = " ".join(done.stdout.split())
-    assert "run mine was launched on TPU pod and may still train there. Stop it first:" in said
+    assert "run mine was launched on TPU pod and may still train there." in said
     assert (fleet.record["tpu"], fleet.record["attempt"], fleet.calls) == ("pod", 1, [])
+
+
+def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    assert fleet.train(run="mine-1").returncode == 0
+    add_other_tpu(fleet)
+    sweep = fleet.folder / "sweep.yml"
+    sweep.write_text("- {tpu: pod, name: '0'}\n- {tpu: other, name: '1'}\n")
+
+    done = fleet.train(sweep=str(sweep))
+
+    assert done.returncode != 0
+    assert "run mine-1 was launched on TPU pod" in " ".join(done.stdout.split())
+    assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
 
 
 def test_a_launch_that_differs_from_the_last_one_says_in_what(fleet):

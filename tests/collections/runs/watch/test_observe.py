@@ -299,7 +299,7 @@ def test_a_tpu_in_a_zone_that_the_inventory_lists_no_longer_is_not_gone():
         assert seen.tpu_state == expected
 
 
-def test_a_lost_tpu_and_a_recreated_one_in_another_zone_are_the_recreated_one():
+def test_a_recreated_tpu_in_another_zone_replaces_the_lost_one():
     lost = replace(POD, state="PREEMPTED")
     recreated = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
 

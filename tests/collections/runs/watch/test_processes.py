@@ -135,7 +135,7 @@ def test_a_trainer_with_a_heartbeat_may_be_silent():
         ({"state": "ending", "since": NOW - 45}, Action.RESTART, RunState.PARTLY_ENDED),
     ],
 )
-def test_a_run_that_ends_has_some_time_to_end_everywhere(watch, action, state):
+def test_a_run_may_end_at_different_times_on_its_workers(watch, action, state):
     decision = decided(pod(ended("1", 5), ended("77", 900), TRAINING), watch)
 
     assert (decision.action, decision.state) == (action, state)
@@ -155,7 +155,7 @@ def test_processes_that_are_done_wait_longer_for_the_last_checkpoint_of_the_othe
 def test_a_run_that_waits_at_the_rendezvous_is_not_restarted(other):
     decision = decided(pod(WAITING, other), {"state": "ending", "since": NOW - 1000})
 
-    assert (decision.action, decision.state) == (Action.NOTHING, RunState.ENDING)
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.STARTING)
 
 
 def test_a_run_that_is_done_is_recorded_while_another_run_uses_its_tpu():
@@ -164,14 +164,19 @@ def test_a_run_that_is_done_is_recorded_while_another_run_uses_its_tpu():
     assert (done.action, done.state) == (Action.RECORD_DONE, RunState.DONE)
 
 
-def test_a_hang_counts_once_although_no_restart_succeeds():
+def test_a_hang_counts_once_while_restarts_fail():
     hangs = pod(replace(TRAINING, heartbeat_age=601))
     watch: dict = {}
-    for _ in range(10):
+    delays = []
+    for _ in range(4):
         decision = decided(hangs, watch)
-        watch = decision.memory.fields()
+        assert (decision.action, decision.memory.crashes) == (Action.RESTART, 1)
+        delays.append(max(0, decision.memory.not_before - NOW))
+        waiting = decided(hangs, decision.memory.fields())
+        assert (waiting.action is Action.NOTHING) == (len(delays) > 1)
+        watch = decision.memory.fields() | {"not_before": 0.0}
 
-    assert (decision.action, decision.memory.crashes) == (Action.RESTART, 1)
+    assert delays == [0, 10, 20, 40]
 
 
 def test_a_run_is_done_when_every_process_of_this_attempt_exited_with_0():
@@ -227,7 +232,36 @@ def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, wat
     assert decision.action is action
     if action is Action.NOTHING:
         assert (decision.state, decision.is_new) == (RunState.STARTING, False)
-        assert causes(decision) == ["launched_before"]
+        assert causes(decision) == ["launched_recently"]
+
+
+@pytest.mark.parametrize(
+    ("event", "action"),
+    [
+        ({"kind": "watch", "state": "unreachable"}, Action.NOTHING),
+        ({"kind": "watch", "state": "preempted", "action": "recreate"}, Action.LAUNCH),
+    ],
+)
+def test_only_an_action_of_the_watch_ends_the_time_for_a_start(event, action):
+    history = [{"time": NOW - 9, "kind": "launched"}, {"time": NOW - 5} | event]
+
+    assert decided(pod(IDLE), history=history).action is action
+
+
+def test_a_rendezvous_may_fail_while_the_code_of_another_worker_is_pushed():
+    history = [{"time": NOW - 150, "kind": "launched"}]
+
+    waits = decided(pod(ended("76", 20), IDLE), history=history)
+    failed = decided(pod(ended("76", 20), ended("76", 20)), history=history)
+
+    assert (waits.action, waits.state) == (Action.NOTHING, RunState.STARTING)
+    assert failed.action is Action.LAUNCH
+
+
+def test_a_launch_whose_clock_was_ahead_is_not_waited_for():
+    history = [{"time": NOW + 86400, "kind": "launched"}]
+
+    assert decided(pod(IDLE), history=history).action is Action.LAUNCH
 
 
 def test_a_run_without_a_process_is_launched_if_something_happened_after_its_launch():

@@ -164,7 +164,7 @@ def test_a_lost_tpu_that_was_recreated_just_now_waits():
     assert remembered(decision, watch) == {}
 
 
-def test_the_loss_of_a_replaced_tpu_is_no_preemption_and_waits():
+def test_the_loss_of_a_replaced_tpu_does_not_count_as_a_preemption():
     replaced = decided(pod(AWAY, is_confirmed=True), FOR_LONG | {"preemptions": 2})
 
     later = decided(lost(GONE), replaced.memory.fields(), replace(LIMITS, preemptions=2))

@@ -94,6 +94,7 @@ class Judge:
         started, processes = self._given["started"], self._plan["processes"]
         verdict = launch_verdict(started, processes)
         refused, launches, was_wanted = dict(verdict["problems"]), {}, {}
+        replaced: set[str] = set()
         for run in verdict["launch"]:
             recorded, launch = self._plan["recorded"][run], self._plan["launches"][run]
             was = recorded["was_wanted"]
@@ -105,7 +106,8 @@ class Judge:
                     continue
                 launch, was = found.launch.to_json(), found.was_wanted
             elif run in verdict["again"] and (newer := self._newer_attempt(run, launch["attempt"])):
-                # Its processes must not be stopped as the remains of an older attempt.
+                # Do not stop its processes: they belong to the newer attempt.
+                replaced.add(run)
                 refused[run] = [
                     f"{replaced_text(newer)}. See its status: ansible-playbook playbooks/status.yml"
                 ]
@@ -131,7 +133,7 @@ class Judge:
                 self._leader(run): f"nothing of run {run} was started: {'; '.join(lines)}"
                 for run, lines in refused.items()
             },
-            "stop": leftovers(started, processes, refused, again),
+            "stop": leftovers(started, processes, refused.keys() - replaced, again),
             "push": one_a_worker(processes, set(again) & set(verdict["push"])),
             "start": [
                 host
@@ -214,7 +216,7 @@ class Judge:
         return record is not None and record.wanted is DesiredState.STOPPED
 
     def _newer_attempt(self, run: str, attempt: int) -> int:
-        """Return the attempt with which somebody else launched the run meanwhile; 0 if none."""
+        """Return a newer attempt of the run that another launch started; 0 if there is none."""
         record = self._read(run)
         if record is None or not record.is_wanted or record.attempt <= attempt:
             return 0

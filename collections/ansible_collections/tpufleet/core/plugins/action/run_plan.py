@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,17 +166,20 @@ class ActionModule(ActionBase):
         ``ready`` are the READY TPUs.
         """
 
-        def one(launch: LaunchSpec) -> Want:
+        def one(launch: LaunchSpec, check: bool = self._task.check_mode) -> Want:
             return want(
                 store,
                 launch,
                 is_relaunch=options["relaunch"],
                 same_place=options["same_place"] and not options["relaunch"],
                 ready=() if options["relaunch"] else ready,
-                check=self._task.check_mode,
+                check=check,
             )
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
+            # If one of several runs is refused, none must be recorded: the watch would launch it.
+            if len(launches) > 1:
+                list(pool.map(partial(one, check=True), launches))
             return list(pool.map(one, launches))
 
     def _new(

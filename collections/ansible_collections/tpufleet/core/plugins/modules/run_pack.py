@@ -171,7 +171,7 @@ def effective_user(uid: int) -> Iterator[None]:
 class PaddedFile:
     """A file in which bytes that cannot be read are zeros.
 
-    An archive needs as many bytes as its header says, also of a log that is truncated meanwhile.
+    The size of a file in an archive is fixed in advance, but a log may be truncated meanwhile.
     ``error`` says what could not be read.
     """
 
@@ -186,15 +186,15 @@ class PaddedFile:
         except OSError as error:
             content, self.error = b"", error.strerror
         if len(content) < size:
-            self.error = self.error or "it became shorter while it was read"
+            self.error = self.error or "the file was truncated while it was read"
         return content.ljust(size, b"\0")
 
 
 def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
     """Add an open file up to its current size, since it may still grow; close it.
 
-    Returns why it could not be read completely; empty if it could. Raises OSError if the archive
-    cannot be written.
+    Returns the reason if it could not be read completely, else an empty string. Raises OSError if
+    the archive cannot be written.
     """
     with stream:
         padded = PaddedFile(stream)

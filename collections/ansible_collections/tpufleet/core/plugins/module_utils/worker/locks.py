@@ -21,8 +21,8 @@ DIRECTORY = Path("/run/tpufleet/locks")
 RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
 IMAGES = DIRECTORY / "images"
-RUNS_WAIT_SECONDS = 600.0
-"""How long a task waits for RUNS. A run may take minutes to stop, and several may stop in turn."""
+RUNS_WAIT_SECONDS = 1200.0
+"""How long a task waits for RUNS: eight runs, one per chip, may take two minutes each to stop."""
 POLL_SECONDS = 0.1
 
 
@@ -56,9 +56,10 @@ def _lock(held: int, lock: Path, wait_s: float) -> None:
                 continue
             mine = f"(pid {os.getpid()}) "
             others = [each for each in holders(str(lock)) if mine not in each]
-            told = (
-                f"other tasks on this worker have not finished in {wait_s:.0f} s "
-                f"({', '.join(others)}). If they hang, end them there: sudo kill PID"
+            message = (
+                f"the lock was not released within {wait_s:.0f} s (held by: "
+                f"{', '.join(others) or 'unknown'}). Run this again. If the holder hangs, end it "
+                "on this worker first: sudo kill PID"
             )
-            raise TimeoutError(errno.ETIMEDOUT, told, str(lock)) from None
+            raise TimeoutError(errno.ETIMEDOUT, message, str(lock)) from None
         return

@@ -18,7 +18,7 @@ from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
 TRY_SECONDS = 60.0
-"""How long a file system may take to create a file; NFS without its server takes for ever."""
+"""Time limit to create a test file; NFS blocks without end if its server is down."""
 _REFUSALS = (401, 403, 404)
 
 
@@ -67,8 +67,8 @@ def unwritable(path: str) -> str | None:
     except subprocess.TimeoutExpired:
         os.killpg(tried.pid, signal.SIGKILL)
         return (
-            f"{path}: the file system did not respond in {TRY_SECONDS:.0f} s. "
-            f"Check its server, or {OTHER}"
+            f"{path}: the file system did not respond within {TRY_SECONDS:.0f} s. "
+            f"Check its file server, or {OTHER}"
         )
     if tried.returncode == 0:
         return None

@@ -65,6 +65,8 @@ def observe(
     heartbeat = read_heartbeat(read_json(folder / "heartbeat.json"))
     rendezvous = read_rendezvous(read_json(folder / "rendezvous.json"))
     ended = read_exit(read_json(folder / "exit.json"))
+    if ended and launched.get("attempt") not in (None, ended.attempt):
+        ended = None  # of an earlier attempt: a launch replaces the files one after the other
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     command = tuple(launched.get("command") or ())
     is_ours = command[: len(TRAINER)] == TRAINER

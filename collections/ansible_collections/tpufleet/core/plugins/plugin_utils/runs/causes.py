@@ -37,7 +37,7 @@ class CauseCode(StrEnum):
     PROCESSES_DONE = "processes_done"
     PROCESSES_STILL_ACTIVE = "processes_still_active"  # values: hosts
     PROCESSES_PARTLY_ENDED = "processes_partly_ended"  # values: hosts, host
-    LAUNCHED_BEFORE = "launched_before"  # values: seconds
+    LAUNCHED_RECENTLY = "launched_recently"  # values: seconds
     PROCESS_MISSING = "process_missing"
     DONE_MARKER = "done_marker"
     HEARTBEAT_MISSING = "heartbeat_missing"  # values: host, seconds

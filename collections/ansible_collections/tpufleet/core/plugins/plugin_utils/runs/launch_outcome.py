@@ -173,14 +173,14 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
 
 
 def replaced_text(newer: int) -> str:
-    """Return why a launch has failed if somebody else launched the run again, as this attempt."""
-    return f"attempt {newer} of it was launched meanwhile"
+    """Return the error of a launch that the newer attempt ``newer`` has replaced."""
+    return f"another launch has started attempt {newer} of it"
 
 
 def replaced_outcome(newer: int) -> dict[str, Any]:
-    """Return the outcome of a launch that another one has replaced with the attempt ``newer``.
+    """Return the outcome of a launch that the newer attempt ``newer`` has replaced.
 
-    Nothing must be stopped, because the workers may already have processes of that attempt.
+    It stops nothing, because workers may already have processes of the newer attempt.
     """
     return {"problems": [replaced_text(newer)], "launch_failed": False, "stop": False}
 

@@ -110,16 +110,17 @@ class Leases:
     def acquire(self, name: str) -> Lease:
         """Acquire a lease that is free or has expired.
 
-        Raises LeaseHeldError, and RecordError, also for a lease that ends later than any controller
-        sets it: it would block its TPU until then, although its holder may have died.
+        Raises LeaseHeldError if another controller holds the lease, and RecordError if its end is
+        later than a controller can set: such a lease would block its TPU even if the holder died.
         """
         before = _Document.parse(name, self._documents.read(name))
         left = before.until - self._clock()
         if left > LEASE_S + MAX_SKEW_S:
             raise RecordError(
-                f"lease {name}: it ends in {left:.0f} s (at most {LEASE_S + MAX_SKEW_S:.0f} s are "
-                f"possible). Check the clocks of this controller and of {_shown(before.holder)}. "
-                f"If both are right, remove watch/runs/{name}.json from fleet_state"
+                f"lease {name}: ends in {left:.0f} s (expected at most "
+                f"{LEASE_S + MAX_SKEW_S:.0f} s). Correct the clock of this controller or of "
+                f"{_shown(before.holder)}. If both are right and that process has ended, remove "
+                f"watch/runs/{name}.json from fleet_state"
             )
         if before.until and before.until + MAX_SKEW_S > self._clock():
             raise _held_by(name, before.holder)

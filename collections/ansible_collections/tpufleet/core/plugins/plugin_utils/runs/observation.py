@@ -16,7 +16,7 @@ READY = "READY"
 GONE = "gone"
 """The state of a TPU that does not exist: the API does not list it."""
 NOT_LISTED = "not listed"
-"""The state of a TPU in a zone that the inventory does not list, so that it is unknown."""
+"""Stands for the unknown state of a TPU whose zone the inventory does not list."""
 FOREIGN = "foreign"
 """The state of a run's TPU if a TPU of another fleet or person has its name now."""
 CHANGING = "changing"
@@ -85,7 +85,7 @@ class Observation:
 
     @property
     def is_deletable(self) -> bool:
-        """Whether there are TPUs, and all of them have an id and this fleet's label."""
+        """Whether there is a TPU, and every TPU has an id and this fleet's label."""
         return bool(self.tpus) and all(tpu.is_ours and tpu.id for tpu in self.tpus)
 
 

@@ -104,9 +104,9 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
     A TPU with the same name but another id counts as the recreated TPU if it has this fleet's
-    label; in another zone, it must also be the only such TPU, and must not be lost if the TPU of
-    the launch still exists. If the TPU of that name in the same zone does not have the label, the
-    state is FOREIGN. ``node`` is the TPU in the run record.
+    label. In another zone, it must also be the only such TPU; and if the TPU of the launch still
+    exists, that one must be lost and this one not. If the TPU of that name in the same zone does
+    not have the label, the state is FOREIGN. ``node`` is the TPU in the run record.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -132,7 +132,7 @@ def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
 
 
 def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """Return the runs that a worker has reported; None if it did not answer, or not as run_info.
+    """Return the runs that a worker reported; None without an answer or if it is malformed.
 
     ``answer`` is the result of run_info.
     """
@@ -196,7 +196,7 @@ class Snapshot:
         answers: the result of run_info on each host.
         listings: lists of TPUs: first the inventory's, then those of the API, oldest first.
         asked_at: when run_info was started, in unix seconds.
-        zones: the zones of the listings; ``-`` stands for all zones.
+        zones: the zones that the listings cover; ``-`` means all zones.
         listed_at: when the API listed TPUs last, in unix seconds; 0 if there is only the inventory,
             which may come from a cache.
     """

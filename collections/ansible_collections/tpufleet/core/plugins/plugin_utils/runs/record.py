@@ -78,9 +78,9 @@ class RunRecord:
 
     @property
     def launched_at(self) -> float | None:
-        """When the run was launched, in unix seconds; None if something has happened since."""
-        last = self.history[-1] if self.history else None
-        return last.time if last and last.kind is EventKind.LAUNCHED else None
+        """When the run was launched, in unix seconds; None if something was done to it later."""
+        done = [e for e in self.history if e.kind is not EventKind.WATCH or e.action]
+        return done[-1].time if done and done[-1].kind is EventKind.LAUNCHED else None
 
     @property
     def is_wanted(self) -> bool:

@@ -66,8 +66,8 @@ def want(
             keeps the failures that the watch has counted.
         is_checked: whether the workers have been checked.
         same_place: whether to fail if the launch has another checkpoint location than the record.
-        ready: the READY TPUs. The launch fails if the run is wanted on one of them but is not
-            launched there, since two TPUs would write to the run's checkpoints.
+        ready: the READY TPUs. Raises RunError if the run may still train on one of them that the
+            launch does not use, because two TPUs would write to the same checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
@@ -141,9 +141,9 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
 
 
 def on_another_tpu(before: RunRecord, launch: LaunchSpec, ready: Collection[NodeIdentity]) -> str:
-    """Return an error if a run may still train on a TPU in ``ready`` that the launch does not use.
+    """Return an error if the run may still train on a READY TPU that ``launch`` does not use.
 
-    Empty if its TPU is lost: then the run may move.
+    Returns an empty string if that TPU is lost: the run may then move.
     """
     left = sorted(
         node.name for node in before.launch.nodes if node in ready and node not in launch.nodes
@@ -151,9 +151,9 @@ def on_another_tpu(before: RunRecord, launch: LaunchSpec, ready: Collection[Node
     if not left:
         return ""
     return (
-        f"run {before.run} was launched on TPU {', '.join(left)} and may still train there. Stop "
-        f"it first: ansible-playbook playbooks/kill.yml -e run={before.run}, or launch a run with "
-        "another name: -e run=NAME"
+        f"run {before.run} was launched on TPU {', '.join(left)} and may still train there. Use "
+        "another name (-e run=NAME), or stop the run first: ansible-playbook playbooks/kill.yml "
+        f"-e run={before.run}"
     )
 
 

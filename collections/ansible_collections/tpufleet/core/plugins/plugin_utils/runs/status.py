@@ -74,8 +74,8 @@ _CAUSES = {
     CauseCode.TPU_RECREATED: "its TPU was recreated",
     CauseCode.TPU_RECREATED_FOR: "its TPU is recreated for run {run}",
     CauseCode.ZONE_NOT_LISTED: (
-        "its TPU is in {zone}, which the inventory does not list. Add that zone to zones in "
-        "inventory/gcp/tpu.yml"
+        "its TPU is in {zone}, which the inventory does not list. Add the zone to zones in "
+        "inventory/gcp/tpu.yml. If the TPU no longer exists, kill the run and launch it again"
     ),
     CauseCode.WORKERS_MISSING: "{count} of {of} workers are in the inventory",
     CauseCode.WORKERS_UNREACHABLE: "{hosts} can't be reached",
@@ -88,7 +88,7 @@ _CAUSES = {
     CauseCode.PROCESSES_DONE: "every process has exited with 0",
     CauseCode.PROCESSES_STILL_ACTIVE: "its desired state is stopped, but it is active on {hosts}",
     CauseCode.PROCESSES_PARTLY_ENDED: "it has ended on {hosts} and is active on {host}",
-    CauseCode.LAUNCHED_BEFORE: "it was launched {seconds:.0f} s ago and has no process yet",
+    CauseCode.LAUNCHED_RECENTLY: "it was launched {seconds:.0f} s ago and may still be starting",
     CauseCode.PROCESS_MISSING: "it has no process",
     CauseCode.DONE_MARKER: "its checkpoints have the done marker of its last attempt",
     CauseCode.HEARTBEAT_MISSING: "{host} has written no heartbeat for {seconds:.0f} s",

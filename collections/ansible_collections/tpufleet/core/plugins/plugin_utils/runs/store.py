@@ -142,8 +142,8 @@ class RunStore:
         older = archive.read(record.run).get("generation", 0)
         if type(older) is not int:
             raise UnusableRecordError(
-                f"archive/runs/{record.run}.json in fleet_state: its generation is not a number. "
-                "Repair it or move it away"
+                f"archive/runs/{record.run}.json in fleet_state: generation is not a whole number. "
+                "Correct the file, or move it out of fleet_state"
             )
         try:
             # Copy before removing, so that a run always has a record. While both records exist,

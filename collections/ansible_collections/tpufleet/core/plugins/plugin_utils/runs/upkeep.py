@@ -76,7 +76,7 @@ class Upkeep:
     ) -> Iterator[tuple[str, str]]:
         """Delete the TPUs that were idle for ``idle_delete_after`` seconds.
 
-        Yields the name of each, and why its deletion failed; empty if it is deleted.
+        Yields the name and the error of each; the error is empty if the TPU was deleted.
 
         Only TPUs of the fleet file with an id and this fleet's label are deleted. Raises
         RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
@@ -111,7 +111,7 @@ class Upkeep:
         node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Not in the claim: a deletion that the claim prevents counts as failed.
+                # Not in the claim, because a deletion that the claim stops counts as an error.
                 if why := self._blocker(tpu, snapshot):
                     self.watch.log(f"{where}: not deleted: {why}")
                     return None

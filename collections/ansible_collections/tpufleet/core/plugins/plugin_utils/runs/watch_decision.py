@@ -88,7 +88,7 @@ HARMLESS = frozenset(
 ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
 """
 LAUNCH_S = 300.0
-"""Seconds after a launch in which a run without a process counts as starting."""
+"""How long a run without a process counts as starting after its launch, in seconds."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 
 
@@ -110,22 +110,24 @@ def decide_active(now: Situation) -> Decision:
 
 
 def decide_partly_ended(now: Situation) -> Decision:
-    """Decide about a run that has not started, or has ended, on some of its workers but not on all.
+    """Decide about a run that is active on some of its workers and not on the others.
 
-    If it does not end on the others within ``limits.settle`` seconds, restart it. Those that are
-    done may have to wait for the last checkpoint of the others, so the limit is then that of
-    heartbeats. Times of workers do not count, because a worker's clock may be wrong, and its last
+    Restart it if that lasts longer than ``limits.settle`` seconds. If all inactive processes are
+    done, the limit is ``limits.heartbeat``, because the others may be saving the last checkpoint.
+    The passes of the watch measure this time, because a worker's clock may be wrong, and its last
     process may be of an earlier attempt.
     """
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]
     hosts = ", ".join(each.host for each in ended)
     partly = Cause.of(CauseCode.PROCESSES_PARTLY_ENDED, hosts=hosts, host=active[0].host)
-    # The rendezvous has a limit of its own, and a launch may still be starting the other processes.
+    # The rendezvous has its own time limit, and a launch may still be starting other processes.
     is_starting = all(each.state is RunState.WAITING for each in active)
     is_done = all(each.state is RunState.DONE for each in ended)
     limit = now.limits.heartbeat if is_done else now.limits.settle
-    if is_starting or now.seconds_in(RunState.ENDING) < limit:
+    if is_starting:
+        return now.stay(RunState.STARTING, partly)
+    if now.seconds_in(RunState.ENDING) < limit:
         return now.stay(RunState.ENDING, partly)
     return _restart(now, RunState.PARTLY_ENDED, partly)
 
@@ -147,9 +149,9 @@ def decide_ended(now: Situation) -> Decision:
         other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
         return now.stay(RunState.WAITING_FOR_WORKERS, other)
     launched_at = now.record.launched_at
-    if not ended and launched_at and now.now - launched_at < LAUNCH_S and not now.memory.tries:
+    if _may_be_starting(now, ended) and launched_at:
         # A user's train.yml may still be pulling the image or pushing the code.
-        starting = Cause.of(CauseCode.LAUNCHED_BEFORE, seconds=now.now - launched_at)
+        starting = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=now.now - launched_at)
         return now.stay(RunState.STARTING, starting)
     if not ended:
         return _relaunch(now, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
@@ -167,6 +169,15 @@ def decide_ended(now: Situation) -> Decision:
     if reasons <= HARMLESS and not all_by_peers:
         return _relaunch(now, RunState.INTERRUPTED, cause)
     return _replace_bad_worker(now, _launch_after_crash(now, RunState.FAILED, cause), cause)
+
+
+def _may_be_starting(now: Situation, ended: Sequence[ProcessStatus]) -> bool:
+    """Return whether a launch may still be starting the processes that are not in ``ended``."""
+    launched_at = now.record.launched_at
+    if launched_at is None or abs(now.now - launched_at) >= LAUNCH_S or now.memory.tries:
+        return False
+    waited = all(each.reason_code is ReasonCode.RENDEZVOUS_FAILED for each in ended)
+    return waited and len(ended) < len(now.observed.processes)
 
 
 def has_known_end(process: ProcessStatus) -> bool:
@@ -214,9 +225,19 @@ def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
 
 
 def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Decide to restart a run that hangs. A hang counts as a crash, but a restart has no delay."""
-    memory = replace(_with_crash(now), not_before=0.0)
-    return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
+    """Decide to restart a run that hangs: at once, then with growing delays while it hangs.
+
+    A hang counts as a crash.
+    """
+    memory = _with_crash(now)
+    if memory.counted_attempt != now.memory.counted_attempt:
+        memory = replace(memory, not_before=0.0)
+        return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
+    if now.now < memory.not_before:
+        return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
+    next_try = now.now + now.limits.backoff(memory.tries)
+    memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
+    return now.remembering(memory).act(Action.RESTART, state, cause)
 
 
 def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
@@ -225,7 +246,7 @@ def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decisi
 
 
 def _with_crash(now: Situation) -> Memory:
-    """Return the memory with one crash more; an attempt counts as one crash at most."""
+    """Return the memory with one more crash, at most one per attempt."""
     memory, attempt = now.memory, now.record.attempt
     if memory.counted_attempt == attempt:
         return memory
@@ -351,8 +372,8 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
         return now.give_up(*causes, too_many)
     if now.now < memory.not_before:
         return now.stay(state, *causes, wait_for(now, CauseCode.RECREATE_IN))
-    # As PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the time that
-    # workers may be unreachable starts again.
+    # In the state PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the
+    # time for which workers may be unreachable starts again.
     memory = replace(
         memory,
         state=RunState.PREEMPTED.value,
