@@ -86,10 +86,12 @@ def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
 
 
 @pytest.mark.parametrize("body", [b"<html>no such page</html>", b"", b"{}"])
-def test_a_404_of_a_proxy_is_no_deleted_tpu(client, scripted, body):
+def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body):
     scripted.answerer = lambda _: Say(body, 404)
 
-    with pytest.raises(errors.BadAnswer, match=r"HTTP 404, but not from the API.*HTTPS_PROXY"):
+    with pytest.raises(
+        errors.BadAnswer, match=r"HTTP 404, but the API did not send this.*HTTPS_PROXY"
+    ):
         ensure_absent(client, ZONE, "demo", timeout=600)
 
 

@@ -349,7 +349,9 @@ def test_doctor_deletes_an_unreachable_tpu_by_its_zone_if_another_zone_has_its_n
 def test_doctor_does_not_delete_an_unreachable_tpu_of_others():
     line = unreached("demo-w0", ["demo-w0"])
 
-    assert line.endswith("wait a minute if it is booting, or ask the owner of TPU demo")
+    assert line.endswith(
+        "wait a minute if it is booting, or ask the owner of TPU demo to repair it"
+    )
     assert "delete.yml" not in line
 
 

@@ -180,7 +180,7 @@ def test_a_save_whose_files_another_attempt_removes_has_no_manifest(tmp_path: Pa
         return files(step)
 
     saving._files = removed_first
-    with pytest.raises(FileNotFoundError, match="_CHECKPOINT_METADATA was removed"):
+    with pytest.raises(FileNotFoundError, match="files disappeared during the save"):
         saving.save(10, {"weights": np.arange(8)}, wait=True)
     assert opened(tmp_path).latest is None
 
