@@ -7,11 +7,13 @@ import shlex
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.own_cloud import own_or_existing_cloud
 from harness.process_tree import kill_tree
 from localcloud.place import PROJECT_ROOT, Place
 
@@ -178,3 +180,16 @@ class Fleet:
                 kill_tree(process.pid)  # else Ansible's child processes keep running
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+@contextmanager
+def fleet_set_up(cloud: str, inventory: Path, **options: Any) -> Iterator[Fleet]:
+    """Create the TPUs of an inventory (``beside``) on a local cloud, set them up, yield the fleet.
+
+    ``cloud`` and ``options`` are the arguments of ``own_cloud``.
+    """
+    with own_or_existing_cloud(cloud, **options) as place:
+        fleet = Fleet(place, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        yield fleet

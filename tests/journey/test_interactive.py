@@ -8,8 +8,7 @@ import urllib.request
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
-from harness.own_cloud import own_or_existing_cloud
+from harness.fleet import Fleet, beside, fleet_entry, fleet_set_up
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKER = "solo-w0"
@@ -21,10 +20,7 @@ HOLD = "import time; held = open('/dev/accel0'); time.sleep(600)"
 def fleet(tmp_path_factory):
     """One worker that is set up as this project's lock file says."""
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("solo", 1)])
-    with own_or_existing_cloud("interactive") as place:
-        fleet = Fleet(place, inventory)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
+    with fleet_set_up("interactive", inventory) as fleet:
         yield fleet
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
-from harness.own_cloud import own_or_existing_cloud
+from harness.fleet import Fleet, beside, fleet_entry, fleet_set_up
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 RANKS = """
@@ -20,10 +19,7 @@ print("rank", *(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("pod", 2)])
-    with own_or_existing_cloud("launch") as place:
-        fleet = Fleet(place, inventory)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
+    with fleet_set_up("launch", inventory) as fleet:
         yield fleet
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside
-from harness.own_cloud import own_or_existing_cloud
+from harness.fleet import Fleet, beside, fleet_set_up
 from localcloud.machines import processes
 
 pytestmark = pytest.mark.machines
@@ -39,10 +38,7 @@ AT_ONCE, TRY_S = 500, 1.0
 def fleet(tmp_path_factory):
     # watch and restart pass the inventory's secrets to a run.
     inventory = beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
-    with own_or_existing_cloud("no-way-in") as place:
-        fleet = Fleet(place, inventory)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
+    with fleet_set_up("no-way-in", inventory) as fleet:
         yield fleet
 
 

@@ -8,8 +8,7 @@ import shlex
 
 import pytest
 
-from harness.fleet import Fleet, Played, beside, fleet_entry
-from harness.own_cloud import own_or_existing_cloud
+from harness.fleet import Fleet, Played, beside, fleet_entry, fleet_set_up
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKERS = ("demo-w0", "demo-w1")
@@ -20,10 +19,7 @@ ON_DEMAND = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=ON_DEMAND)
-    with own_or_existing_cloud("unshared", mnt_shared="local") as place:
-        fleet = Fleet(place, inventory)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
+    with fleet_set_up("unshared", inventory, mnt_shared="local") as fleet:
         yield fleet
 
 

@@ -5,8 +5,7 @@ import re
 import pytest
 from safetensors.numpy import load_file
 
-from harness.fleet import Fleet, beside, fleet_entry
-from harness.own_cloud import own_or_existing_cloud
+from harness.fleet import beside, fleet_entry, fleet_set_up
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 SMALL = "steps=6 checkpoint.every=3 model.layers=1 model.width=32 batch=4 compute.fsdp=null"
@@ -18,10 +17,7 @@ def fleet(tmp_path_factory):
     """Two TPUs, and a run on two workers that is done; its parameters are sharded over both."""
     tpus = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
-    with own_or_existing_cloud("use") as place:
-        fleet = Fleet(place, inventory)
-        fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml")
+    with fleet_set_up("use", inventory) as fleet:
         config = ("-e", "config=train/configs/shakespeare.yml", "-e", SET.replace("'", ""))
         fleet.must_play("train.yml", "-e", "run=mine", "-e", "tpu=demo", "-e", "wait=done", *config)
         yield fleet
