@@ -45,7 +45,7 @@ def _all(number: str) -> Callable[[Disturbed], None]:
 
 
 def _suspend_all_between_uploads(run: Disturbed) -> None:
-    """Suspend all trainers by SIGSTOP, at a moment when none of them uploads an object.
+    """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
     While an upload is incomplete, the bucket's emulator responds to nobody, not even to the watch.
     """
@@ -75,9 +75,8 @@ def _maintenance(run: Disturbed) -> None:
 
 
 def _no_capacity(run: Disturbed) -> None:
-    run.fault(
-        "capacity", "--times", "2"
-    )  # once in each zone, however late the watch creates the TPU
+    # Twice, once in each zone: after a number of seconds, a slow watch would find capacity again.
+    run.fault("capacity", "--times", "2")
     run.preempt()
 
 

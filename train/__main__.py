@@ -91,7 +91,7 @@ def _run(job: Job) -> int:
             from train.run.mesh import join
 
             optimizer.check(cfg)
-            # A run that resumes ignores init_from.
+            # If there are checkpoints, the run resumes, and init_from is not used.
             if not checkpoint.exist(job.contract.checkpoints):
                 weights.check(cfg)
         join(job.contract, cfg.heartbeat_timeout)

@@ -89,7 +89,7 @@ def _parsed(content: bytes | str, where: str) -> Any:
     try:
         return _Loader(content).get_single_data()
     except Exception as err:  # PyYAML also raises what Python's own types raise, and RecursionError
-        raise ConfigError(f"{where}: is not YAML: {' '.join(str(err).split())}") from err
+        raise ConfigError(f"{where}: invalid YAML: {' '.join(str(err).split())}") from err
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:

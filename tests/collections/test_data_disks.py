@@ -195,7 +195,7 @@ def make_disk(api: TpuApi, zone: str) -> None:
 
 
 def asked_to_delete(environment, tmp_path, entry, tpu: str) -> str:
-    """Return the question of delete.yml, which nobody answers, for a TPU and its disks."""
+    """Return what delete.yml asks before it deletes a TPU and its disks; nobody answers."""
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(f"tpu_fleet: {[entry]}\n")
     said = ("-e", f"@{fleet}", "-e", f"tpu={tpu}", "-e", "disks=true")

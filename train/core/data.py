@@ -19,7 +19,7 @@ class Corpus:
     """The prepared corpora of a run, whose files are memory-mapped."""
 
     def __init__(self, paths: Sequence[Path], cfg: Config) -> None:
-        """Open the prepared corpora in the directories ``paths``.
+        """Open the prepared corpora; ``paths`` are their directories.
 
         Raises ConfigError if one is shorter than one sequence or does not fit the config,
         CorpusError if its files are damaged.

@@ -37,7 +37,7 @@ def fresh_state(cfg: Config) -> State:
 
 
 def abstract_state(cfg: Config, devices: jax.sharding.Mesh) -> State:
-    """Return the shapes of a state, sharded over ``devices``, the current mesh."""
+    """Return the shapes of a state that is sharded over the current mesh ``devices``."""
 
     def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())

@@ -161,7 +161,7 @@ class ActionModule(ActionBase):
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
     ) -> list[Want]:
-        """Record the runs as wanted, in parallel, because each record may take HTTP requests.
+        """Record that the runs are wanted, in parallel, because each may take HTTP requests.
 
         ``ready`` are the READY TPUs.
         """
@@ -177,7 +177,7 @@ class ActionModule(ActionBase):
             )
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            # If one of several runs is refused, none must be recorded: the watch would launch it.
+            # Check all first, because the watch would launch runs that are already recorded.
             if len(launches) > 1:
                 list(pool.map(partial(one, check=True), launches))
             return list(pool.map(one, launches))
@@ -298,7 +298,7 @@ def steps_to_compile(
 
 
 def ready_tpus(task_vars: Mapping[str, Any]) -> set[NodeIdentity]:
-    """Return the READY TPUs of the inventory that have an id, also those outside of the play."""
+    """Return all READY TPUs of the inventory that have an id, not only those of this play."""
     hostvars, leaders = task_vars["hostvars"], task_vars["groups"].get("leaders", [])
     return {node for host in leaders if (node := node_of(hostvars[host]))}
 

@@ -169,7 +169,7 @@ def effective_user(uid: int) -> Iterator[None]:
 
 
 class PaddedFile:
-    """A file in which bytes that cannot be read are zeros.
+    """Wrapper of a file that returns zeros in place of bytes that cannot be read.
 
     The size of a file in an archive is fixed in advance, but a log may be truncated meanwhile.
     ``error`` says what could not be read.

@@ -182,9 +182,10 @@ def owned_disks(
     specs: Iterable[NodeSpec],
     others: Iterable[NodeSpec] = (),
 ) -> list[StoredDisk]:
-    """List the disks of existing TPUs (``nodes``) and desired TPUs that this collection created.
+    """List the disks of TPUs that this collection created: of existing ones, and of desired ones.
 
-    Disks that ``others``, the specs of other TPUs, list are left out.
+    ``nodes`` are the existing TPUs, ``specs`` those of the desired ones. Disks in ``others``, the
+    specs of other TPUs, are left out.
     """
     project = compute.settings.project
     names = {

@@ -19,7 +19,7 @@ PAGE_SIZE = 500
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Retry policy of a request: how often it is tried, and the waits in between in seconds.
+    """How often a request is tried, and how many seconds to wait between two tries.
 
     Of all ``tries``, at most ``connect_tries`` may fail to reach the server, and at most
     ``silent_tries`` may get no response within ``request_timeout``. Each wait is random up to a

@@ -22,13 +22,13 @@ RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
 IMAGES = DIRECTORY / "images"
 RUNS_WAIT_SECONDS = 1200.0
-"""How long a task waits for RUNS: eight runs, one per chip, may take two minutes each to stop."""
+"""How long a task waits for RUNS. A worker may have eight runs to stop, two minutes each."""
 POLL_SECONDS = 0.1
 
 
 @contextmanager
 def one_at_a_time(lock: Path, wait_s: float = float("inf")) -> Iterator[None]:
-    """Wait at most ``wait_s`` seconds for a lock, then hold it until the context ends.
+    """Acquire a lock within ``wait_s`` seconds, and hold it until the context ends.
 
     Creates the directory of the lock file, which only this user may enter (mode 0700). Raises
     OSError; TimeoutError if another process still holds the lock.

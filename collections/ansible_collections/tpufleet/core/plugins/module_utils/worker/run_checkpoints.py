@@ -18,7 +18,7 @@ from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
 TRY_SECONDS = 60.0
-"""Time limit to create a test file; NFS blocks without end if its server is down."""
+"""Time limit to create a test file. NFS would wait for ever for a server that is down."""
 _REFUSALS = (401, 403, 404)
 
 

@@ -23,7 +23,7 @@ MOST_LOG = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
 MOST_STEPS = 1 << 63
 MOST_SECONDS = 1 << 33
-"""Steps and times in unix seconds (until the year 2242) are less than these, or invalid."""
+"""A valid step, and a valid time in unix seconds, is below this (the year 2242)."""
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
 
 

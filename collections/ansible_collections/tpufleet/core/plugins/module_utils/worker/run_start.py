@@ -143,7 +143,8 @@ def blockers(
         found.append(unusable)
     if trouble := run_checkpoints.outputs_trouble(spec.outputs, spec.checkpoints, variables):
         found.append(trouble)
-    # A path on a file system that does not respond would block this check as well.
+    # Skipped if the location is unusable: this check would also block on a file system that does
+    # not respond.
     if is_preemptible and not spec.volatile_checkpoints and not unusable:
         found += lost_with_tpu(process)
     return found

@@ -79,15 +79,8 @@ class CloudTpus:
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
         if tpu.queued and present and present.is_being_deleted:
-            ensure_absent(  # Google is deleting it already, so this only waits
-                self._api,
-                present.zone,
-                present.name,
-                timeout=options.timeout,
-                check=options.check,
-                agreed={present.key},
-                progress=progress,
-            )
+            # Google is deleting it already, so this only waits.
+            self._delete(present, {present.key}, options, progress)
             present = None
         replaces_lost = present is not None and present.is_lost and options.replaces_lost
         if tpu.queued and (present is None or replaces_lost):
@@ -194,15 +187,7 @@ class CloudTpus:
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
         """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
-        outcome = ensure_absent(
-            self._api,
-            node.zone,
-            node.name,
-            timeout=options.timeout,
-            check=options.check,
-            agreed=_agreed(node.key, options),
-            progress=progress,
-        )
+        outcome = self._delete(node, _agreed(node.key, options), options, progress)
         if request:
             # A queued resource without its TPU only holds quota.
             ensure_not_requested(
@@ -213,6 +198,23 @@ class CloudTpus:
                 agreed={request.key},
             )
         return outcome
+
+    def _delete(
+        self,
+        node: Node,
+        agreed: Collection[str],
+        options: ChangeOptions,
+        progress: Progress,
+    ) -> NodeOutcome:
+        return ensure_absent(
+            self._api,
+            node.zone,
+            node.name,
+            timeout=options.timeout,
+            check=options.check,
+            agreed=agreed,
+            progress=progress,
+        )
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
         """List the queued resources of the zones."""

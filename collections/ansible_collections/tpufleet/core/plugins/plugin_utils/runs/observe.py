@@ -148,7 +148,7 @@ def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
 
 
 def has_answered(answer: Mapping[str, Any]) -> bool:
-    """Return whether a worker has reported its runs; ``answer`` is the result of run_info."""
+    """Return whether a worker reported its runs. ``answer`` is the result of run_info."""
     return reported_runs(answer) is not None
 
 

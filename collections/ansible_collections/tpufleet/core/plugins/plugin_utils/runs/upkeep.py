@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpkeepOutcome:
-    """The result of the upkeep: the names of deleted TPUs, and the errors, if any."""
+    """The result of the upkeep: the names of the deleted TPUs, and the text of all errors."""
 
     deleted: list[str] = field(default_factory=list)
     error: str = ""
@@ -107,11 +107,11 @@ class Upkeep:
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
-        """Delete a TPU. Return the error, empty on success; None if it must stay for now."""
+        """Delete a TPU. Return the error, "" on success, or None if it must not be deleted now."""
         node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Not in the claim, because a deletion that the claim stops counts as an error.
+                # Checked here and not by the claim: what the claim stops counts as an error.
                 if why := self._blocker(tpu, snapshot):
                     self.watch.log(f"{where}: not deleted: {why}")
                     return None

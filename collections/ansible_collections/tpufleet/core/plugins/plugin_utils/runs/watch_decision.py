@@ -148,13 +148,12 @@ def decide_ended(now: Situation) -> Decision:
     if busy := next((each for each in observed.processes if each.other_run), None):
         other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
         return now.stay(RunState.WAITING_FOR_WORKERS, other)
-    launched_at = now.record.launched_at
-    if _may_be_starting(now, ended) and launched_at:
+    if (seconds := _seconds_of_start(now, ended)) is not None:
         # A user's train.yml may still be pulling the image or pushing the code.
-        starting = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=now.now - launched_at)
-        return now.stay(RunState.STARTING, starting)
+        recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
+        return now.stay(RunState.STARTING, recently)
     if not ended:
-        return _relaunch(now, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
+        return _with_delays(now, Action.LAUNCH, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
     first = first_ended(ended)
     cause, reasons = cause_of(first), {each.reason_code for each in ended}
     if ReasonCode.BAD_CONFIG in reasons:
@@ -167,17 +166,21 @@ def decide_ended(now: Situation) -> Decision:
         return _launch_after_crash(now, RunState.FAILED, cause)
     all_by_peers = all(each.reason_code is ReasonCode.PEER_ENDED for each in ended)
     if reasons <= HARMLESS and not all_by_peers:
-        return _relaunch(now, RunState.INTERRUPTED, cause)
+        return _with_delays(now, Action.LAUNCH, RunState.INTERRUPTED, cause)
     return _replace_bad_worker(now, _launch_after_crash(now, RunState.FAILED, cause), cause)
 
 
-def _may_be_starting(now: Situation, ended: Sequence[ProcessStatus]) -> bool:
-    """Return whether a launch may still be starting the processes that are not in ``ended``."""
+def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float | None:
+    """Return how long ago the run was launched, if that launch may still be starting processes.
+
+    Otherwise returns None. ``ended`` has the processes that have ended; they may have waited too
+    long at the rendezvous.
+    """
     launched_at = now.record.launched_at
     if launched_at is None or abs(now.now - launched_at) >= LAUNCH_S or now.memory.tries:
-        return False
+        return None
     waited = all(each.reason_code is ReasonCode.RENDEZVOUS_FAILED for each in ended)
-    return waited and len(ended) < len(now.observed.processes)
+    return now.now - launched_at if waited and len(ended) < len(now.observed.processes) else None
 
 
 def has_known_end(process: ProcessStatus) -> bool:
@@ -214,14 +217,14 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
     return min(known) if min(known) > limits.output else None
 
 
-def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Decide to relaunch an interrupted run: at once the first time, then with growing delays."""
+def _with_delays(now: Situation, action: Action, state: RunState, cause: Cause) -> Decision:
+    """Decide to take an action: at once the first time, then with growing delays."""
     memory = now.memory
     if now.now < memory.not_before:
         return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
     next_try = now.now + now.limits.backoff(memory.tries)
     memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
-    return now.remembering(memory).act(Action.LAUNCH, state, cause)
+    return now.remembering(memory).act(action, state, cause)
 
 
 def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
@@ -233,11 +236,7 @@ def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
     if memory.counted_attempt != now.memory.counted_attempt:
         memory = replace(memory, not_before=0.0)
         return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
-    if now.now < memory.not_before:
-        return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
-    next_try = now.now + now.limits.backoff(memory.tries)
-    memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
-    return now.remembering(memory).act(Action.RESTART, state, cause)
+    return _with_delays(now, Action.RESTART, state, cause)
 
 
 def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
