@@ -134,7 +134,7 @@ def furnish(api: LocalApi) -> None:
     api.state_is("asked", "READY")
     rule = {
         "name": "older-rest",
-        "description": "Made by tpufleet.core.vpc_firewall: nothing else",
+        "description": "Made by tpufleet.core.vpc_firewall for fleet default: nothing else",
         "denied": [{"IPProtocol": "all"}],
         "network": "projects/local-fleet/global/networks/default",
     }

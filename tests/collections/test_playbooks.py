@@ -339,6 +339,14 @@ def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
     assert local_api.node("demo")["state"] == "READY"
 
 
+def test_a_zone_without_a_name_never_means_the_whole_fleet(environment, local_api):
+    local_api.ready("demo")
+    words = ("-e", "zone=us-central1-a", "-e", "yes=true")
+    said = refused(environment, "playbooks/delete.yml", *words)
+    assert "needs the name of a TPU in it: -e tpu=NAME" in said
+    assert local_api.node("demo")["state"] == "READY"
+
+
 def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
     before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     said = refused(environment, "playbooks/create.yml", "-e", "recreate=true")

@@ -1,10 +1,13 @@
 """The fleet's firewall rules: minimal access, no changes to rules of others."""
 
+from collections.abc import Sequence
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute import ComputeApi
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall import (
+    Rule,
     desired_rules,
     ensure_rules,
     open_to_all,
@@ -26,12 +29,18 @@ def compute(api: TpuApi) -> ComputeApi:
 
 
 def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: bool = False):
-    return desired_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone, mosh=mosh)
+    return desired_rules(
+        "tpufleet", network, "tpufleet", ssh_from, fleet="research", anyone=anyone, mosh=mosh
+    )
 
 
 def have(api: ComputeApi, *ssh_from: str, **options):
     more = {key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options}
-    return ensure_rules(api, "tpufleet", rules(*ssh_from, **more), timeout=20, **options)
+    return ensure(api, rules(*ssh_from, **more), **options)
+
+
+def ensure(api: ComputeApi, desired: Sequence[Rule] = (), *, fleet: str = "research", **options):
+    return ensure_rules(api, "tpufleet", desired, fleet=fleet, timeout=20, **options)
 
 
 def shown(local_api: LocalApi) -> dict[str, dict]:
@@ -101,9 +110,9 @@ def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
 def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     others = len(compute.list_firewalls())
     have(compute, OFFICE)
-    assert ensure_rules(compute, "tpufleet", (), timeout=20).changed
+    assert ensure(compute).changed
     assert (shown(local_api), len(compute.list_firewalls())) == ({}, others)
-    assert not ensure_rules(compute, "tpufleet", (), timeout=20).changed
+    assert not ensure(compute).changed
 
 
 @pytest.mark.parametrize(
@@ -137,16 +146,26 @@ def test_another_rule_that_allows_everyone_first_is_named(client, scripted):
 def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
     theirs = {"name": "tpufleet-ssh", "network": "default", "allowed": [{"IPProtocol": "tcp"}]}
     scripted.script = [Say({"items": [theirs]})]
-    with pytest.raises(Different, match="tpufleet-ssh: this module did not create it"):
-        ensure_rules(client.compute, "tpufleet", rules() if state == "present" else (), timeout=20)
+    with pytest.raises(Different, match="tpufleet-ssh: fleet research did not create it"):
+        ensure(client.compute, rules() if state == "present" else ())
     assert scripted.methods() == ["GET"]
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("fleet", ["other", "research-2"])
+def test_a_rule_of_another_fleet_is_never_touched(compute, local_api, fleet, state):
+    have(compute, OFFICE)
+    before = shown(local_api)
+    with pytest.raises(Different, match=f"fleet {fleet} did not create it.*fleet_firewall.name"):
+        ensure(compute, rules() if state == "present" else (), fleet=fleet)
+    assert shown(local_api) == before
 
 
 def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, scripted):
     ours = rules(OFFICE)[0].body("p")
     listed = Say({"items": [ours | {"id": "1"}]})
     scripted.script = [listed, Say(ours | {"id": "2"})]
-    ensure_rules(client.compute, "tpufleet", (), timeout=20)
+    ensure(client.compute)
     assert scripted.methods() == ["GET", "GET"]
 
 

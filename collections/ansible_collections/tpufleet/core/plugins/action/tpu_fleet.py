@@ -83,6 +83,11 @@ class ActionModule(ActionBase):
             if given["only"]:
                 only, zone = name_and_zone(given["only"])
                 given |= {"only": only, "zone": zone or given["zone"]}
+            elif given["zone"]:
+                raise NotConfigured(
+                    f"zone {given['zone']!r:.40} needs the name of a TPU in it: -e tpu=NAME -e "
+                    f"zone={given['zone']:.40}"
+                )
             parse_fleet_name(given["fleet_name"])
             source = open_source(given["api"])
             work = self._absent if given["state"] == "absent" else self._present

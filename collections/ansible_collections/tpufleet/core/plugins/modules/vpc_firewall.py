@@ -9,9 +9,9 @@ description:
   - Manages firewall rules of a VPC network for all machines with the network tag O(tag). They allow
     ssh from O(ssh_from) only, allow everything from machines with the same tag, and deny all other
     inbound access.
-  - Never changes a rule that it did not create. Its own rules are named O(name) with V(-ssh),
-    V(-inside) or V(-rest) appended, and are marked in their descriptions. There is a warning for
-    each other rule that has a higher priority and allows access from every address.
+  - Never changes a rule that it did not create for this fleet. The fleet's rules are named O(name)
+    with V(-ssh), V(-inside) or V(-rest) appended, and their descriptions name the fleet. There is
+    a warning for each other rule that has a higher priority and allows access from every address.
   - Set the tag of a TPU with C(tags) in C(tpu_fleet). C(create.yml) adds it if C(fleet_firewall) is
     set.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
@@ -27,6 +27,11 @@ options:
     description: The prefix of the rules' names.
     type: str
     default: tpufleet
+  fleet_name:
+    description: The name of the fleet that the rules belong to. Rules of another fleet are not
+      changed.
+    type: str
+    default: default
   state:
     description: Whether the rules should exist.
     type: str
@@ -111,6 +116,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
         given["network"],
         given["tag"] or given["name"],
         given["ssh_from"],
+        fleet=given["fleet_name"],
         mosh=given["mosh"],
         anyone=given["anyone"],
     )
@@ -118,6 +124,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
         api.compute,
         given["name"],
         rules if given["state"] == "present" else (),
+        fleet=given["fleet_name"],
         timeout=given["timeout"],
         check=module.check_mode,
         recreate=given["recreate"],
@@ -133,6 +140,7 @@ def main() -> None:
         _run,
         {
             "name": {"type": "str", "default": "tpufleet"},
+            "fleet_name": {"type": "str", "default": "default"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "network": {"type": "str", "default": "default"},
             "tag": {"type": "str"},

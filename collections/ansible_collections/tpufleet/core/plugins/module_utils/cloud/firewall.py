@@ -2,7 +2,7 @@
 
 The rules apply to machines with the fleet's network tag. They allow ssh from the configured ranges
 and all traffic between these machines; rules of the next lower priority deny everything else.
-Rules that the collection did not create are never changed. Format of a rule:
+Rules that this fleet did not create are never changed. Format of a rule:
 https://cloud.google.com/compute/docs/reference/rest/v1/firewalls.
 """
 
@@ -21,7 +21,7 @@ from .fields import Fields
 from .names import last_part
 from .outcome import Outcome
 
-#: Prefix of the description of rules that the collection created. No other rule is ever changed.
+#: Prefix of the description of rules that the collection created, for any fleet.
 MARK = "Made by tpufleet.core.vpc_firewall"
 ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 MOSH_PORTS = "60000-61000"
@@ -52,9 +52,13 @@ class Rule:
     id: str = ""
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the collection created this rule."""
+    def is_of_collection(self) -> bool:
+        """Whether the collection created this rule, for any fleet."""
         return self.description.startswith(MARK)
+
+    def is_of(self, fleet: str) -> bool:
+        """Whether the collection created this rule for the fleet of this name."""
+        return self.description.startswith(f"{_mark(fleet)}: ")
 
     @property
     def allows_everyone(self) -> bool:
@@ -111,13 +115,14 @@ def desired_rules(
     tag: str,
     ssh_from: Sequence[str],
     *,
+    fleet: str,
     anyone: bool,
     mosh: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the firewall rules that a fleet should have. Raises NotConfigured.
 
-    The names of the rules begin with ``name``, and ``tag`` is the network tag of the fleet's
-    machines. If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone``
+    The names of the rules begin with ``name``, and ``tag`` is the network tag of the machines of
+    ``fleet``. If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone``
     confirms that ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows
     mosh.
     """
@@ -136,7 +141,7 @@ def desired_rules(
         )
 
     def rule(kind: str, about: str, **fields: Any) -> Rule:
-        return Rule(f"{name}-{kind}", network, (tag,), f"{MARK}: {about}", **fields)
+        return Rule(f"{name}-{kind}", network, (tag,), f"{_mark(fleet)}: {about}", **fields)
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
     allowed = ("tcp:22", *([f"udp:{MOSH_PORTS}"] if mosh else []))
@@ -201,19 +206,20 @@ def ensure_rules(
     name: str,
     desired: Sequence[Rule],
     *,
+    fleet: str,
     timeout: float,
     check: bool = False,
     recreate: bool = False,
 ) -> FirewallOutcome:
     """Create, change and delete the fleet's rules until they match ``desired``.
 
-    Raises Different before any change if somebody else created a rule of the same name, or if a
+    Raises Different before any change if ``fleet`` did not create a rule of the same name, or if a
     rule differs in an immutable field and ``recreate`` is false. ``timeout`` is in seconds.
     """
     deadline = api.polling.deadline_in(timeout)
     everything = [parse_rule(rule) for rule in api.list_firewalls()]
     observed = {rule.name: rule for rule in everything if rule.name in rule_names(name)}
-    _refuse_foreign(observed.values())
+    _refuse_foreign(observed.values(), fleet)
     wanted = {rule.name: rule for rule in desired}
     recreated = _to_recreate(observed, wanted, recreate)
     before = {rule.name: rule.facts() for rule in observed.values()}
@@ -259,12 +265,17 @@ def _to_recreate(
     return names
 
 
-def _refuse_foreign(rules: Iterable[Rule]) -> None:
+def _mark(fleet: str) -> str:
+    return f"{MARK} for fleet {fleet}"
+
+
+def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
     for rule in rules:
-        if not rule.is_ours:
+        if not rule.is_of(fleet):
             raise Different(
-                f"firewall rule {rule.name}: this module did not create it, so it is "
-                "not changed. Set another name for the fleet's rules"
+                f"firewall rule {rule.name}: fleet {fleet} did not create it, so it is not changed "
+                f"(its description: {rule.description!r:.90}). Set another name for the fleet's "
+                "rules (fleet_firewall.name)"
             )
 
 
@@ -295,7 +306,7 @@ def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[s
         applies = not rule.target_tags or tags & set(rule.target_tags)
         if (
             applies
-            and not rule.is_ours
+            and not rule.is_of_collection
             and rule.allows_everyone
             and rule.direction == "INGRESS"
             and rule.facts()["network"] in networks
