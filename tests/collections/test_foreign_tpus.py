@@ -308,18 +308,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(
-    ("foreign", "fix"),
+    ("foreign", "labels", "fix"),
     [
         (
             ["pod-w0", "pod-w1"],
+            {},
             "adopt the TPU: add it to fleet.yml, then ansible-playbook playbooks/create.yml "
             "-e tpu=pod -e adopt=true",
         ),
-        ([], "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
+        (
+            ["pod-w0", "pod-w1"],
+            {"tpufleet-fleet": "others"},
+            "it belongs to the fleet 'others'; name your own TPU: -e tpu=NAME",
+        ),
+        ([], {}, "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
     ],
 )
-def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, fix):
-    facts = {f"pod-w{index}": {"tpu_name": "pod"} for index in range(3)}
+def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, labels, fix):
+    facts = {f"pod-w{index}": {"tpu_name": "pod", "tpu_labels": labels} for index in range(3)}
     answers = {
         "pod-w0": REFUSED,
         "pod-w1": REFUSED,

@@ -89,6 +89,15 @@ def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted)
     assert set(scripted.methods()) == {"GET"}
 
 
+def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
+    def refuse(found):
+        raise Different(f"{found.where} is not ours")
+
+    scripted.script = [GONE, error(409, "already exists"), Say(request("ACTIVE"))]
+    with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
+        ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
+
+
 def test_a_request_is_only_removed_with_its_living_tpus_by_force(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     with pytest.raises(errors.InvalidRequest) as refused:

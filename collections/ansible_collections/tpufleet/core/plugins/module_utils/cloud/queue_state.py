@@ -84,7 +84,7 @@ def ensure_requested(
         _delete(api, request, deadline, False, progress)
     ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
     spec = replace(spec, tpu=attachable(api.compute, spec.tpu))
-    operation = _create(api, spec)
+    operation = _create(api, spec, check_owner)
     api.wait(operation, f"create queued resource {spec.where}", deadline)
     made = _read(api, zone, name)
     if made is None:
@@ -169,7 +169,7 @@ def _read(api: TpuApi, zone: str, name: str) -> QueuedResource | None:
     return None if found is None else parse_queued_resource(found)
 
 
-def _create(api: TpuApi, spec: QueuedResourceSpec) -> Mapping[str, Any]:
+def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> Mapping[str, Any]:
     try:
         body = spec.body(api.settings.project)
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
@@ -179,6 +179,7 @@ def _create(api: TpuApi, spec: QueuedResourceSpec) -> Mapping[str, Any]:
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise
+        check_owner(request)
         return {}
     except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
         raise explain_refusal(api, refused, spec.tpu) from None

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...module_utils.worker.doctor_finding import PROBLEM, Finding, from_dicts, problem, verdict
+from ..fleet.ownership import LABEL
 from ..runs.status import answer_error
 from ..view.folded_names import folded
 
@@ -79,13 +80,19 @@ def worker_findings(
         problem(
             folded(hosts),
             "refuses the ssh key",
-            f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
-            if is_foreign
-            else f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key",
+            _fix_of_refused_key(tpu, is_foreign, facts.get(hosts[0], {}).get("tpu_labels") or {}),
         )
         for (tpu, is_foreign), hosts in refused.items()
     ]
     return found + lost
+
+
+def _fix_of_refused_key(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> str:
+    if not is_foreign:
+        return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"
+    if fleet := labels.get(LABEL):
+        return f"it belongs to the fleet {fleet!r:.80}; name your own TPU: -e tpu=NAME"
+    return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
 
 
 def _unreached(host: str, answer: Answer, facts: Mapping[str, Any], is_foreign: bool) -> Finding:
