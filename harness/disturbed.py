@@ -169,9 +169,9 @@ class Disturbed:
             return False
         return True
 
-    def objects(self, prefix: str) -> list[dict[str, str]]:
+    def objects(self, prefix: str, timeout_s: float = 30) -> list[dict[str, str]]:
         """Return the JSON of the objects in the bucket whose names begin with ``prefix``."""
-        answer = requests.get(self._objects_url(), params={"prefix": prefix}, timeout=30)
+        answer = requests.get(self._objects_url(), params={"prefix": prefix}, timeout=timeout_s)
         answer.raise_for_status()
         return answer.json().get("items", [])
 

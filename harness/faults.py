@@ -48,11 +48,12 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
     """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
     While an upload is incomplete, the bucket's emulator responds to nobody, not even to the watch.
+    Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue.
     """
     for _ in range(5):
         _all("STOP")(run)
         try:
-            run.objects("fleet/")
+            run.objects("fleet/", timeout_s=4)
         except requests.Timeout:
             _all("CONT")(run)
         else:
