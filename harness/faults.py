@@ -17,6 +17,7 @@ import requests
 from harness.disturbed import BUCKET, TPU, Disturbed
 from harness.process_tree import kill_tree
 from localcloud import client
+from localcloud.failure import CloudError
 
 HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 
@@ -84,7 +85,12 @@ def _no_capacity(run: Disturbed) -> None:
 def _api_fails(run: Disturbed) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")  # before the fault, because this needs the API
     run.fault("error", "*", "503", "--for", "45")
-    run.watch()
+    try:
+        client.ask(run.fleet.place, "GET", "/v2/projects/local-fleet/locations")
+    except CloudError:
+        run.watch()
+    else:
+        raise AssertionError("the API answered, so it did not fail")
 
 
 def _cut(run: Disturbed) -> None:
@@ -123,7 +129,7 @@ def _bucket_gone(run: Disturbed) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml.
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml, which a person or a timer starts.
     """
 
     def inject(run: Disturbed) -> None:
@@ -212,7 +218,27 @@ def _hostile_record(run: Disturbed) -> None:
 
 def _truncated(run: Disturbed) -> None:
     _all("KILL")(run)
-    truncate_newest(run)
+    step = truncate_newest(run)
+    aside = f"checkpoints/{run.run}/{step}.damaged/"
+    assert not run.objects(aside)
+    run.watch_until(lambda: bool(run.objects(aside)), 300)
+
+
+def _not_shared(run: Disturbed) -> None:
+    """Launch another run, with checkpoints in a directory that each worker has for itself."""
+    code = run.log.with_name("code-not-shared")
+    code.mkdir(exist_ok=True)
+    (code / "trainer.py").touch()
+    mine = ("-e", f"run={run.run}")
+    words = (f"run=apart-{run.run}", "command='python3 trainer.py'", f"code={code}", f"tpu={TPU}")
+    launch = [word for each in (*words, "checkpoints=/dev/shm/apart") for word in ("-e", each)]
+    run.fleet.must_play("playbooks/kill.yml", *mine)
+    try:
+        played = run.fleet.play("train.yml", *launch)
+        assert "is not the same directory" in " ".join(played.output.split()), played.output
+        assert played.code != 0
+    finally:
+        run.fleet.must_play("playbooks/restart.yml", *mine, "-e", "even_if_stopped=true")
 
 
 def _controller_killed(run: Disturbed) -> None:
@@ -246,24 +272,26 @@ def _other_zone(run: Disturbed) -> None:
     run.fleet.must_play("playbooks/delete.yml", "-e", f"tpu={TPU}", "-e", "yes=true")
 
 
-def truncate_newest(run: Disturbed) -> str:
-    """Truncate the largest object of the newest checkpoint to half; return its name."""
+def truncate_newest(run: Disturbed) -> int:
+    """Truncate the largest object of the newest finished checkpoint to half; return its step."""
     prefix = f"checkpoints/{run.run}/"
-    steps = {}
-    for each in run.objects(prefix):
-        found = re.match(r"(\d+)/", each["name"].removeprefix(prefix))
-        if found:
-            steps.setdefault(int(found[1]), []).append(each)
-    newest = max(steps[max(steps)], key=lambda each: int(each["size"]))
-    content = run.read_object(newest["name"])
-    run.put_object(newest["name"], content[: len(content) // 2])
-    return newest["name"]
+    objects = run.objects(prefix)
+    finished = rf"{re.escape(prefix)}(\d+)/manifest\.json"
+    found = (re.fullmatch(finished, each["name"]) for each in objects)
+    step = max(int(each[1]) for each in found if each)
+    files = [each for each in objects if each["name"].startswith(f"{prefix}{step}/")]
+    largest = max(files, key=lambda each: int(each["size"]))
+    content = run.read_object(largest["name"])
+    run.put_object(largest["name"], content[: len(content) // 2])
+    return step
 
 
+# After TERM, the watch logs "launch" if all trainers have ended, "restart" if one takes too long.
+_AFTER_TERM = r"interrupted.*: launch|ended on some workers.*: restart"
 FAULTS = (
-    Fault("TERM to one trainer", _one("TERM"), r"interrupted.*: launch"),
+    Fault("TERM to one trainer", _one("TERM"), _AFTER_TERM),
     Fault("KILL to one trainer", _one("KILL"), r"killed: launch"),
-    Fault("TERM to all trainers", _all("TERM"), r"interrupted.*: launch"),
+    Fault("TERM to all trainers", _all("TERM"), _AFTER_TERM),
     Fault("KILL to all trainers", _all("KILL"), r"killed: launch"),
     Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", loses_machines=True),
     Fault("the leader powered off, and on again", _leader_off_and_on, r": launch"),
@@ -288,6 +316,7 @@ FAULTS = (
     Fault("a worker lost between check and start, by restart",
           _lost_before_launch("playbooks/restart.yml"), r"restarted on request"),
     Fault("a worker that hangs during a pass", _hang_in_a_pass, new_attempt=False),
+    Fault("checkpoints that are not shared", _not_shared, r"restarted on request"),
     Fault("a controller without the release", _no_release, r": launch"),
     Fault("two TPUs of one name", _same_name, r"preempted: .*: recreate", loses_machines=True),
     Fault("a hostile record", _hostile_record, r"killed: launch"),
