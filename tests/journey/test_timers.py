@@ -112,24 +112,6 @@ def test_a_missed_time_is_not_caught_up(controller):
     assert controller.done() == []
 
 
-def test_the_stamp_of_an_older_version_is_removed_with_its_timer(controller):
-    name = "tpufleet-do-kill-mine"
-    kill = {"state": "present", "verb": "kill", "target": "mine", "at": "2099-01-01 18:00"}
-    unit = f"/etc/systemd/system/{name}.timer"
-    older = (
-        f"sed -i 's/^OnCalendar=.*/&\\nPersistent=true/' {unit}; systemctl daemon-reload; "
-        f"systemctl restart {name}.timer; test -e {STAMPS}/stamp-{name}.timer"
-    )
-    for change in (
-        {**kill, "at": "2099-01-01 19:00"},
-        {"state": "absent", "name": name},
-    ):
-        controller.schedule(**kill)
-        controller.sh(older)
-        controller.schedule(**change)
-        controller.sh(f"! test -e {STAMPS}/stamp-{name}.timer")
-
-
 def test_a_service_that_starts_late_is_skipped(controller):
     """As after a suspend: systemd starts the service when the computer wakes up."""
     kill = {"state": "present", "verb": "kill", "target": "mine"}
