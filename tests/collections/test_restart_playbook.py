@@ -2,7 +2,11 @@
 
 import json
 
-from harness.playbooks import environment_of, flat, play
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
+
+from harness.playbooks import OURS, environment_of, flat, play
+from tests.collections.runs.records import ZONE, keep_release, record_fields
 
 RECORD = {
     "run": "mine",
@@ -38,3 +42,21 @@ def test_a_run_that_is_done_is_never_restarted(local_api):
     said = restart(local_api, "done", "-e", "even_if_stopped=true")
 
     assert "run mine: not restarted, it is done." in said
+
+
+def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
+    fleet = keep_release(local_api.state / "fleet")
+    node = local_api.ready("pod", labels=OURS)
+    nodes = [{"name": "pod", "zone": ZONE, "id": node["id"]}]
+    stored = json.dumps(record_fields(nodes=nodes))
+    (fleet / "runs").mkdir()
+    (fleet / "runs/mine.json").write_text(stored)
+
+    with Leases(RecordFolder(str(fleet / "watch"))).held("runs-of-pod"):
+        result = play(environment_of(local_api), "playbooks/restart.yml", "-e", "run=mine")
+
+    assert result.returncode != 0
+    assert "runs-of-pod: " in flat(result)
+    assert "is acting on it. Wait until its playbook has ended" in flat(result)
+    assert (fleet / "runs/mine.json").read_text() == stored
+    assert not (fleet / "watch.log").exists()
