@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
+    DESTRUCTIVE,
     ScheduleError,
     Timer,
     check,
@@ -189,6 +190,19 @@ def test_the_units_of_a_kill_at_a_time():
     assert "Description=tpufleet: kill mine\n" in service(KILL)
     assert "\n[Timer]\nOnCalendar=2099-01-01 18:00\nAccuracySec=1s\n" in timer_unit(KILL)
     assert KILL.name == "tpufleet-do-kill-mine"
+
+
+@pytest.mark.parametrize("verb", DESTRUCTIVE)
+def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
+    timer = replace(KILL, verb=verb)
+    lines = (service(timer) + timer_unit(timer)).splitlines()
+
+    assert timer.name != WATCH.name
+    waits = ("After=", "Before=", "Requires=", "Requisite=", "BindsTo=", "Conflicts=")
+    assert [line for line in lines if line.startswith(waits)] == ["After=network-online.target"]
+    # The playbook starts at once, without a lock.
+    starts = [line for line in lines if line.startswith("ExecStart")]
+    assert starts == ["ExecStart=:/a playbooks/kill.yml"]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,17 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
         assert LABEL not in local_api.node("demo", zone).get("labels", {})
 
 
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, fleet, is_valid):
+    write(fleet, record_fields(wanted="stopped", tpu="pod" if is_valid else 1))
+    watch(local_api)
+
+    shown = flat(play(environment_of(local_api), "playbooks/status.yml"))
+
+    assert "watch: last pass" in shown
+    assert ("ago on" in shown, ", failed: run mine: " in shown) == (True, not is_valid)
+
+
 @pytest.mark.parametrize(
     ("labels", "own_id", "why"),
     [
