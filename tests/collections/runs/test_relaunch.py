@@ -87,6 +87,22 @@ def test_a_relaunch_sets_up_workers_that_an_older_version_set_up(process, needs_
     assert played == [*setup, "train.yml"]
 
 
+@pytest.mark.parametrize(("action", "stops"), [(Action.RESTART, ["kill"]), (Action.LAUNCH, [])])
+def test_workers_get_the_environment_that_the_run_was_launched_with(action, stops):
+    """The workers have the default environment, and the run was launched with another one."""
+    process = ProcessStatus("pod-w0", RunState.RUNNING, has_environment=False)
+    observed = Observation("READY", (process,), workers=1, address="pod")
+    launched = record(jax_requirements="worker-torch")
+
+    plays = plays_of(action, launched, observed, KEPT, "gs://b", fence=1)
+
+    given = [(Path(play.playbooks[-1]).stem, play.variables) for play in plays]
+    assert [name for name, _ in given] == [*stops, "setup", "train"]
+    for _, variables in given[len(stops) :]:
+        assert variables["jax_lock"] == f"{KEPT}/locks/{DIGEST}.lock"
+        assert variables["jax_requirements"] == "worker-torch"
+
+
 def test_a_worker_reports_whether_it_is_set_up_for_this_version():
     assert parse_process("w0", report(is_set_up=False)).is_set_up is False
     assert parse_process("w0", report(is_set_up=True)).is_set_up is True
