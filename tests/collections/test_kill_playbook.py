@@ -134,6 +134,21 @@ def test_the_watch_may_stop_a_run_of_a_tpu_that_is_gone(kill):
     assert done.returncode == 0, flat(done)
 
 
+@pytest.mark.parametrize(("fence", "stops"), [(6, False), (7, True)])
+def test_a_kill_stops_nothing_after_another_controller_acted_on_the_run(
+    kill, local_api, fence, stops
+):
+    fields = record_fields("mine", generation=1, fence=7)
+    (local_api.state / "fleet/runs/mine.json").write_text(json.dumps(fields))
+
+    done = kill(run="mine", record=False, fence=fence, kill_stopped=ENDED)
+
+    said = flat(done)
+    assert (done.returncode == 0) == stops, said
+    assert ("TASK [Stop the run]" in said) == stops
+    assert ("another controller has acted on it since" in said) == (not stops)
+
+
 def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
     done = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
 

@@ -124,6 +124,24 @@ def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_
     assert local_api.node("demo")["state"] == "READY"
 
 
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment, local_api, verb):
+    """create.yml would delete this preempted TPU, to create it again."""
+    node = local_api.ready("demo", labels=OURS)
+    local_api.preempt("demo")
+    local_api.state_is("demo", "PREEMPTED")
+    runs = local_api.state / "fleet/runs"
+    runs.mkdir(parents=True)
+    (runs / "mine.json").write_text(json.dumps(record_fields(generation=1, fence=7)))
+    given = {"tpu": "demo", "zone": "us-central2-b", "node_id": node["id"], "yes": True}
+
+    words = ("-e", json.dumps(given | {"run": "mine", "fence": 6, "create_seconds": 5}))
+    said = refused(environment, f"playbooks/{verb}.yml", *words)
+
+    assert "run mine: another controller has acted on it since" in said
+    assert local_api.node("demo")["id"] == node["id"]
+
+
 def delete_by_id(environment, node_id: str, zone: str = "us-central2-b", disks: str = "false"):
     """Run delete.yml as a timer does."""
     words = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", f"disks={disks}", "yes=true")

@@ -1,5 +1,6 @@
 """What a launch, a kill and a failure change in the record of a run."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -133,6 +134,14 @@ def test_a_kill_records_its_event_and_shows_the_difference(store):
     assert answer["diff"]["after"] == "wanted: stopped\nattempt: 3\nrelease: 0123456789abcdef\n"
     assert "others" not in answer
     assert [event.kind for event in store.read("mine").history] == ["stopped"]
+
+
+@pytest.mark.parametrize(("fence", "is_refused"), [(0, False), (5, False), (4, True)])
+def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fence, is_refused):
+    have(store, fence=5)
+
+    with pytest.raises(RunError, match="acted on it") if is_refused else nullcontext():
+        changed(store, "mine", None, fence=fence)
 
 
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):

@@ -30,6 +30,11 @@ def stored(controller, run="mine"):
     return (controller.fleet_state / "runs" / f"{run}.json").read_text()
 
 
+def fenced(controller, fence):
+    """The variables with which a playbook checks that no other controller has acted on the run."""
+    return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
+
+
 def kill(controller, run="mine"):
     generation = controller.records.read(run)["generation"]
     controller.records.change(run, generation, {"wanted": "stopped"}, {"kind": "stopped"})
@@ -106,6 +111,18 @@ def test_the_fencing_number_is_in_the_record_before_the_playbook_that_presents_i
 
     (train,) = controller.actor.played
     assert controller.records.read("mine")["fence"] == train.variables["fence"] == 42
+
+
+@pytest.mark.parametrize(("action", "wanted"), [("restart", "running"), ("stop", "stopped")])
+def test_each_playbook_that_stops_a_run_presents_the_fencing_number(controller, action, wanted):
+    controller.wants(fence=41, wanted=wanted)
+
+    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
+
+    assert outcome.action == action
+    assert controller.actor.played
+    for play in controller.actor.played:
+        assert play.variables == play.variables | fenced(controller, 42)
 
 
 def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on(controller):
@@ -251,7 +268,8 @@ def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same
     (outcome,) = controller.pass_once()
 
     create, *launch = controller.actor.played
-    assert create.variables == {"tpu": "pod", "node_id": "7", "create_seconds": 60}
+    told = {"tpu": "pod", "node_id": "7", "create_seconds": 60}
+    assert create.variables == told | fenced(controller, 42)
     assert [play.playbooks for play in launch] == [
         ("setup.yml",),
         ("playbooks/push.yml", "train.yml"),
@@ -425,7 +443,8 @@ def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
 
     delete, create, *_ = controller.actor.played
     assert outcome.action == "replace"
-    assert delete.variables == {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
+    told = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
+    assert delete.variables == told | fenced(controller, 1)
     assert create.variables["node_id"] == "7"
 
 

@@ -36,6 +36,7 @@ class ActionModule(ActionBase):
                     "choices": [str(DesiredState.STOPPED), str(DesiredState.DONE)],
                 },
                 "attempt": {"type": "int", "default": 0},
+                "fence": {"type": "int", "default": 0},
                 "passes": {"type": "bool", "default": False},
             }
         )
@@ -51,6 +52,7 @@ class ActionModule(ActionBase):
                     str(options["run"]),
                     wanted,
                     attempt=options["attempt"],
+                    fence=options["fence"],
                     check=self._task.check_mode,
                 )
             else:

@@ -23,6 +23,12 @@ options:
       for any attempt.
     type: int
     default: 0
+  fence:
+    description: The number that the watch or M(tpufleet.core.run_again) wrote into the record for
+      its action. The module fails if the record has a greater number, because another controller
+      has then acted on the run. V(0) for an action without a number.
+    type: int
+    default: 0
   passes:
     description: Whether to also read when the last pass of the watch ended on each controller.
     type: bool

@@ -153,15 +153,17 @@ def plays_of(
     is READY, the watch launches the run with LAUNCH. ``kept`` is the local state directory; for the
     other arguments see Actor.act.
     """
-    again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
-    kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})
+    # What stops a run, deletes a TPU or starts an attempt compares the number with the record.
+    fenced = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
+    again = relaunch_variables(record, kept, fleet_state, observed.address) | fenced
+    kill = Play((KILL,), {"tpu": observed.address, "record": False} | fenced)
     processes = observed.processes
     is_set_up = processes and all(each.is_set_up and each.has_environment for each in processes)
     launch = [Play((TRAIN,), again)]
     if not is_set_up:
         launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
     if action in RECREATIONS:
-        return _recreation(action, record, observed)
+        return _recreation(action, record, observed, fenced)
     if action == Action.LAUNCH:
         return launch
     if action == Action.RESTART:
@@ -169,16 +171,20 @@ def plays_of(
     return [kill] if action == Action.STOP else []
 
 
-def _recreation(action: Action, record: RunRecord, observed: Observation) -> list[Play]:
+def _recreation(
+    action: Action, record: RunRecord, observed: Observation, fenced: Mapping[str, Any]
+) -> list[Play]:
     """Return the calls of ansible-playbook that recreate the run's TPU.
 
     For REPLACE they first delete the observed TPU, by its id, so that no other is deleted.
+    ``fenced`` are the variables that name the run and the fencing number.
     """
     there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
-    plays = [Play((DELETE,), delete_variables(node)) for node in there if action == Action.REPLACE]
+    lost = there if action == Action.REPLACE else []
+    plays = [Play((DELETE,), {**delete_variables(node), **fenced}) for node in lost]
     (node,) = there or record.launch.nodes[:1]
     create = {"tpu": node.name, "node_id": node.id, "create_seconds": CREATE_S}
-    return [*plays, Play((CREATE,), create)]
+    return [*plays, Play((CREATE,), {**create, **fenced})]
 
 
 def delete_variables(node: NodeIdentity) -> dict[str, Any]:

@@ -7,7 +7,11 @@ last renewal with its own monotonic clock.
 
 If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore it has a
 fencing number, which grows with each holder: the holder writes it to the run's record before it
-acts, and each step that stops a run or deletes a TPU fails if the record has a greater number.
+acts, and passes it to each playbook. kill.yml, delete.yml and create.yml read the record right
+before they stop the run or delete a TPU, and train.yml changes the record by compare-and-swap
+before it starts an attempt; each of them fails if the record has a greater number. What a
+playbook has started by then is not undone. The deletion of an idle TPU has no run and no number: it
+needs the lease, and deletes the TPU only by its id and with the fleet's label.
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ def want(
         if is_relaunch and not was_wanted:
             state = before.wanted if before else "unknown here"
             raise RunError(f"run {run}: not launched, because its desired state is {state}")
-        if fence and before and before.fence > fence:
-            raise RunError(f"run {run}: another controller has acted on it since this launch began")
+        check_fence(run, before, fence)
         found = replace(launch, attempt=number + 1)
         wanted: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
         if before and not is_relaunch:
@@ -108,6 +107,19 @@ def want(
         return Want(found, is_recorded=True, was_wanted=was_wanted, changes=changes)
 
     return _repeated(run, once)
+
+
+def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
+    """Raise RunError if the run's record has a greater fencing number (lease.py) than ``fence``.
+
+    A ``fence`` of 0 belongs to an action without a lease, which is never refused.
+    """
+    if fence and record and record.fence > fence:
+        raise RunError(
+            f"run {run}: another controller has acted on it since this action began (number "
+            f"{record.fence} in its record, {fence} here). See its status: "
+            "ansible-playbook playbooks/status.yml"
+        )
 
 
 def _repeated[T](run: str, change: Callable[[], T]) -> T:
@@ -163,6 +175,7 @@ def changed(
     wanted: DesiredState | None,
     *,
     attempt: int = 0,
+    fence: int = 0,
     check: bool = False,
 ) -> dict[str, Any]:
     """Change the desired state of a run; return the result of the action run_record.
@@ -174,12 +187,14 @@ def changed(
         run: the name of the run.
         wanted: the new desired state; None only reads the record.
         attempt: if set, change nothing unless the run is still wanted in this attempt.
+        fence: the fencing number of the caller's action, see check_fence; 0 for none.
         check: whether to return the result without writing it.
     """
     check_name(run)
 
     def once() -> dict[str, Any]:
         before = store.read(run)
+        check_fence(run, before, fence)
         after, was, fields = before, before.fields() if before else {}, {}
         if before and wanted and changes_state(before, wanted, attempt):
             fields = {"wanted": str(wanted)}
