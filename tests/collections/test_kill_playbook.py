@@ -23,7 +23,8 @@ def kill(local_api, tmp_path):
     records = local_api.state / "fleet/runs"
     records.mkdir(parents=True)
     for run in ("other", "mine"):
-        (records / f"{run}.json").write_text(json.dumps(record_fields(run, generation=1)))
+        fields = record_fields(run, generation=1, workers=2)
+        (records / f"{run}.json").write_text(json.dumps(fields))
     inventory = tmp_path / "hosts.yml"
     facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}, pod-w1: {facts}}}}}\n")
@@ -54,6 +55,30 @@ def test_a_run_that_has_ended_may_be_stopped_again(kill):
     done = kill(run="mine", kill_stopped=ENDED)
 
     assert done.returncode == 0, flat(done)
+
+
+@pytest.mark.parametrize("wanted", ["running", "stopped"])
+def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(kill, local_api, wanted):
+    record = local_api.state / "fleet/runs/mine.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"wanted": wanted}))
+
+    done = kill(run="mine", kill_stopped=ENDED)
+
+    assert done.returncode == 0, flat(done)
+    assert json.loads(record.read_text())["wanted"] == "done"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [report_end("75"), report_end("0", attempt=2), report("lost", attempt=None)],
+    ids=["saved", "another_attempt", "unknown"],
+)
+def test_a_run_that_had_not_ended_with_0_is_recorded_as_stopped(kill, local_api, end):
+    done = kill(run="mine", kill_stopped={"info": end})
+
+    assert done.returncode == 0, flat(done)
+    record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
+    assert record["wanted"] == "stopped"
 
 
 def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):

@@ -102,24 +102,50 @@ def test_what_workers_say_is_shown_although_the_record_cannot_be_read(local_api,
     assert "The desired state of the runs is unknown: " in flat(result)
 
 
-@pytest.mark.parametrize(
-    ("verb", "cases"),
-    [("status", [(1, "running"), (2, "done")]), ("logs", [(2, "done")])],
-    ids=["status", "logs"],
-)
-def test_a_verb_that_sees_a_run_done_records_it(local_api, tmp_path, verb, cases):
-    """The worker's answer is given as a variable, which comes before what the verb registers."""
+@pytest.fixture
+def play_on_worker(local_api, tmp_path):
+    """Return a function that plays a verb on a worker that answers with an ended run.
+
+    The answer is given as a variable, which comes before what the verb registers.
+    """
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
-    record = folder / "mine.json"
-    record.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
+    (folder / "mine.json").write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
     inventory = tmp_path / "hosts.yml"
     facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
-    look = report("done", log=["bye"])
-    words = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs")
+    words = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
 
+    def play_verb(verb, attempt):
+        look = report("done", attempt=attempt, log=["bye"])
+        answer = {"run": "mine", "run_look": {"runs": [look]}}
+        words_of_answer = ("-e", json.dumps(answer))
+        return play(environment_of(local_api), f"playbooks/{verb}.yml", *words, *words_of_answer)
+
+    return play_verb
+
+
+@pytest.mark.parametrize(
+    ("verb", "cases"),
+    [
+        ("status", [(1, "running"), (2, "done")]),
+        ("logs", [(2, "done")]),
+        ("report", [(2, "done")]),
+        ("fetch", [(2, "done")]),
+    ],
+    ids=["status", "logs", "report", "fetch"],
+)
+def test_a_verb_that_sees_a_run_done_records_it(play_on_worker, local_api, verb, cases):
     for attempt, wanted in cases:
-        answer = {"run_look": {"runs": [look | {"attempt": attempt}]}}
-        play(environment_of(local_api), f"playbooks/{verb}.yml", *words, "-e", json.dumps(answer))
-        assert json.loads(record.read_text())["wanted"] == wanted
+        play_on_worker(verb, attempt)
+        record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
+        assert record["wanted"] == wanted
+
+
+def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(play_on_worker, local_api):
+    (local_api.state / "fleet/runs/.mine.lock").mkdir()
+
+    done = play_on_worker("status", 2)
+
+    assert done.returncode == 0, flat(done)
+    assert "mine 2 done" in flat(done)

@@ -170,12 +170,11 @@ def test_only_a_launch_by_a_person_resets_the_budgets(tmp_path, by_watch, left):
     [
         ({"attempt": 2, "wanted": "running"}, "done"),
         ({"attempt": 3, "wanted": "running"}, "running"),
-        ({"attempt": 2, "wanted": "stopped"}, "stopped"),
+        ({"attempt": 3, "wanted": "stopped"}, "stopped"),
+        ({"attempt": 2, "wanted": "stopped"}, "done"),
     ],
 )
-def test_a_run_that_was_stopped_or_launched_again_meanwhile_is_not_recorded_as_done(
-    tmp_path, record, wanted
-):
+def test_only_the_last_attempt_of_a_run_is_recorded_as_done(tmp_path, record, wanted):
     store = RecordFolder(str(tmp_path))
     store.change("mine", 0, record_fields(**record), {})
 

@@ -329,7 +329,7 @@ DONE_RECORD = {"mine": {"wanted": "running", "attempt": 1, "workers": 2}}
         (report("done", attempt=2), {}),
         (report("done", run="other"), {}),
         (report("done"), {"attempt": 2}),
-        (report("done"), {"wanted": "stopped"}),
+        (report("done"), {"wanted": "done"}),
         (report("done"), {"workers": 3}),
     ],
 )
@@ -339,3 +339,10 @@ def test_a_run_is_done_only_if_every_process_of_its_attempt_ended_with_0(second,
     assert finished_runs(on(w0=done, w1=done), DONE_RECORD) == [{"run": "mine", "attempt": 1}]
     changed = {"mine": DONE_RECORD["mine"] | record}
     assert finished_runs(on(w0=done, w1=second), changed) == []
+
+
+def test_a_run_that_was_stopped_after_every_process_had_ended_with_0_is_done():
+    stopped = {"mine": DONE_RECORD["mine"] | {"wanted": "stopped"}}
+    answers = {host: {"info": report("done")} for host in ("w0", "w1")}
+
+    assert finished_runs(answers, stopped) == [{"run": "mine", "attempt": 1}]

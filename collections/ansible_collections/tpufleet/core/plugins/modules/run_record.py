@@ -19,8 +19,7 @@ options:
     type: str
     choices: [stopped, done]
   attempt:
-    description: Change the record only if the run is wanted and this is its current attempt. V(0)
-      for any attempt.
+    description: Change the record only if this is the run's last attempt. V(0) for any attempt.
     type: int
     default: 0
   fence:

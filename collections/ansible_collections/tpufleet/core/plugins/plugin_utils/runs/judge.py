@@ -269,15 +269,16 @@ def finished_runs(
 ) -> list[dict[str, Any]]:
     """Return the runs that are done but not yet recorded as done: their ``run`` and ``attempt``.
 
-    ``answers`` has the result of run_info for each worker, ``records`` the record of each run.
+    ``answers`` has each worker's result of the module run_info, or of the module run, which is
+    about one run. ``records`` has the record of each run.
     """
     found = []
     for run, record in sorted(records.items()):
         processes = [
             parse_process(host, each)
             for host, answer in answers.items()
-            for each in answer.get("runs", [])
-            if each["run"] == run
+            for each in [*answer.get("runs", []), answer.get("info")]
+            if each and each["run"] == run
         ]
         if has_finished(record, processes):
             found.append({"run": run, "attempt": record["attempt"]})
@@ -287,12 +288,12 @@ def finished_runs(
 def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) -> bool:
     """Return whether a run is done but not yet recorded as done.
 
-    A run is done if every process of the recorded attempt has exited with 0. ``processes`` are
-    those of the run on all workers.
+    A run is done if every process of the recorded attempt has exited with 0, even if somebody has
+    stopped it since. ``processes`` are those of the run on all workers.
     """
     last = [each for each in processes if each.attempt == record.get("attempt")]
     return (
-        record.get("wanted") == DesiredState.RUNNING
+        record.get("wanted") != DesiredState.DONE
         and len(last) == record.get("workers")
         and all(each.state is RunState.DONE for each in last)
     )

@@ -186,7 +186,7 @@ def changed(
         store: the run records.
         run: the name of the run.
         wanted: the new desired state; None only reads the record.
-        attempt: if set, change nothing unless the run is still wanted in this attempt.
+        attempt: if set, change nothing unless this is still the last attempt.
         fence: the fencing number of the caller's action, see check_fence; 0 for none.
         check: whether to return the result without writing it.
     """
@@ -235,8 +235,8 @@ _EVENTS = {
 
 def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool:
     """Return whether ``changed`` with these arguments changes the desired state of a run."""
-    if attempt and not (before.is_wanted and before.attempt == attempt):
-        return False  # the run was stopped or launched again since the caller read the attempt
+    if attempt and before.attempt != attempt:
+        return False  # the run was launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.
     stays_done = before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED
     return wanted is not before.wanted and not stays_done
