@@ -320,3 +320,17 @@ def test_a_refused_launch_leaves_how_the_previous_attempt_ended(paths, monkeypat
         run_start.start(refused, paths)
 
     assert {path.name for path in paths.run_dir("mine").iterdir()} == files
+
+
+def test_a_unit_requires_the_mounts_of_its_own_launch(paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
+    monkeypatch.setattr(run_start, "systemctl", lambda *_: None)
+    monkeypatch.setattr(run_start, "DROP_INS", tmp_path / "units")
+    settings = tmp_path / "units/tpufleet-run@mine.service.d/mounts.conf"
+    cache = str(tmp_path / "jax-cache")
+
+    run_start.start(changed(checkpoints="/mnt/my data/mine", compile_cache=cache), paths)
+    assert settings.read_text() == f'[Unit]\nRequiresMountsFor="/mnt/my data/mine" "{cache}"\n'
+
+    run_start.start(changed(checkpoints="gs://bucket/mine", compile_cache=""), paths)
+    assert not settings.exists()

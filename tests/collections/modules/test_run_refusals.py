@@ -130,6 +130,17 @@ def test_a_file_system_that_does_not_respond_is_a_blocker_within_seconds(tmp_pat
     assert trouble(str(tmp_path), {}).startswith(f"{tmp_path}: the file system did not respond")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="it needs a second user")
+def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_creates_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_checkpoints, "USER", "daemon")
+
+    why = trouble(f"{tmp_path}/x/checkpoints/mine", {})
+
+    assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in why
+
+
 def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):
     monkeypatch.setattr(run_checkpoints, "trouble", lambda *_: "/data/mine: it does not respond")
     monkeypatch.setattr(run_start, "lost_with_tpu", lambda _: pytest.fail("it would block"))

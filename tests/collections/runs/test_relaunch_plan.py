@@ -109,9 +109,14 @@ def controller(tmp_path: Path) -> Controller:
     return Controller(tmp_path, release_id(entries))
 
 
-def test_a_relaunch_uses_the_whole_recorded_launch(controller):
+@pytest.mark.parametrize(
+    "directories",
+    [{}, {"checkpoints": "/mnt/x/checkpoints/mine", "compile_cache": "/mnt/x/jax-cache"}],
+    ids=["bucket", "shared_dir"],
+)
+def test_a_relaunch_uses_the_whole_recorded_launch(controller, directories):
     variables = controller.variables()
-    recorded = controller.record()
+    recorded = controller.record(**directories)
 
     code, output, plan = controller.play(variables)
 

@@ -75,7 +75,8 @@ def unwritable(path: str) -> str | None:
     cause = (errors.strip().splitlines() or ["no error output"])[-1]
     return (
         f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
-        f"Create the directory: ansible-playbook setup.yml, or {OTHER}"
+        "Create the directory: ansible-playbook setup.yml --tags run "
+        f"-e checkpoints={path.rpartition('/')[0]}, or {OTHER}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +241,12 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     write_file(unit_dir / "secrets", secrets_text, 0o600, durable=False)
     unit = UNIT.format(spec.run)
     places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
-    mounts = unit_settings(image, paths, places) if image else ""
-    configure(unit, {"device-groups.conf": allowed(groups(device_glob)), "image.conf": mounts})
+    drop_ins = {
+        "device-groups.conf": allowed(groups(device_glob)),
+        "image.conf": unit_settings(image, paths, places) if image else "",
+        "mounts.conf": required_mounts(places),
+    }
+    configure(unit, drop_ins)
     write_file(unit_dir / "launch.json", launch_text, 0o640, durable=False, group=account.pw_gid)
     # Last, so that the files still say how the previous attempt ended if this launch is refused.
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
@@ -280,6 +284,15 @@ def allowed(gids: list[int]) -> str:
     ``gids`` has the ids of the groups that own the devices.
     """
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
+
+
+def required_mounts(places: Sequence[str]) -> str:
+    """Return a systemd drop-in that keeps ``places`` mounted until the unit has stopped.
+
+    A launch may use other directories than the inventory with which the worker was set up.
+    """
+    paths = " ".join(f'"{place}"' for place in places)
+    return f"[Unit]\nRequiresMountsFor={paths}\n" if paths else ""
 
 
 def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
