@@ -113,13 +113,20 @@ def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
     assert key_finding(str(key)) == ok("ssh key", str(key))
 
 
-def test_a_secret_that_no_launch_would_accept_is_named_without_its_value():
+@pytest.mark.parametrize(
+    ("pin", "message"),
+    [
+        ("2718", "PIN has fewer than 8 characters"),
+        ("27182818", "PIN has a number as its value"),
+    ],
+)
+def test_a_secret_that_no_launch_would_accept_is_named_without_its_value(pin, message):
     assert not [*secret_findings({"HF_TOKEN": "long-enough", "EMPTY": ""}, {"TZ": "UTC"})]
 
-    (finding,) = secret_findings({"HF_TOKEN": "long-enough", "PIN": "2718"}, {})
+    (finding,) = secret_findings({"HF_TOKEN": "long-enough", "PIN": pin}, {})
 
-    assert finding.message == "PIN has fewer than 8 characters"
-    assert "2718" not in finding.line
+    assert finding.message == message
+    assert pin not in finding.line
 
 
 def test_a_secret_in_plain_text_is_named_without_its_value():

@@ -41,7 +41,7 @@ options:
     default: {}
   secrets:
     description: Environment variables of the trainer that are masked in all logs. Each value needs
-      at least 8 characters. They reach the trainer as a systemd credential.
+      at least 8 characters and may not be a number. They reach the trainer as a systemd credential.
     type: dict
     default: {}
     no_log: true

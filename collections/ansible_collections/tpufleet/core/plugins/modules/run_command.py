@@ -30,7 +30,7 @@ options:
     default: {}
   secrets:
     description: Environment variables of the command that are masked in all logs. Each value needs
-      at least 8 characters.
+      at least 8 characters and may not be a number.
     type: dict
     default: {}
     no_log: true

@@ -24,8 +24,10 @@ JSON may need twelve bytes for one character of the config.
 MIN_SECRET = 8
 """Minimum length of a secret in characters.
 
-Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
+Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words, and
+a number would mask parts of other numbers.
 """
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 ALLOWED = "TPUFLEET_NOT_SECRET"
 """The variable that lists variables which are not secret although their names look secret."""
 _SECRET_NAME = re.compile(
@@ -196,19 +198,30 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
     return {line for line in lines if len(line) >= MIN_SECRET}
 
 
-def short_secrets(secrets: Mapping[str, object]) -> str:
-    """Return an error that names the secrets that are too short; empty if there are none."""
-    short = [name for name, value in secrets.items() if 0 < len(str(value)) < MIN_SECRET]
-    names = ", ".join(sorted(short))
-    return f"{names} has fewer than {MIN_SECRET} characters" if short else ""
+def unfit_secrets(secrets: Mapping[str, object]) -> str:
+    """Return an error that names the secrets that would mask other text; empty if there are none.
+
+    These are short secrets, and secrets that are, or have a line that is, a number.
+    """
+    short, numbers = [], []
+    for name, value in sorted(secrets.items()):
+        if 0 < len(str(value)) < MIN_SECRET:
+            short.append(name)
+        elif any(map(_NUMBER.fullmatch, secret_lines({name: value}))):
+            numbers.append(name)
+    problems = {
+        f"has fewer than {MIN_SECRET} characters": short,
+        "has a number as its value": numbers,
+    }
+    return "; ".join(f"{', '.join(names)} {what}" for what, names in problems.items() if names)
 
 
 def check_secrets(secrets: Mapping[str, object]) -> None:
-    """Raise RunError if a secret is too short."""
-    if problem := short_secrets(secrets):
+    """Raise RunError if a secret would mask other text."""
+    if problem := unfit_secrets(secrets):
         raise RunError(
-            f"secrets: {problem}. To mask a short secret, Ansible would mask parts of other words, "
-            "too. Set what is not secret with env instead: "
+            f"secrets: {problem}. Ansible would also mask parts of other words or numbers. Choose "
+            "another value, or set what is not secret with env instead: "
             "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from ...module_utils.worker.process import VAULT, plain_secrets, short_secrets
+from ...module_utils.worker.process import VAULT, plain_secrets, unfit_secrets
 from ..runs.secret_sources import EDIT, encrypt, exposure, outside_secrets, readable_secrets
 
 OLDEST_PYTHON = (3, 12)
@@ -111,7 +111,7 @@ def secret_findings(
     ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
     nothing if a launch would accept all without a warning.
     """
-    if blocker := short_secrets(secrets):
+    if blocker := unfit_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")
     for file, mode in readable_secrets(sources):
         yield problem("secrets", f"{file} {exposure(mode)}", encrypt(file))
