@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "dist/mutants"
 REPORT = ROOT / "dist/mutants.txt"
 KILLED = ("killed", "timeout")
+LEAST_SCORE = 0.85
+"""The share of mutants that tests must notice. Some can't be noticed, as they change nothing."""
 RESULT = re.compile(r"\s*(?P<mutant>(?P<module>\S+)\.x\S+__mutmut_\d+): (?P<status>.+)")
 
 
@@ -67,8 +69,19 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def too_low(statuses: Mapping[str, str]) -> str:
+    """Return an error if tests notice too few of the mutants; empty if they notice enough."""
+    score = sum(status in KILLED for status in statuses.values()) / len(statuses)
+    if score >= LEAST_SCORE:
+        return ""
+    return (
+        f"tests notice {score:.1%} of the mutants, expected at least {LEAST_SCORE:.0%}. See those "
+        f"that they miss: less {REPORT}"
+    )
+
+
 def main() -> int:
-    """Run the check; the exit code is 1 where mutmut could not run."""
+    """Run the check; the exit code is 1 if mutmut could not run or the score is too low."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--module", default="", help="only the modules of this name, as record")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at once")
@@ -93,6 +106,9 @@ def main() -> int:
     }
     REPORT.write_text(report(statuses, {match["mutant"]: match["module"] for match in found}))
     sys.stdout.write(REPORT.read_text())
+    if error := too_low(statuses):
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

@@ -1,0 +1,16 @@
+"""The decision whether tests notice enough mutants; mutmut itself is not run."""
+
+import pytest
+
+from tests.mutation_check import LEAST_SCORE, too_low
+
+
+@pytest.mark.parametrize(("missing", "fails"), [(0, False), (1, True)])
+def test_the_check_fails_below_the_least_score(missing, fails):
+    killed = round(LEAST_SCORE * 100) - missing
+    kinds = ["timeout", *["killed"] * (killed - 1), *["survived"] * (100 - killed)]
+
+    said = too_low({str(number): kind for number, kind in enumerate(kinds)})
+
+    assert bool(said) == fails
+    assert not fails or f"{killed}.0%" in said
