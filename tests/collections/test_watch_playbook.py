@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from itertools import islice
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
+from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, flat, play
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 
@@ -37,9 +39,10 @@ def watch(local_api, *words):
     return play(environment_of(local_api), "playbooks/watch.yml", *words)
 
 
-def hostile(word):
-    """A record with the word in every field that is text, and in the names of others."""
+def hostile(run, word):
+    """Records of a run with the word in every field, in the names of others, and in their items."""
     fields = record_fields(
+        run,
         config=f"a: {word}\n",
         config_name="c.yml",
         jax_requirements="worker-cpu",
@@ -48,12 +51,21 @@ def hostile(word):
         env={"A": "1"},
         history=[{"time": 1.0, "what": "launched"}],
         watch={"state": "preempted", "tries": 0},
+        checkpoints=f"gs://fleet/checkpoints/{run}",
+        **dict.fromkeys(("fence", "wanted_seconds", "wanted_since", "phase_since"), 1),
+        wanted_until=None,
+        phase="launch",
+        spent={"launch": 1},
     )
-    yield {**fields, "command": [word, "{config}"], "env": {"A": word}, "config": word}
+    texts = {"command": [word, "{config}"], "env": {"A": word}, "config": word}
+    yield {**fields, **texts, "placement": [word]}
     for name, value in fields.items():
+        yield {**fields, name: word}
+        yield {**fields, name: [word]}
         if isinstance(value, str):
-            yield {**fields, name: word}
             yield {**fields, name: f"{value}{word}"}
+    yield {**fields, "env": {word: "1"}}
+    yield {**fields, "spent": {"launch": word, word: 1}}
     yield {**fields, "nodes": [{"name": word, "zone": word, "id": word}]}
     yield {**fields, "watch": {"state": word, "bad_worker": word, word: 1}}
     yield {**fields, "history": [{"time": 1.0, "what": word}]}
@@ -64,7 +76,7 @@ def hostile(word):
     yield word
 
 
-def test_no_field_of_a_record_is_executed_by_a_pass(local_api, fleet, tmp_path):
+def test_no_field_of_a_record_is_executed_by_a_pass(emulator, local_api, tmp_path):
     owned = tmp_path / "owned"
     words = [
         f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}",
@@ -72,30 +84,26 @@ def test_no_field_of_a_record_is_executed_by_a_pass(local_api, fleet, tmp_path):
         f"$(touch {owned})",
         f"#jinja2: variable_start_string:'[['\n[[ lookup('pipe', 'touch {owned}') ]]",
     ]
-    keep_release(fleet)
+    kept = keep_release(tmp_path / ".cache/tpufleet")
+    (local_api.state / "bucket-endpoint").write_text(emulator)
     local_api.ready("demo", **OURS)
-    count = 0
-    for word in words:
-        for fields in hostile(word):
-            name = f"r{count}"
-            if isinstance(fields, dict):
-                is_own = fields["run"] == "mine"
-                checkpoints = fields["checkpoints"].replace(
-                    "checkpoints/mine", f"checkpoints/{name}"
-                )
-                fields |= {"run": name if is_own else fields["run"], "checkpoints": checkpoints}
-            write(fleet, fields, name)
-            count += 1
+    for position, word in enumerate(words):
+        for case, _ in enumerate(hostile("mine", word)):
+            run = f"r{position}-{case}"
+            fields = next(islice(hostile(run, word), case, None))
+            put_object(emulator, f"hostile/runs/{run}.json", json.dumps(fields).encode())
+    environment = environment_of(local_api) | {"HOME": str(tmp_path)}
 
-    result = watch(local_api)
+    result = play(environment, "playbooks/watch.yml", "-e", "fleet_state=gs://fleet/hostile")
 
     assert not owned.exists()
     told = flat(result)
     assert result.returncode != 0
-    assert "invalid record" in told
-    # Those whose fields may hold any text are acted on: their TPU is gone.
-    assert ": preempted: its TPU is gone: recreate" in log(fleet)
-    assert "$ ansible-playbook playbooks/create.yml -e '{" in log(fleet)
+    for field in ("tpu", "placement", "env", "workers", "fence", "wanted_since"):
+        assert f"invalid record: {field} " in told
+    # Fields such as the command may have any text, so the first run is acted on: its TPU is gone.
+    assert "run r0-0: preempted: its TPU is gone: recreate" in log(kept)
+    assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(kept)
     assert local_api.node("demo")["state"] == "READY"
 
 
