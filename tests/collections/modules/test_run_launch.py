@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,6 +234,17 @@ def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
 
     assert usable_cache(str(place), me) == str(place)
     assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
+    """A changed record may name /etc/systemd/system/NAME.service.d."""
+    user = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        place = Path(folder, "NAME.service.d")
+
+        assert usable_cache(str(place), user) == ""
+        assert not place.exists()
 
 
 def test_an_unusable_shared_cache_is_ignored_and_a_link_is_not_followed(tmp_path):

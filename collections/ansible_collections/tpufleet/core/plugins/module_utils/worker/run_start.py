@@ -259,23 +259,22 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
 
 
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
-    """Create the shared compilation cache for the trainer's user alone; return its path or URI.
+    """Return the path or URI of the shared compilation cache, a directory of the trainer's user.
 
-    ``wanted`` is the path or URI to use. Returns an empty string if the directory cannot be created
-    or has another owner, because a run works without a cache. The owner is not changed, because any
-    user who launches a run can choose the path.
+    ``wanted`` is the path or URI to use. A missing directory is created by the trainer's user, not
+    by root, because the path may come from a record that somebody has changed. Returns an empty
+    string if that fails or the directory has another owner: a run works without a cache.
     """
     if not wanted or "://" in wanted:
         return wanted
-    place = Path(wanted)
+    create = ["mkdir", "--parents", "--mode=0700", "--", wanted]
+    who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     try:
-        if not is_directory(place, account.pw_uid):
-            if place.exists():
-                return ""
-            make_directory(place, account.pw_uid, 0o700)
-    except OSError:
+        if not Path(wanted).exists():
+            subprocess.run(create, capture_output=True, check=False, timeout=10, **who)
+        return wanted if is_directory(Path(wanted), account.pw_uid) else ""
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    return wanted
 
 
 def allowed(gids: list[int]) -> str:
