@@ -234,7 +234,8 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     )
     kills = ((seconds, codes), (again, codes_again))
     return all(
-        spent <= trainer.limit and (ends == [75, 75]) == trainer.saves for spent, ends in kills
+        seconds <= trainer.limit and (codes == [75, 75]) == trainer.saves
+        for seconds, codes in kills
     )
 
 

@@ -49,7 +49,8 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
     """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
     While an upload is incomplete, the bucket's emulator responds to nobody, not even to the watch.
-    Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue.
+    Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue, so each
+    try has to be shorter.
     """
     for _ in range(5):
         _all("STOP")(run)
@@ -85,12 +86,16 @@ def _no_capacity(run: Disturbed) -> None:
 def _api_fails(run: Disturbed) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")  # before the fault, because this needs the API
     run.fault("error", "*", "503", "--for", "45")
+    assert not _api_answers(run)
+    run.watch()
+
+
+def _api_answers(run: Disturbed) -> bool:
     try:
         client.ask(run.fleet.place, "GET", "/v2/projects/local-fleet/locations")
     except CloudError:
-        run.watch()
-    else:
-        raise AssertionError("the API answered, so it did not fail")
+        return False
+    return True
 
 
 def _cut(run: Disturbed) -> None:
@@ -129,7 +134,7 @@ def _bucket_gone(run: Disturbed) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml, which a person or a timer starts.
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml (a timer's command is the same).
     """
 
     def inject(run: Disturbed) -> None:
@@ -218,10 +223,15 @@ def _hostile_record(run: Disturbed) -> None:
 
 def _truncated(run: Disturbed) -> None:
     _all("KILL")(run)
-    step = truncate_newest(run)
-    aside = f"checkpoints/{run.run}/{step}.damaged/"
-    assert not run.objects(aside)
-    run.watch_until(lambda: bool(run.objects(aside)), 300)
+    before = _set_aside(run)
+    truncate_newest(run)
+    run.watch_until(lambda: _set_aside(run) != before, 300)
+
+
+def _set_aside(run: Disturbed) -> set[tuple[str, str]]:
+    """Return name and generation of each object of the checkpoints that the trainer set aside."""
+    found = run.objects(f"checkpoints/{run.run}/")
+    return {(each["name"], each["generation"]) for each in found if ".damaged/" in each["name"]}
 
 
 def _not_shared(run: Disturbed) -> None:
@@ -272,8 +282,8 @@ def _other_zone(run: Disturbed) -> None:
     run.fleet.must_play("playbooks/delete.yml", "-e", f"tpu={TPU}", "-e", "yes=true")
 
 
-def truncate_newest(run: Disturbed) -> int:
-    """Truncate the largest object of the newest finished checkpoint to half; return its step."""
+def truncate_newest(run: Disturbed) -> None:
+    """Truncate the largest object of the newest finished checkpoint to half."""
     prefix = f"checkpoints/{run.run}/"
     objects = run.objects(prefix)
     finished = rf"{re.escape(prefix)}(\d+)/manifest\.json"
@@ -283,7 +293,6 @@ def truncate_newest(run: Disturbed) -> int:
     largest = max(files, key=lambda each: int(each["size"]))
     content = run.read_object(largest["name"])
     run.put_object(largest["name"], content[: len(content) // 2])
-    return step
 
 
 # After TERM, the watch logs "launch" if all trainers have ended, "restart" if one takes too long.

@@ -117,7 +117,7 @@ def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
     ("pin", "message"),
     [
         ("2718", "PIN has fewer than 8 characters"),
-        ("27182818", "PIN has a number as its value"),
+        ("27182818", "PIN is a number, or has a line that is one"),
     ],
 )
 def test_a_secret_that_no_launch_would_accept_is_named_without_its_value(pin, message):

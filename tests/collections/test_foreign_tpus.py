@@ -319,7 +319,8 @@ REFUSED = {
         (
             ["pod-w0", "pod-w1"],
             {"tpufleet-fleet": "others"},
-            "it belongs to the fleet 'others'; name your own TPU: -e tpu=NAME",
+            "it belongs to the fleet 'others'. Check your own TPU: "
+            "ansible-playbook playbooks/doctor.yml -e tpu=NAME",
         ),
         ([], {}, "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
     ],

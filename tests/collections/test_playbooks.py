@@ -361,7 +361,7 @@ def test_a_zone_without_a_name_never_means_the_whole_fleet(environment, local_ap
     local_api.ready("demo")
     words = ("-e", "zone=us-central1-a", "-e", "yes=true")
     said = refused(environment, "playbooks/delete.yml", *words)
-    assert "needs the name of a TPU in it: -e tpu=NAME" in said
+    assert "was given without a TPU. Name the TPU: -e tpu=NAME" in said
     assert local_api.node("demo")["state"] == "READY"
 
 

@@ -339,10 +339,9 @@ def test_a_unit_requires_the_mounts_of_its_own_launch(paths, tmp_path, monkeypat
     monkeypatch.setattr(run_start, "systemctl", lambda *_: None)
     monkeypatch.setattr(run_start, "DROP_INS", tmp_path / "units")
     settings = tmp_path / "units/tpufleet-run@mine.service.d/mounts.conf"
-    cache = str(tmp_path / "jax-cache")
 
-    run_start.start(changed(checkpoints="/mnt/my data/mine", compile_cache=cache), paths)
-    assert settings.read_text() == f'[Unit]\nRequiresMountsFor="/mnt/my data/mine" "{cache}"\n'
+    run_start.start(changed(checkpoints="/mnt/my data/mine"), paths)
+    assert settings.read_text() == '[Unit]\nRequiresMountsFor="/mnt/my data/mine"\n'
 
-    run_start.start(changed(checkpoints="gs://bucket/mine", compile_cache=""), paths)
+    run_start.start(changed(checkpoints="gs://bucket/mine"), paths)
     assert not settings.exists()

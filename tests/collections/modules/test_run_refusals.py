@@ -141,6 +141,16 @@ def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_cre
     assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in why
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="it needs a second user")
+def test_an_existing_directory_is_not_given_to_the_trainer_s_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_checkpoints, "USER", "daemon")
+
+    why = trouble(f"{tmp_path}/mine", {})
+
+    assert "Let daemon write there, or " in why
+    assert "setup.yml" not in why
+
+
 def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):
     monkeypatch.setattr(run_checkpoints, "trouble", lambda *_: "/data/mine: it does not respond")
     monkeypatch.setattr(run_start, "lost_with_tpu", lambda _: pytest.fail("it would block"))

@@ -221,6 +221,16 @@ def test_a_run_that_has_ended_by_itself_is_done_before_that_is_recorded(where):
     assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
 
 
+@pytest.mark.parametrize("answers", [{}, {"pod-w0": {"runs": [report("done", run="pod-run")]}}])
+def test_a_run_that_had_ended_by_itself_before_it_was_stopped_is_shown_as_done(answers):
+    output = wrote(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
+    killed = record(attempt=1, workers=1, tpu="pod", wanted="stopped")
+
+    [view] = shown({"pod-run": killed}, answers, {"pod-run": output}, tpus={})
+
+    assert (view.state, view.wanted) == ("done", "done")
+
+
 @pytest.mark.parametrize("second", [{"state": "training"}, {"state": "failed"}, None])
 def test_a_run_is_still_wanted_unless_all_its_processes_have_ended_by_themselves(second):
     parts = [report("done", run="pod-run")]

@@ -144,6 +144,11 @@ def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fe
         changed(store, "mine", None, fence=fence)
 
 
+def test_an_action_with_a_fencing_number_is_refused_without_a_record(store):
+    with pytest.raises(RunError, match="its record is gone"):
+        changed(store, "mine", None, fence=4)
+
+
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
     have(store)
 

@@ -85,8 +85,8 @@ class ActionModule(ActionBase):
                 given |= {"only": only, "zone": zone or given["zone"]}
             elif given["zone"]:
                 raise NotConfigured(
-                    f"zone {given['zone']!r:.40} needs the name of a TPU in it: -e tpu=NAME -e "
-                    f"zone={given['zone']:.40}"
+                    f"the zone {given['zone']!r:.40} was given without a TPU. Name the TPU: "
+                    "-e tpu=NAME"
                 )
             parse_fleet_name(given["fleet_name"])
             source = open_source(given["api"])

@@ -25,7 +25,7 @@ options:
   fence:
     description: The number that the watch or M(tpufleet.core.run_again) wrote into the record for
       its action. The module fails if the record has a greater number, because another controller
-      has then acted on the run. V(0) for an action without a number.
+      has then acted on the run. V(0) for an action of a user, which is never refused.
     type: int
     default: 0
   passes:

@@ -21,12 +21,13 @@ from .fields import Fields
 from .names import last_part
 from .outcome import Outcome
 
-#: Prefix of the description of rules that the collection created, for any fleet.
+#: Prefix of the description of rules that the collection created for a fleet.
 MARK = "Made by tpufleet.core.vpc_firewall"
 ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 MOSH_PORTS = "60000-61000"
 """UDP ports of mosh (mosh-server(1))."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
+_FLEET = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _IMMUTABLE = ("name", "network", "direction")
 
 
@@ -50,11 +51,6 @@ class Rule:
     direction: str = "INGRESS"
     disabled: bool = False
     id: str = ""
-
-    @property
-    def is_of_collection(self) -> bool:
-        """Whether the collection created this rule, for any fleet."""
-        return self.description.startswith(MARK)
 
     def is_of(self, fleet: str) -> bool:
         """Whether the collection created this rule for the fleet of this name."""
@@ -126,6 +122,11 @@ def desired_rules(
     confirms that ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows
     mosh.
     """
+    if not _FLEET.fullmatch(fleet):
+        raise NotConfigured(
+            f"fleet_name: invalid ({fleet!r:.60}). Use up to 63 characters of a-z, 0-9, - and "
+            "_, beginning with a letter"
+        )
     for option, text in (("name", name), ("tag", tag)):
         if not _NAME.fullmatch(text):
             raise NotConfigured(
@@ -247,7 +248,9 @@ def ensure_rules(
     if changed:
         state = ("would be" if check else "are") + (" configured" if desired else " deleted")
     msg = f"the firewall rules {name}-* {state}"
-    return FirewallOutcome(changed, msg, before, after, tuple(_warnings(everything, desired)))
+    return FirewallOutcome(
+        changed, msg, before, after, tuple(_warnings(everything, desired, fleet))
+    )
 
 
 def _to_recreate(
@@ -275,7 +278,8 @@ def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
             raise Different(
                 f"firewall rule {rule.name}: fleet {fleet} did not create it, so it is not changed "
                 f"(its description: {rule.description!r:.90}). Set another name for the fleet's "
-                "rules (fleet_firewall.name)"
+                "rules (fleet_firewall.name), or give it to this fleet: gcloud compute "
+                f"firewall-rules update {rule.name} --description='{_mark(fleet)}: '"
             )
 
 
@@ -296,7 +300,7 @@ def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
     )
 
 
-def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[str]:
+def _warnings(everything: Iterable[Rule], desired: Sequence[Rule], fleet: str) -> Iterable[str]:
     for rule in desired:
         if rule.allows_everyone:
             yield f"firewall rule {rule.name} allows ssh from everywhere (anyone: true)"
@@ -306,7 +310,7 @@ def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[s
         applies = not rule.target_tags or tags & set(rule.target_tags)
         if (
             applies
-            and not rule.is_of_collection
+            and not rule.is_of(fleet)
             and rule.allows_everyone
             and rule.direction == "INGRESS"
             and rule.facts()["network"] in networks
@@ -315,7 +319,7 @@ def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[s
             yield (
                 f"firewall rule {rule.name} allows everyone to reach the fleet's machines "
                 f"({', '.join(rule.allowed)}), because it takes precedence over the fleet's rules. "
-                "tpufleet did not create it. If nobody needs it, delete it: "
+                f"Fleet {fleet} did not create it. If nobody needs it, delete it: "
                 f"gcloud compute firewall-rules delete {rule.name}"
             )
 

@@ -24,10 +24,10 @@ JSON may need twelve bytes for one character of the config.
 MIN_SECRET = 8
 """Minimum length of a secret in characters.
 
-Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words, and
-a number would mask parts of other numbers.
+Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
 """
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+LONGEST_NUMBER = 20
+"""A secret of digits up to this length would also mask parts of numbers, such as times."""
 ALLOWED = "TPUFLEET_NOT_SECRET"
 """The variable that lists variables which are not secret although their names look secret."""
 _SECRET_NAME = re.compile(
@@ -201,19 +201,24 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
 def unfit_secrets(secrets: Mapping[str, object]) -> str:
     """Return an error that names the secrets that would mask other text; empty if there are none.
 
-    These are short secrets, and secrets that are, or have a line that is, a number.
+    These are short secrets, and secrets that are a number or have a line that is one.
     """
     short, numbers = [], []
     for name, value in sorted(secrets.items()):
         if 0 < len(str(value)) < MIN_SECRET:
             short.append(name)
-        elif any(map(_NUMBER.fullmatch, secret_lines({name: value}))):
+        elif any(map(_is_number, secret_lines({name: value}))):
             numbers.append(name)
     problems = {
         f"has fewer than {MIN_SECRET} characters": short,
-        "has a number as its value": numbers,
+        "is a number, or has a line that is one": numbers,
     }
     return "; ".join(f"{', '.join(names)} {what}" for what, names in problems.items() if names)
+
+
+def _is_number(text: str) -> bool:
+    digits = text.strip("+-").replace(".", "", 1)
+    return digits.isdecimal() and len(digits) <= LONGEST_NUMBER
 
 
 def check_secrets(secrets: Mapping[str, object]) -> None:
@@ -234,8 +239,8 @@ def looks_secret(name: str) -> bool:
 def plain_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
-    ``variables`` are those that are not kept secret. A variable does not count if its value is too
-    short for ``secrets``, if its name is that of a path (such as KEY_FILE), or if
+    ``variables`` are those that are not kept secret. A variable does not count if its value is
+    empty or does not fit into ``secrets``, if its name is that of a path (such as KEY_FILE), or if
     ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
@@ -243,7 +248,8 @@ def plain_secrets(variables: Mapping[str, object]) -> str:
         sorted(
             name
             for name, value in variables.items()
-            if looks_secret(name) and name not in allowed and len(str(value)) >= MIN_SECRET
+            if looks_secret(name) and name not in allowed
+            if str(value) and not unfit_secrets({name: value})
         )
     )
     return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""

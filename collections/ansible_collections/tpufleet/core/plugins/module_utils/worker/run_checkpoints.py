@@ -73,10 +73,14 @@ def unwritable(path: str) -> str | None:
     if tried.returncode == 0:
         return None
     cause = (errors.strip().splitlines() or ["no error output"])[-1]
+    parent = path.rpartition("/")[0]
+    # Setup would give an existing directory to the trainer's user.
+    fix = f"Let {USER} write there"
+    if not os.path.lexists(parent):
+        fix = f"Create the directory: ansible-playbook setup.yml --tags run -e checkpoints={parent}"
     return (
         f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
-        "Create the directory: ansible-playbook setup.yml --tags run "
-        f"-e checkpoints={path.rpartition('/')[0]}, or {OTHER}"
+        f"{fix}, or {OTHER}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     drop_ins = {
         "device-groups.conf": allowed(groups(device_glob)),
         "image.conf": unit_settings(image, paths, places) if image else "",
-        "mounts.conf": required_mounts(places),
+        "mounts.conf": required_mounts(spec.checkpoints),
     }
     configure(unit, drop_ins)
     write_file(unit_dir / "launch.json", launch_text, 0o640, durable=False, group=account.pw_gid)
@@ -285,13 +285,14 @@ def allowed(gids: list[int]) -> str:
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
 
 
-def required_mounts(places: Sequence[str]) -> str:
-    """Return a systemd drop-in that keeps ``places`` mounted until the unit has stopped.
+def required_mounts(checkpoints: str) -> str:
+    """Return a systemd drop-in that keeps a directory mounted until the unit has stopped.
 
-    A launch may use other directories than the inventory with which the worker was set up.
+    A launch may use another location than the inventory with which the worker was set up. Returns
+    an empty string for a bucket.
     """
-    paths = " ".join(f'"{place}"' for place in places)
-    return f"[Unit]\nRequiresMountsFor={paths}\n" if paths else ""
+    is_local = checkpoints.startswith("/")
+    return f'[Unit]\nRequiresMountsFor="{checkpoints}"\n' if is_local else ""
 
 
 def configure(unit: str, drop_ins: Mapping[str, str]) -> None:

@@ -91,7 +91,10 @@ def _fix_of_refused_key(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -
     if not is_foreign:
         return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"
     if fleet := labels.get(LABEL):
-        return f"it belongs to the fleet {fleet!r:.80}; name your own TPU: -e tpu=NAME"
+        return (
+            f"it belongs to the fleet {fleet!r:.80}. Check your own TPU: "
+            "ansible-playbook playbooks/doctor.yml -e tpu=NAME"
+        )
     return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
 
 

@@ -181,7 +181,7 @@ def run_view(
         else judge_gone(run, judged, record, tpu_state, now)
     )
     if has_finished(record, status.processes):
-        # Show the run as status.yml and the watch will record it.
+        # Show the run as the next verb that sees its end will record it.
         done = {"wanted": str(DesiredState.DONE)}
         record = {**record, **done, **wanted_time(record, done, {"kind": EventKind.DONE}, now)}
     is_active = any(each.is_active for each in status.processes)

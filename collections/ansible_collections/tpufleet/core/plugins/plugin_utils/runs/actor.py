@@ -153,7 +153,8 @@ def plays_of(
     is READY, the watch launches the run with LAUNCH. ``kept`` is the local state directory; for the
     other arguments see Actor.act.
     """
-    # What stops a run, deletes a TPU or starts an attempt compares the number with the record.
+    # Playbooks that stop a run, delete a TPU or start an attempt compare this number with that of
+    # the record.
     fenced = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
     again = relaunch_variables(record, kept, fleet_state, observed.address) | fenced
     kill = Play((KILL,), {"tpu": observed.address, "record": False} | fenced)

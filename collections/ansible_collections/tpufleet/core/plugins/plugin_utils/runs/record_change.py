@@ -114,10 +114,14 @@ def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
 
     A ``fence`` of 0 belongs to an action without a lease, which is never refused.
     """
+    if fence and not record:
+        raise RunError(
+            f"run {run}: its record is gone. See the runs: ansible-playbook playbooks/status.yml"
+        )
     if fence and record and record.fence > fence:
         raise RunError(
-            f"run {run}: another controller has acted on it since this action began (number "
-            f"{record.fence} in its record, {fence} here). See its status: "
+            f"run {run}: another controller has acted on it since this action began (fencing "
+            f"number {record.fence} in its record, expected at most {fence}). See its status: "
             "ansible-playbook playbooks/status.yml"
         )
 
