@@ -204,7 +204,7 @@ def launched(fleet, tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment, ProcessList(secrets) as shown:
         environment.setenv("TPUFLEET_LOG_DIR", str(logs))
         play("playbooks/create.yml")
-        play("setup.yml", "-e", "renew=true")
+        play("setup.yml")
         play("playbooks/push.yml", "-e", f"code={code}")
         play("train.yml", *begin, "-e", f"run={RUN}", "-e", "wait=started")
         learn_token("the rendezvous token")
