@@ -78,7 +78,8 @@ def _maintenance(run: Disturbed) -> None:
 
 
 def _no_capacity(run: Disturbed) -> None:
-    # Twice, once in each zone: after a number of seconds, a slow watch would find capacity again.
+    # One creation fails in each of the two zones. A shortage for some seconds could be over before
+    # a slow watch tries to create the TPU.
     run.fault("capacity", "--times", "2")
     run.preempt()
 
@@ -229,13 +230,13 @@ def _truncated(run: Disturbed) -> None:
 
 
 def _set_aside(run: Disturbed) -> set[tuple[str, str]]:
-    """Return name and generation of each object of the checkpoints that the trainer set aside."""
+    """Return name and generation of each object of a checkpoint set aside as damaged."""
     found = run.objects(f"checkpoints/{run.run}/")
     return {(each["name"], each["generation"]) for each in found if ".damaged/" in each["name"]}
 
 
 def _not_shared(run: Disturbed) -> None:
-    """Launch another run, with checkpoints in a directory that each worker has for itself."""
+    """Stop the run, try to launch another one with unshared checkpoints, and restart the run."""
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import DEFAULT_FLEET_NAME
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
-    DEFAULT_FLEET_NAME,
     LABEL,
 )
 

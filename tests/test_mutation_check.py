@@ -1,4 +1,4 @@
-"""The decision whether tests notice enough mutants; mutmut itself is not run."""
+"""When the mutation check fails, without running mutmut."""
 
 import pytest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import DEFAULT_FLEET_NAME
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
-    DEFAULT_FLEET_NAME,
     LABEL,
 )
 

@@ -286,7 +286,7 @@ class Checkpoints:
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
-            # Another attempt may have removed the files, because it took the save for interrupted.
+            # Another attempt may have deleted the files, because it took the save for interrupted.
             if ORBAX_METADATA not in found:
                 raise FileNotFoundError(
                     f"{self.directory}/{step}: files disappeared during the save. Another attempt "

@@ -237,7 +237,7 @@ def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
 
 
 def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
-    """A changed record may name /etc/systemd/system/NAME.service.d."""
+    """Whoever can write records could otherwise make systemd read a drop-in of the trainer."""
     user = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

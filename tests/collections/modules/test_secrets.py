@@ -74,7 +74,7 @@ def test_a_secret_that_no_number_contains_is_accepted(value):
 
 
 def test_what_secrets_rejects_as_a_number_is_accepted_in_plain_text():
-    """The error of a secret that is a number advises this."""
+    """The error about a number in secrets tells users to set it in env."""
     check_no_secrets({"DB_PASSWORD": "12345678"}, "env")
 
 

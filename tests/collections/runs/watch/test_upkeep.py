@@ -71,7 +71,7 @@ def delete_idle(
 
 
 def idle_for(controller, seconds) -> RecordFolder:
-    """Return the memory of a TPU that has been idle for ``seconds``."""
+    """Return the watch's folder of idle TPUs; in it, a TPU has been idle for ``seconds``."""
     idle = RecordFolder(str(controller.fleet_state / "idle"))
     idle.change(f"pod_{ZONE}", 0, {"id": TWO.id, "since": controller.now - seconds}, {})
     return idle

@@ -10,9 +10,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.cloud.names import DEFAULT_FLEET_NAME
 from ..module_utils.worker.run import RunError, check_name
 from ..module_utils.worker.run_state import RunState
-from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.actor import ACTION_S, Actor
 from ..plugin_utils.runs.causes import Cause, CauseCode

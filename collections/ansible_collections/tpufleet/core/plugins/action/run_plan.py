@@ -161,7 +161,7 @@ class ActionModule(ActionBase):
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
     ) -> list[Want]:
-        """Record that the runs are wanted, in parallel, because each may take HTTP requests.
+        """Record all runs as wanted, at the same time, because each record may need HTTP requests.
 
         ``ready`` are the READY TPUs.
         """

@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.cloud.disks import owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
-from ..module_utils.cloud.names import KEYS_ENTRY
+from ..module_utils.cloud.names import DEFAULT_FLEET_NAME, KEYS_ENTRY, parse_fleet_name
 from ..module_utils.cloud.node_spec import OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource
@@ -23,12 +23,10 @@ from ..module_utils.worker.node_identity import NodeIdentity
 from ..plugin_utils.fleet import observed, reconcile
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.ownership import (
-    DEFAULT_FLEET_NAME,
     LABEL,
     adoption_blocker,
     deletion_blocker,
     is_ours,
-    parse_fleet_name,
     request_blocker,
 )
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of

@@ -88,6 +88,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 
 from ..module_utils.cloud.errors import CloudError, NoAnswer, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
+from ..module_utils.cloud.names import parse_fleet_name
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.session import API_SETTINGS, ApiSettings
 from ..module_utils.cloud.tpu_api import Listing
@@ -102,7 +103,7 @@ from ..plugin_utils.fleet.hosts import (
     refuse_clashes,
 )
 from ..plugin_utils.fleet.inert_text import trust_inert
-from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours
 from ..plugin_utils.fleet.slices import Slice, slices_of
 from ..plugin_utils.fleet.source import INVENTORY_ERROR, Source
 

@@ -106,6 +106,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.cloud.firewall import desired_rules, ensure_rules
 from ..module_utils.cloud.module import run_cloud_module
+from ..module_utils.cloud.names import DEFAULT_FLEET_NAME
 from ..module_utils.cloud.tpu_api import TpuApi
 
 
@@ -140,7 +141,7 @@ def main() -> None:
         _run,
         {
             "name": {"type": "str", "default": "tpufleet"},
-            "fleet_name": {"type": "str", "default": "default"},
+            "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "network": {"type": "str", "default": "default"},
             "tag": {"type": "str"},

@@ -18,7 +18,7 @@ from .compute import ComputeApi
 from .deletion import Found, delete_exactly
 from .errors import BadAnswer, Different, NotConfigured
 from .fields import Fields
-from .names import last_part
+from .names import last_part, parse_fleet_name
 from .outcome import Outcome
 
 #: Prefix of the description of rules that the collection created for a fleet.
@@ -27,7 +27,6 @@ ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 MOSH_PORTS = "60000-61000"
 """UDP ports of mosh (mosh-server(1))."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
-_FLEET = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _IMMUTABLE = ("name", "network", "direction")
 
 
@@ -122,11 +121,7 @@ def desired_rules(
     confirms that ``ssh_from`` may cover every address. With ``mosh``, the rule for ssh also allows
     mosh.
     """
-    if not _FLEET.fullmatch(fleet):
-        raise NotConfigured(
-            f"fleet_name: invalid ({fleet!r:.60}). Use up to 63 characters of a-z, 0-9, - and "
-            "_, beginning with a letter"
-        )
+    parse_fleet_name(fleet)
     for option, text in (("name", name), ("tag", tag)):
         if not _NAME.fullmatch(text):
             raise NotConfigured(

@@ -314,7 +314,7 @@ class GoogleApi:
 
 
 def _check_is_from_api(missing: errors.NotFound) -> None:
-    """Raise BadAnswer for a 404 that is not from the API: the resource may still exist."""
+    """Raise BadAnswer if a proxy, not the API, sent a 404, because the resource may exist."""
     if not missing.is_from_api:
         raise errors.BadAnswer(
             f"{missing}, but the API did not send this response; a proxy may have. Check the "

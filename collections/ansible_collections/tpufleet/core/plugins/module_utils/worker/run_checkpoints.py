@@ -74,7 +74,7 @@ def unwritable(path: str) -> str | None:
         return None
     cause = (errors.strip().splitlines() or ["no error output"])[-1]
     parent = path.rpartition("/")[0]
-    # Setup would give an existing directory to the trainer's user.
+    # Setup is no fix for an existing directory, because it would change the directory's owner.
     fix = f"Let {USER} write there"
     if not os.path.lexists(parent):
         fix = f"Create the directory: ansible-playbook setup.yml --tags run -e checkpoints={parent}"

@@ -7,12 +7,9 @@ https://cloud.google.com/resource-manager/docs/labels-overview#requirements.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
-
-from ...module_utils.cloud.errors import NotConfigured
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.nodes import Node
@@ -20,11 +17,8 @@ if TYPE_CHECKING:
     from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
-DEFAULT_FLEET_NAME = "default"
 #: Inventory group of the READY workers of TPUs that do not belong to this fleet.
 FOREIGN_GROUP = "foreign"
-
-_FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 class Owner(Enum):
@@ -33,16 +27,6 @@ class Owner(Enum):
     THIS_FLEET = "this fleet"
     OTHER_FLEET = "another fleet"
     NOBODY = "nobody"
-
-
-def parse_fleet_name(value: object) -> str:
-    """Return a valid fleet name, which must be a valid label value. Raises NotConfigured."""
-    if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
-        raise NotConfigured(
-            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
-            "_, a letter first: $EDITOR inventory/*/tpu.yml"
-        )
-    return str(value)
 
 
 def owner_of(labels: Mapping[str, str], fleet_name: str) -> Owner:

@@ -85,7 +85,7 @@ class Observation:
 
     @property
     def is_deletable(self) -> bool:
-        """Whether there is a TPU, and every TPU has an id and this fleet's label."""
+        """Whether the run has a TPU, and each of its TPUs has an id and this fleet's label."""
         return bool(self.tpus) and all(tpu.is_ours and tpu.id for tpu in self.tpus)
 
 

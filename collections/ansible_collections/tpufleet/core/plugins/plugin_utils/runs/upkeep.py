@@ -107,7 +107,7 @@ class Upkeep:
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
-        """Delete a TPU. Return the error, "" on success, or None if it must not be deleted now."""
+        """Delete a TPU; return "" on success, else the error, or None if it must stay for now."""
         node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:

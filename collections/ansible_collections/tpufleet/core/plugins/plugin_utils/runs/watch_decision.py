@@ -171,10 +171,10 @@ def decide_ended(now: Situation) -> Decision:
 
 
 def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float | None:
-    """Return how long ago the run was launched, if that launch may still be starting processes.
+    """Return how many seconds ago the run was launched, if the launch may still start processes.
 
-    Otherwise returns None. ``ended`` has the processes that have ended; they may have waited too
-    long at the rendezvous.
+    Returns None if it can no longer start any. ``ended`` has the processes that have ended; they
+    may have waited too long at the rendezvous.
     """
     launched_at = now.record.launched_at
     if launched_at is None or abs(now.now - launched_at) >= LAUNCH_S or now.memory.tries:
