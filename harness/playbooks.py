@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import DEFAULT_FLEET_NAME
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.fleet_name import (
+    DEFAULT_FLEET_NAME,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
 )

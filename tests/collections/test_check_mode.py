@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import DEFAULT_FLEET_NAME
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.fleet_name import (
+    DEFAULT_FLEET_NAME,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import parse_fleet_name
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.fleet_name import parse_fleet_name
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.cloud.names import DEFAULT_FLEET_NAME
+from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME
 from ..module_utils.worker.run import RunError, check_name
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.plain_values import plain

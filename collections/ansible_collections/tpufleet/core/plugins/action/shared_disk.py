@@ -16,7 +16,8 @@ from ..module_utils.cloud.disk_sharing import (
 )
 from ..module_utils.cloud.disks import READ_ONLY_MANY, ensure_disks, missing_disks, read_disk
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
-from ..module_utils.cloud.names import DEFAULT_FLEET_NAME, Disk, parse_fleet_name
+from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
+from ..module_utils.cloud.names import Disk
 from ..module_utils.cloud.node_spec import NodeSpec
 from ..module_utils.cloud.nodes import Node, parse_node
 from ..module_utils.cloud.session import ApiSettings

@@ -14,7 +14,8 @@ from ansible.utils.display import Display
 
 from ..module_utils.cloud.disks import owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
-from ..module_utils.cloud.names import DEFAULT_FLEET_NAME, KEYS_ENTRY, parse_fleet_name
+from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
+from ..module_utils.cloud.names import KEYS_ENTRY
 from ..module_utils.cloud.node_spec import OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource

@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.cloud.errors import CloudError
-from ..module_utils.cloud.names import DEFAULT_FLEET_NAME, parse_fleet_name
+from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.plain_values import plain

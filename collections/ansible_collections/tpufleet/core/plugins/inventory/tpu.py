@@ -87,8 +87,8 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
 from ..module_utils.cloud.errors import CloudError, NoAnswer, NotConfigured, one_line
+from ..module_utils.cloud.fleet_name import parse_fleet_name
 from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
-from ..module_utils.cloud.names import parse_fleet_name
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.session import API_SETTINGS, ApiSettings
 from ..module_utils.cloud.tpu_api import Listing

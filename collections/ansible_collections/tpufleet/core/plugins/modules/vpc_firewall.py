@@ -105,8 +105,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.cloud.firewall import desired_rules, ensure_rules
+from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME
 from ..module_utils.cloud.module import run_cloud_module
-from ..module_utils.cloud.names import DEFAULT_FLEET_NAME
 from ..module_utils.cloud.tpu_api import TpuApi
 
 

@@ -18,7 +18,8 @@ from .compute import ComputeApi
 from .deletion import Found, delete_exactly
 from .errors import BadAnswer, Different, NotConfigured
 from .fields import Fields
-from .names import last_part, parse_fleet_name
+from .fleet_name import parse_fleet_name
+from .names import last_part
 from .outcome import Outcome
 
 #: Prefix of the description of rules that the collection created for a fleet.

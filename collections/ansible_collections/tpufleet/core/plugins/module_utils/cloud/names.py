@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-
-from .errors import NotConfigured
 
 #: Regular expression for a project: its id, with an optional domain prefix, or its number.
 PROJECT = r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}"
@@ -16,23 +13,10 @@ KEYS_ENTRY = "ssh-keys"
 #: Fields of a TPU's scheduling; at most one of them is true.
 SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
 
-DEFAULT_FLEET_NAME = "default"
-_FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-
 
 def last_part(path: str) -> str:
     """Return the name at the end of a resource's path: ``demo`` of ``projects/…/nodes/demo``."""
     return path.rsplit("/", 1)[-1]
-
-
-def parse_fleet_name(value: object) -> str:
-    """Return a valid fleet name, which must be a valid label value. Raises NotConfigured."""
-    if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
-        raise NotConfigured(
-            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
-            "_, a letter first: $EDITOR inventory/*/tpu.yml"
-        )
-    return str(value)
 
 
 @dataclass(frozen=True)

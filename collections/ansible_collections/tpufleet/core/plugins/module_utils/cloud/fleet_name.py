@@ -1,0 +1,20 @@
+"""The fleet's name, the label by which a fleet knows its TPUs."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import NotConfigured
+
+DEFAULT_FLEET_NAME = "default"
+_FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+def parse_fleet_name(value: object) -> str:
+    """Return a valid fleet name, which must be a valid label value. Raises NotConfigured."""
+    if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
+        raise NotConfigured(
+            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
+            "_, a letter first: $EDITOR inventory/*/tpu.yml"
+        )
+    return str(value)
