@@ -1,30 +1,30 @@
-"""A step of many minutes, without a terminal: its moments, not its name, fill the lines."""
+"""Without a terminal, the times of a task that takes minutes share a few lines."""
 
 from types import SimpleNamespace
 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view import screen as screen_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import LINE, Screen
 
-TASK = "jax : Have the Python environment that the lock file names, with JAX proven in it  bench"
+TASK = "jax : Install the packages of the lock file and check that JAX sees its devices  bench"
 
 
-def test_a_long_task_is_named_once_and_its_moments_fill_the_lines_below(monkeypatch):
-    """A step of 270 s says a word every 9 s, and another line is printed behind it."""
+def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypatch):
+    """The task takes 270 s and prints its time every 9 s; then another line is printed."""
     monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
     texts: list[str] = []
 
     def display(text: str, newline: bool = True, **_: object) -> None:
         texts.append(text + ("\n" if newline else ""))
 
-    moments = iter(range(9, 279, 9))
+    times = iter(range(9, 279, 9))
 
     def brief(_now: float) -> tuple[str, str]:
-        return TASK, f"1/32 {next(moments)} s"
+        return TASK, f"1/32 {next(times)} s"
 
     core = SimpleNamespace(display=display, prompt_until=None)
 
     shown = Screen(core, None, lambda _: ["busy"], brief, lambda _: False)
-    shown._stopped.set()  # the test is the clock
+    shown._stopped.set()  # the test calls what the ticker would call
     shown._ticker.join()
     for _ in range(30):
         shown._break_silence()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from .live_block import LiveBlock
@@ -69,7 +71,8 @@ class Screen:
         Ansible's ``Display.display`` and has its arguments.
         """
         if os.getpid() != self._pid:
-            return self._print(msg, *positional, **named)
+            with _signals_blocked():
+                return self._print(msg, *positional, **named)
         with self._lock:
             if named.get("screen_only") and self._take_progress(str(msg)) and self._block:
                 self._draw()
@@ -169,3 +172,17 @@ class Screen:
         if self._held:
             (text, after, color), self._held = self._held, None
             self._print(f"{text}{after}", color=color)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Delay SIGINT and SIGTERM while a worker process sends a message to the main process.
+
+    The sender holds a lock that all processes share, and the main process needs it to end. If the
+    worker dies with the lock, the playbook hangs after CTRL+C.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
