@@ -49,7 +49,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 
 .PHONY: test
 test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
-	@$(MAKE) --no-print-directory --jobs=2 test-molecule test-journey
+	@$(MAKE) --no-print-directory --jobs=3 test-molecule test-journey test-faults
 
 .PHONY: browser
 browser: ## Install a headless browser if there is none; tests render the report with it
@@ -76,8 +76,12 @@ test-molecule: env-dev ## Test the roles on machines: check, converge, idempoten
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default
 
 .PHONY: test-journey
-test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, preempt, delete; five faults
-	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m 'machines and not long' tests
+test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, preempt, delete
+	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' tests/journey
+
+.PHONY: test-faults
+test-faults: env-dev ## Test the machines themselves, and how a run recovers from five faults
+	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m machines tests/localcloud tests/chaos
 
 .PHONY: test-qemu
 test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an hour without KVM)

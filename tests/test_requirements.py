@@ -34,7 +34,9 @@ def test_a_controller_is_installed_without_the_local_cloud():
     assert {"mmdebstrap", "systemd-container", "dnsmasq-base"}.isdisjoint(packages)
 
 
-@pytest.mark.parametrize("target", ["env-localcloud", "demo", "env-dev", "test", "test-journey"])
+@pytest.mark.parametrize(
+    "target", ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults"]
+)
 def test_what_uses_the_local_cloud_installs_it(target: str):
     assert installs("env") < installs(target)
     assert installs(target) > {
