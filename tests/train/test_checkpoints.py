@@ -352,6 +352,31 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
         restored_here(cfg, place)
 
 
+def edit_model(shelf: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the model in the manifest of step 40, the newest."""
+    manifest = shelf / "40" / MANIFEST
+    found = json.loads(manifest.read_text())
+    change(found["of"]["model"])
+    manifest.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("option", ["qk_norm", "rotary"])
+def test_an_option_that_is_newer_than_a_checkpoint_has_its_default_there(
+    finished_config: Config, shelf: Path, tmp_path: Path, option: str
+):
+    edit_model(shelf, lambda model: model.pop(option))
+    assert restored_here(finished_config, Contract("r", tmp_path, shelf))
+
+
+def test_an_option_that_is_newer_than_a_checkpoint_cannot_have_another_value(
+    make_config: Callable[..., Config], shelf: Path, tmp_path: Path
+):
+    edit_model(shelf, lambda model: model.pop("attention_bias"))
+    cfg = make_config(model={"attention_bias": False})
+    with pytest.raises(ConfigError, match=r"attention_bias is True there and False here"):
+        restored_here(cfg, Contract("r", tmp_path, shelf))
+
+
 def test_a_failure_to_remove_old_checkpoints_is_a_warning(
     finished_config: Config,
     tmp_path: Path,

@@ -178,7 +178,7 @@ class Checkpoints:
             found = Manifest.parse(self._manifest(step)).of
         except ValueError:
             raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
-        if difference := _difference(found, self._identity):
+        if difference := _difference(found, self._identity, _DEFAULTS):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
                 "use another directory or run name, or remove it"
@@ -382,6 +382,10 @@ def _orbax(broadcast: bool = False) -> ocp.Context:
     return context
 
 
+_DEFAULTS = json.loads(json.dumps(asdict(Config())))
+"""The options that a checkpoint of an older version does not name have these values there."""
+
+
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
@@ -416,12 +420,16 @@ def _steps(names: list[str]) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Describe the first key of ``expected`` that differs, with both values; "" if none does."""
+def _difference(found: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """Describe the first key of ``expected`` that differs, with both values; "" if none does.
+
+    Where ``found`` lacks a key of ``defaults``, it has the value there.
+    """
     for key in expected:
-        there, here = found.get(key), expected[key]
+        default = defaults.get(key)
+        there, here = found.get(key, default), expected[key]
         if isinstance(here, dict) and isinstance(there, dict):
-            if inner := _difference(there, here):
+            if inner := _difference(there, here, default or {}):
                 return f"{key}.{inner}"
         elif there != here:
             return f"{key} is {_short(there)} there and {_short(here)} here"
