@@ -2,7 +2,9 @@
 
 import json
 
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 
 from harness.playbooks import OURS, environment_of, flat, play
@@ -60,3 +62,21 @@ def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
     assert "is acting on it. Wait until its playbook has ended" in flat(result)
     assert (fleet / "runs/mine.json").read_text() == stored
     assert not (fleet / "watch.log").exists()
+
+
+def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
+    owned = tmp_path / "owned"
+    word = f"{{{{ lookup('pipe', 'touch {owned}') }}}} tpu=y -e @{owned} $(touch {owned})"
+    fleet = keep_release(local_api.state / "fleet")
+    node = local_api.ready("pod", labels=OURS)
+    nodes = [{"name": "pod", "zone": ZONE, "id": node["id"]}]
+    texts = {"command": [word, "{config}"], "config": word, "config_name": "c.yml"}
+    fields = record_fields(nodes=nodes, env={"A": word}, **texts)
+    (fleet / "runs").mkdir()
+    (fleet / "runs/mine.json").write_text(json.dumps(fields))
+    given = relaunch_variables(parse_record("mine", fields), fleet, str(fleet))
+
+    result = play(environment_of(local_api), "train.yml", "-e", json.dumps(given))
+
+    assert not owned.exists()
+    assert "nothing of run mine was started: pod-w0: can't be reached" in flat(result)

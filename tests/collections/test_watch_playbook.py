@@ -82,7 +82,8 @@ def test_no_field_of_a_record_is_executed_by_a_pass(emulator, local_api, tmp_pat
         f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}",
         f"x tpu=y -e @{owned} yes=true",
         f"$(touch {owned})",
-        f"#jinja2: variable_start_string:'[['\n[[ lookup('pipe', 'touch {owned}') ]]",
+        "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n"
+        f"[[ lookup('pipe', 'touch {owned}') ]]",
     ]
     kept = keep_release(tmp_path / ".cache/tpufleet")
     (local_api.state / "bucket-endpoint").write_text(emulator)
