@@ -77,11 +77,12 @@ test-molecule: env-dev ## Test the roles on machines: check, converge, idempoten
 
 .PHONY: test-journey
 test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, preempt, delete
-	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' tests/journey
+	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' --ignore tests/localcloud --ignore tests/chaos tests
 
 .PHONY: test-faults
 test-faults: env-dev ## Test the machines themselves, and how a run recovers from five faults
-	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m machines tests/localcloud tests/chaos
+	@$(AS_ROOT) env TPUFLEET_TEST_CLOUD= TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m 'machines and not long' \
+		tests/localcloud tests/chaos
 
 .PHONY: test-qemu
 test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an hour without KVM)

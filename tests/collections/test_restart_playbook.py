@@ -1,4 +1,4 @@
-"""restart.yml and what a run's record wants, without machines."""
+"""restart.yml, and a relaunch by train.yml, without machines."""
 
 import json
 

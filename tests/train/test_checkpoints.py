@@ -352,26 +352,28 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
         restored_here(cfg, place)
 
 
-def edit_model(shelf: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the model in the manifest of step 40, the newest."""
+def remove_option(shelf: Path, section: str, option: str) -> None:
+    """Make the newest checkpoint look older than an option."""
     manifest = shelf / "40" / MANIFEST
     found = json.loads(manifest.read_text())
-    change(found["of"]["model"])
+    del found["of"][section][option]
     manifest.write_text(json.dumps(found))
 
 
-@pytest.mark.parametrize("option", ["qk_norm", "rotary"])
+@pytest.mark.parametrize(
+    ("section", "option"), [("model", "qk_norm"), ("model", "rotary"), ("optimizer", "frozen")]
+)
 def test_an_option_that_is_newer_than_a_checkpoint_has_its_default_there(
-    finished_config: Config, shelf: Path, tmp_path: Path, option: str
+    finished_config: Config, shelf: Path, tmp_path: Path, section: str, option: str
 ):
-    edit_model(shelf, lambda model: model.pop(option))
+    remove_option(shelf, section, option)
     assert restored_here(finished_config, Contract("r", tmp_path, shelf))
 
 
 def test_an_option_that_is_newer_than_a_checkpoint_cannot_have_another_value(
     make_config: Callable[..., Config], shelf: Path, tmp_path: Path
 ):
-    edit_model(shelf, lambda model: model.pop("attention_bias"))
+    remove_option(shelf, "model", "attention_bias")
     cfg = make_config(model={"attention_bias": False})
     with pytest.raises(ConfigError, match=r"attention_bias is True there and False here"):
         restored_here(cfg, Contract("r", tmp_path, shelf))

@@ -53,6 +53,9 @@ SHARED_SECONDS = 60
 LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
 the names or shapes. A checkpoint of another version is refused."""
+DEFAULTS = json.loads(json.dumps(asdict(Config())))
+"""Default of each option, for options that are newer than a checkpoint. The default of a new option
+must be what the trainer did before; if it changes later, LAYOUT must change, too."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ class Checkpoints:
             found = Manifest.parse(self._manifest(step)).of
         except ValueError:
             raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
-        if difference := _difference(found, self._identity, _DEFAULTS):
+        if difference := _difference(found, self._identity, DEFAULTS):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
                 "use another directory or run name, or remove it"
@@ -382,10 +385,6 @@ def _orbax(broadcast: bool = False) -> ocp.Context:
     return context
 
 
-_DEFAULTS = json.loads(json.dumps(asdict(Config())))
-"""The options that a checkpoint of an older version does not name have these values there."""
-
-
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
@@ -423,7 +422,7 @@ def _steps(names: list[str]) -> list[int]:
 def _difference(found: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
     """Describe the first key of ``expected`` that differs, with both values; "" if none does.
 
-    Where ``found`` lacks a key of ``defaults``, it has the value there.
+    A key that is missing in ``found`` has its value in ``defaults``.
     """
     for key in expected:
         default = defaults.get(key)

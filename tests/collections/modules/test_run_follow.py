@@ -125,7 +125,7 @@ def seen(state="training", *, log=(), end=0):
 def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
     """The action on the first worker without Ansible; its worker answers one after the other."""
     given, asked = iter(answers), []
-    display = SimpleNamespace(display=lambda line, **_: shown.append(line))
+    display = SimpleNamespace(display=lambda text, **_: shown.extend(text.splitlines()))
     monkeypatch.setattr(run_follow, "Display", lambda: display)
     monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
     monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))

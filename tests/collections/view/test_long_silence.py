@@ -1,4 +1,4 @@
-"""Without a terminal, the times of a task that takes minutes share a few lines."""
+"""Without a terminal, the progress of a task that takes minutes is printed on a few lines."""
 
 from types import SimpleNamespace
 

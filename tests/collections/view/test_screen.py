@@ -17,12 +17,18 @@ def test_a_signal_ends_a_worker_process_only_after_its_message_is_sent(number):
         os.write(writer, message.encode())
 
     screen = Screen(
-        SimpleNamespace(display=send, prompt_until=None), None, lambda _: [], lambda _: None, bool
+        SimpleNamespace(display=send, prompt_until=None),
+        None,
+        lambda _: [],
+        lambda _: None,
+        lambda _: False,
     )
     if not (worker := os.fork()):
-        signal.signal(number, signal.SIG_DFL)
-        screen.display("step 3")
-        os._exit(0)
+        try:
+            signal.signal(number, signal.SIG_DFL)
+            screen.display("step 3")
+        finally:
+            os._exit(0)
     os.close(writer)
     _, status = os.waitpid(worker, 0)
     screen.close()

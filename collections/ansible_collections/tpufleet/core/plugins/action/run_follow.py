@@ -137,8 +137,9 @@ def show(folder: Path, hosts: list[str]) -> None:
                 if news.get("end"):
                     going.discard(host)
                     stream.leave(host)
-        for line in stream.due(time.monotonic(), all_of_it=not going):
-            Display().display(line)
+        # One message: if a signal ends this process while it sends one, ansible-playbook hangs.
+        if lines := stream.due(time.monotonic(), all_of_it=not going):
+            Display().display("\n".join(lines))
         if not going:
             return
         time.sleep(LOOK_SECONDS)

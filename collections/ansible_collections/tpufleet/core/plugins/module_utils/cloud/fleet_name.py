@@ -1,4 +1,4 @@
-"""The fleet's name, the label by which a fleet knows its TPUs."""
+"""The fleet's name, which is the value of the label on the fleet's TPUs."""
 
 from __future__ import annotations
 

@@ -176,10 +176,11 @@ class Screen:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM while a worker process sends a message to the main process.
+    """Delay SIGINT and SIGTERM while a worker process prints from its main thread.
 
-    The sender holds a lock that all processes share, and the main process needs it to end. If the
-    worker dies with the lock, the playbook hangs after CTRL+C.
+    To send a message, the process takes the lock of Ansible's result queue, and so does the main
+    process before it ends. If the worker died with the lock, ansible-playbook would hang after
+    CTRL+C. Other threads, task results and warnings are not protected.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
