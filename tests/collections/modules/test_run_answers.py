@@ -109,7 +109,7 @@ def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch():
 
     assert [verdict[name] for name in ("running", "done", "launch")] == [["a"], ["b"], ["c"]]
     assert verdict["notes"] == [
-        "a runs already",
+        "a is already running",
         "b is already done. Start a new run: -e run=NAME",
     ]
 

@@ -242,7 +242,7 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett': one of set, name, tpu, env"),
+        ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett' (expected set, name, tpu, env)"),
         ("- set: [a]\n", "line 1: set: 'a' is not key=value"),
         ("- set: 3\n", "line 1: set is neither a mapping"),
         ("- just words\n", "line 1: expected 'set: "),

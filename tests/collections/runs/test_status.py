@@ -118,7 +118,7 @@ def test_the_values_of_a_cause_are_in_its_text():
     unreachable = Cause.of(CauseCode.WORKERS_UNREACHABLE_FOR, hosts="w0, w1", seconds=601.0)
     crash = cause_of(parse_process("w1", report_end("1", error="no way")))
 
-    assert cause_text(unreachable) == ("w0, w1 can't be reached for 601 s though the TPU is READY")
+    assert cause_text(unreachable) == "w0, w1 unreachable for 601 s although the TPU is READY"
     assert cause_text(crash) == "w1: crashed (exit 1): no way"
     assert cause_text(Cause(CauseCode.TPU_NAME_TAKEN)).startswith("a TPU with the name")
 

@@ -26,7 +26,7 @@ from ..replaced_file import replace_file
 MOST_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
 LEAST_FREE = 1 << 30
-"""Bytes that output leaves free on the controller's disk, because run records need them."""
+"""Bytes of the controller's disk that stored output must leave free, for run records."""
 CACHE_BYTES = 1 << 30
 """Maximum size in bytes of the cache of segments that no longer change."""
 _READ_TRIES = 5

@@ -1,6 +1,6 @@
 """Reader of a run's stored output: its attempts, their processes, logs and metrics.
 
-Its content comes from workers, so every value is validated. Invalid values count as missing.
+The content comes from workers, so every value is validated. Invalid values count as missing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .objects import OutputStore
 
 MOST_SECONDS = 2.5e11
-"""The latest time that is accepted, in unix seconds: dates have four digits for the year."""
+"""The latest time that is accepted, in unix seconds, so that years have four digits."""
 MOST_LINE = 1 << 16
 """Maximum length of a line of metrics in bytes; longer lines are ignored."""
 MOST_TAIL = 1 << 18
-"""Maximum number of bytes that are read to return the last lines of a log."""
+"""Maximum number of bytes of a log that are searched for its last lines."""
 AT_ONCE = 16
 """Number of objects that are read in parallel."""
 MOST_PROCESSES = 10_000
@@ -49,7 +49,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class StoredProcess:
-    """The objects that are stored of one process of an attempt.
+    """The stored objects of one process of an attempt.
 
     ``start`` and ``exit`` are start.json and exit.json (module_utils/worker/output_stream.py); None
     if they are not stored. Segments are in order of their numbers.
@@ -119,11 +119,10 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def pieces(parts: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments, and the line breaks that are missing between them.
+    """Yield the content of segments, with a line break after a segment that ends in a partial line.
 
-    A segment with SEGMENT_BYTES may end within a line, which the next segment continues. A line
-    break is missing if any other segment, or one before a missing segment, ends without it.
-    ``parts`` are the segments in order, with their content.
+    No line break is added after a segment of SEGMENT_BYTES whose next segment exists, because the
+    next segment continues the line. ``parts`` are the segments in order, with their content.
     """
     before: Segment | None = None
     last = b"\n"

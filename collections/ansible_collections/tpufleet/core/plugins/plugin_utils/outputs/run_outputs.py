@@ -57,7 +57,7 @@ class BucketAndDirectory:
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run, sorted by name. Raises OutputError.
 
-        The objects of an attempt that is in both locations are those in the bucket.
+        If an attempt is in both locations, only its objects in the bucket are listed.
         """
         stored = self._bucket.list(run)
         attempts = {_attempt_of(each) for each in stored}

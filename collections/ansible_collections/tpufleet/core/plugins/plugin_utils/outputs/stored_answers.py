@@ -1,4 +1,4 @@
-"""Status of a run's last attempt from its stored output, as the module run_info returns it."""
+"""Status of a run's last attempt from its stored output, in the format of the module run_info."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ LOG_LINES = 50
 ERROR_LINES = 200
 """Number of log lines that are searched for the error message of a failed attempt."""
 MOST_LINES = 1_000_000
-"""Maximum number of lines of metrics that are read of a run."""
+"""Maximum number of lines of metrics that are read for a run."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class RunOutput:
         curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB. Curves
             without points are left out.
         gaps: the steps at which the loss becomes NaN.
-        last: the values of the last step, by column. Trainers write some values only at some steps;
-            of these it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory
-            in use) and ``device_limit_gib`` (total memory).
+        last: the values of the last step, by column. For values that trainers write only at some
+            steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in
+            use) and ``device_limit_gib`` (total memory).
         rows: the number of steps.
         is_cut: whether there are more than MOST_LINES lines of metrics; later lines are not read.
         log: the last lines of the log of the process that decides how the last attempt ended.
@@ -185,13 +185,14 @@ class OwnSteps:
         self.start_seconds: float | None = None
 
     def add(self, step: float, time: float, save: float, start: float) -> None:
-        """Add a step, unless its time is invalid or before that of the step added last.
+        """Add a step, unless its time is invalid or earlier than the time of the previous step.
 
         Args:
             step: the number of the step.
             time: when it ended, in unix seconds.
             save: the seconds that training waited for a checkpoint to be saved; may be NaN.
-            start: the seconds from the start of the trainer; NaN except for its first step.
+            start: for the first step, the seconds from the start of the trainer to the step's end;
+                NaN for other steps.
         """
         if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MOST_SECONDS:
             if not self.steps:
@@ -281,12 +282,12 @@ def _with_log(
     decisive = mine[statuses.index(deciding_process(statuses))]
     lines = log_tail(store, logs[newest, decisive.process_id], ERROR_LINES)
     state = decisive.state
-    is_told = state.state is RunState.FAILED and state.reason_code not in KILLED_REASONS
+    has_error = state.state is RunState.FAILED and state.reason_code not in KILLED_REASONS
     return replace(
         found,
         log=tuple(lines[-LOG_LINES:]),
         log_from=f"{decisive.name}, attempt {newest}",
-        error=error_line(last_attempt(lines)) if is_told else "",
+        error=error_line(last_attempt(lines)) if has_error else "",
     )
 
 

@@ -29,8 +29,8 @@ def cached_summary(
 ) -> RunOutput:
     """Return the summary of a run's stored output. Raises OutputError.
 
-    It is read from the directory ``cache`` if the names, sizes and versions of ``objects``, all
-    objects of the run, have not changed.
+    ``objects`` are all objects of the run. If their names, sizes and versions have not changed, the
+    summary is read from the directory ``cache``.
     """
     key, path = _key(store, objects), cache / f"{run}.json"
     try:

@@ -1,4 +1,4 @@
-"""One run in the report: its figures, why it ended, charts, where its time went, attempts."""
+"""One run in the report: figures, error, charts, time by cause, attempts, events and log."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ const charts = (() => {
       ticks = roundTicks(low, high, count);
     return ticks;
   }
-  /** Return ticks of a logarithmic axis: as many digits of each power of ten as fit. */
+  /** Return at most ``most`` ticks of a logarithmic axis, with as many digits per decade as fit. */
   function logTicks(low, high, most) {
     const from = Math.floor(Math.log10(low));
     const count = Math.ceil(Math.log10(high)) - from + 1;
@@ -137,7 +137,7 @@ const charts = (() => {
    * Draw a chart as wide as its figure. Return whether there was anything to draw.
    *
    * A series has name, x, y, gaps (values of x where its line is broken), style (CSS classes) and
-   * dots. ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` is
+   * dots (whether to mark its points). ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` is
    * called with the values below the pointer, and with null when the pointer leaves the chart;
    * without ``tell`` the caption shows these values.
    */

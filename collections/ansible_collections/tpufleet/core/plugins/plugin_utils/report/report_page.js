@@ -126,7 +126,7 @@
         show();
       });
 
-  // --- The overview: filter, first rows, ticks ---
+  // --- The overview: filter and number of rows ---
   const overview = byId("overview");
   const filter = byId("filter");
   const everything = byId("everything");
@@ -208,13 +208,13 @@
     const values = new Map(
       series.map((each) => [each.run, html("span", { class: "dim" }, lastOf(each))]),
     );
-    const tell = (told) => {
+    const tell = (pointed) => {
       for (const each of series) values.get(each.run).textContent = lastOf(each);
-      for (const [{ run }, value] of told || []) values.get(run).textContent = value;
+      for (const [{ run }, value] of pointed || []) values.get(run).textContent = value;
     };
     const unit = byTime ? "hours since the first step" : "step";
     if (!draw(together, { ...metric, unit, series, log: isLog(metric), height: 340, tell }))
-      together.append(html("p", { class: "none" }, `${metric.title}: no data of these runs.`));
+      together.append(html("p", { class: "none" }, `${metric.title}: no data for these runs.`));
     byId("chosen").replaceChildren(...series.map((each) => legendItem(each, values.get(each.run))));
   }
   document.addEventListener("change", ({ target }) => {

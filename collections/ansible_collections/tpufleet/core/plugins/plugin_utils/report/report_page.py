@@ -1,7 +1,7 @@
-"""The report as one HTML file that loads nothing: overview, comparison, sweeps, and all runs.
+"""The report as one self-contained HTML file: overview, comparison, sweeps, and all runs.
 
-Its Content-Security-Policy (w3.org/TR/CSP3) names its one style sheet and its one script by their
-hashes, so a browser runs no other script and loads nothing, even if a run's name were markup.
+The page's Content-Security-Policy (w3.org/TR/CSP3) allows only one style sheet and one script, by
+their hashes. So a browser runs no other script and loads nothing, even if a run's name is markup.
 """
 
 from __future__ import annotations

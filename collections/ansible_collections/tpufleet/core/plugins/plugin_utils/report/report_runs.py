@@ -181,13 +181,13 @@ def run_view(
         else judge_gone(run, judged, record, tpu_state, now)
     )
     if has_finished(record, status.processes):
-        # Show the run as the next verb that sees its end will record it.
+        # Show the run as done already; the next verb that observes its end records it as done.
         done = {"wanted": str(DesiredState.DONE)}
         record = {**record, **done, **wanted_time(record, done, {"kind": EventKind.DONE}, now)}
     is_active = any(each.is_active for each in status.processes)
     attempts = attempts_of(record, events, output, now, is_active)
     signs = [each.end for each in attempts] + [event.time for event in events]
-    is_told = status.state is RunState.FAILED
+    has_failed = status.state is RunState.FAILED
     spent = by_cause(record, output.attempts, now) if is_complete(output) else None
     return RunView(
         run,
@@ -207,7 +207,7 @@ def run_view(
         overrides_of(record.get("command") or ()),
         output.gaps,
         spent.seconds if spent else None,
-        reason=(status.decided_by.error if status.decided_by else "") if is_told else "",
+        reason=(status.decided_by.error if status.decided_by else "") if has_failed else "",
         log=output.log,
         log_from=output.log_from,
         changed=max(signs, default=0.0),

@@ -66,7 +66,8 @@ class RunView:
             (Spent in runs/wanted_time.py).
         overrides: the settings key=value in the run's command.
         reason: why the run ended badly, empty if it did not.
-        log: the last lines of the log that ``log_from`` wrote, such as ``pod-w0, attempt 2``.
+        log: the last lines of a log.
+        log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         changed: the time of the run's last event or output, in unix seconds; 0 if unknown.
     """
 

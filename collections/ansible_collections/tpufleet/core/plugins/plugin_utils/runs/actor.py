@@ -31,7 +31,7 @@ PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 ACTION_S = 1200.0
 """Time limit of one playbook, in seconds."""
 CREATE_S = 60
-"""Seconds that create.yml waits until a TPU is READY; if it is not, later passes check it again."""
+"""Seconds that create.yml waits for a TPU to become READY. After that, later passes check it."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Actor:
             action: what to do.
             fence: the fencing number of the watch's lease (lease.py).
             claim: the right to act on the run, checked before and during each playbook.
-            note: adds events to the run's history; called before and after setup.yml, with
-                SETUP_STARTED and SETUP_DONE.
+            note: adds an event to the run's history. It is called with SETUP_STARTED before
+                setup.yml and with SETUP_DONE after it.
         """
         for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
             if SETUP in play.playbooks:
@@ -98,10 +98,10 @@ class Actor:
         return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
 
     def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
-        """Call ansible-playbook; append what it prints to a file in the directory of the log.
+        """Call ansible-playbook and append its output to a file in the directory of the log.
 
-        Returns the error; empty if the call succeeds. ``who`` is the run or TPU with which each
-        line of the log starts. ``name`` is the name of that run or TPU, which selects the file.
+        Returns the error; empty if the call succeeds. ``who`` is the start of each line in the log,
+        such as ``run a``. ``name`` is the name of the run or TPU; it selects the output file.
         """
         played = " ".join(play.playbooks)
         if why := claim.lost() or claim.blocker():
@@ -115,7 +115,7 @@ class Actor:
         began = time.monotonic()
 
         def why_stop() -> str:
-            return claim.lost() or (f"no end within {left:.0f} s" if spent() > left else "")
+            return claim.lost() or (f"still running after {left:.0f} s" if spent() > left else "")
 
         def spent() -> float:
             return time.monotonic() - began
@@ -153,8 +153,8 @@ def plays_of(
     is READY, the watch launches the run with LAUNCH. ``kept`` is the local state directory; for the
     other arguments see Actor.act.
     """
-    # Playbooks that stop a run, delete a TPU or start an attempt compare this number with that of
-    # the record.
+    # Playbooks that stop a run, delete a TPU or start an attempt fail if the record has a greater
+    # fencing number.
     fenced = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
     again = relaunch_variables(record, kept, fleet_state, observed.address) | fenced
     kill = Play((KILL,), {"tpu": observed.address, "record": False} | fenced)
@@ -177,8 +177,8 @@ def _recreation(
 ) -> list[Play]:
     """Return the calls of ansible-playbook that recreate the run's TPU.
 
-    For REPLACE they first delete the observed TPU, by its id, so that no other is deleted.
-    ``fenced`` are the variables that name the run and the fencing number.
+    For REPLACE, the first call deletes the observed TPU. It selects the TPU by id, so that it never
+    deletes another one. ``fenced`` has the variables for the run and the fencing number.
     """
     there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
     lost = there if action == Action.REPLACE else []
@@ -194,7 +194,7 @@ def delete_variables(node: NodeIdentity) -> dict[str, Any]:
 
 
 def ansible_playbook() -> list[str]:
-    """Return the ansible-playbook command with the current playbook's inventories and vaults.
+    """Return ansible-playbook with the inventory and vault options of the current playbook.
 
     A vault password that the user typed can't be passed on.
     """

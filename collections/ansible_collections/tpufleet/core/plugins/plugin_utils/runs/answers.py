@@ -13,7 +13,7 @@ Answer = Mapping[str, Any]
 def by_host(
     variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Return the variable ``name``, which a task registered, by host; ``{}`` if not set.
+    """Return each host's value of the registered variable ``name``; ``{}`` for a host without it.
 
     ``variables`` are Ansible's hostvars.
     """
@@ -50,8 +50,8 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Return lines that say how processes of a run ended; empty if no worker has the run.
 
-    Workers with the same end share a line. ``answers`` has the result of the module run with
-    ``state: stopped`` for each host.
+    Workers on which it ended in the same way share a line. ``answers`` has the result of the module
+    run with ``state: stopped`` for each host.
     """
     return said_once(stopped_processes(answers))
 

@@ -1,6 +1,6 @@
-"""Causes of the watch's decisions: a code, and the values that its sentence for the user needs.
+"""Causes of the watch's decisions: a code, and values such as ``seconds`` or ``host``.
 
-status.py turns a cause into a sentence.
+status.py turns a cause into a sentence for users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_VALUES, MOST_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
-    """Code of an observation, or of its consequence. Comments list the keys of Cause.values."""
+    """Code of an observation or of what follows from it. Comments list the keys of Cause.values."""
 
     TPU_STATE = "tpu_state"  # values: tpu_state
     TPU_STATE_AGAIN = "tpu_state_again"  # values: tpu_state

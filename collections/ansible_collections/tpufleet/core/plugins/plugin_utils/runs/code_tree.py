@@ -1,4 +1,4 @@
-"""The code of a release: which files of a directory belong to it, and a copy of them to send."""
+"""The code of a release: the list of its files, and the copy of them that workers receive."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SKIPPED = {".git", "__pycache__"}
 def list_code(root: Path, chosen: Sequence[str] = (), *, is_own: bool = False) -> list[str]:
     """List the code files below ``root`` as sorted relative paths, without those that git ignores.
 
-    In a cached release, these are the files of its manifest. ``chosen`` (the variable
-    ``code_paths``) names the files and directories to include; empty includes all. With ``is_own``,
-    the directory is one of tpufleet's own, and git is not asked. Raises ReleaseError.
+    For a cached release, return the files in its manifest. ``chosen`` (the variable ``code_paths``)
+    names the files and directories to include; empty includes all. ``is_own`` says that the code is
+    tpufleet's own: then the list includes files that git ignores. Raises ReleaseError.
     """
     if not root.is_dir():
         raise ReleaseError(
@@ -107,7 +107,7 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path, *, is_own: bool = False) -> list[Entry]:
-    """Copy code with a manifest to ``target``, with hard links if possible.
+    """Copy code to ``target`` with hard links if possible, and write its manifest there.
 
     Workers receive this copy, so all get the same code even if files in ``root`` are replaced while
     it is sent. Returns the entries of the manifest. Raises ReleaseError, also for a cached release
@@ -129,7 +129,7 @@ def stage(root: Path, chosen: Sequence[str], target: Path, *, is_own: bool = Fal
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
         if entry.kind != "link":
-            source = os.path.realpath(source)  # of a link that is copied as a file
+            source = os.path.realpath(source)  # the file to copy instead of a link
         try:
             os.link(source, destination, follow_symlinks=False)
         except OSError:
@@ -147,11 +147,11 @@ def copy(source: str, destination: str) -> None:
 
 
 def staged(code: str, chosen: Sequence[str], *, is_own: bool = False) -> tuple[Path, str]:
-    """Return a copy of a code directory that stage() made, and the name of its release.
+    """Copy a code directory with stage(); return the path of the copy and the id of its release.
 
     The first fork of Ansible makes the copy and the other forks of this playbook use it, so all
     workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
-    include (empty: all), ``is_own`` is that of stage(). Raises ReleaseError, OSError.
+    include (empty: all). For ``is_own`` see stage(). Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
     key = hashlib.sha256(json.dumps([place, is_own, *chosen]).encode()).hexdigest()[:16]

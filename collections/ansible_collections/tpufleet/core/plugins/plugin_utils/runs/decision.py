@@ -70,7 +70,7 @@ class Situation:
         return self.memory.seconds_in(state, self.now)
 
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """Return the processes with heartbeats if all these are too old, else an empty list."""
+        """Return the processes with a heartbeat if all heartbeats are too old, else no process."""
         limits = self.limits
         known = [each for each in processes if each.heartbeat_age is not None]
         late = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 MOST_HISTORY = 50
-"""How many events a record keeps: the last ones."""
+"""Maximum number of events in a record's history; the oldest are dropped."""
 
 
 class DesiredState(StrEnum):
@@ -30,7 +30,7 @@ class EventKind(StrEnum):
     WATCH = "watch"
     """A pass of the watch observed something new, or acted."""
     NOTE = "note"
-    """A text without a kind, as older versions wrote, or an event of an unknown kind."""
+    """A text without a kind, which older versions wrote, or an event of an unknown kind."""
 
 
 class Action(StrEnum):

@@ -1,4 +1,4 @@
-"""Goodput: the share of the time in which a run was wanted that it spent in steps that counted."""
+"""Goodput: the time in steps that counted, divided by the time in which the run was wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Goodput:
     """The seconds in which a run was wanted, and what they were spent on.
 
-    ``seconds`` has the seconds for every value of Spent, which add up to ``wanted``.
+    ``seconds`` has the seconds for every value of Spent; their sum is ``wanted``.
     """
 
     wanted: float
@@ -33,10 +33,10 @@ class Goodput:
 def by_cause(
     record: Mapping[str, Any], attempts: Sequence[AttemptOutput], now: float
 ) -> Goodput | None:
-    """Return what the time in which a run was wanted was spent on; None if unknown.
+    """Return how a run spent the time in which it was wanted; None if unknown.
 
-    It is unknown if the record does not have this time, or if the trainer has not written metrics
-    yet. A run that is done was wanted until its last attempt ended.
+    It is unknown if the record does not contain this time, or if the run has attempts but no
+    metrics yet. A run that is done was wanted until its last attempt ended.
 
     The clocks of cloud, controllers and workers may differ, so the seconds of all causes can exceed
     the wanted time. Then the seconds from ``attempts`` are scaled down.
@@ -74,9 +74,9 @@ def _parts(
 ) -> dict[Spent, float]:
     """Return the seconds of an attempt, by cause.
 
-    ``launched`` is when the launch was recorded, ``until`` when the attempt ended, or the current
-    time if it is active; None if unknown. Without ``start_seconds``, the rendezvous counts as part
-    of the trainer's start.
+    ``launched`` is when the launch was recorded, None if unknown. ``until`` is when the attempt
+    ended, None if unknown; for an active attempt it is the current time. If the attempt has no
+    ``start_seconds``, the rendezvous counts as COMPILE, not as LAUNCH.
     """
     first_step = until if attempt.first is None else attempt.first
     begin = launched or attempt.began
@@ -99,10 +99,10 @@ def _parts(
 
 
 def launch_times(record: Mapping[str, Any]) -> dict[int, float]:
-    """Return when attempts were launched, in unix seconds by attempt, from the record's history.
+    """Return the launch times in the record's history, in unix seconds by attempt number.
 
-    The history has no numbers of attempts: its last launch belongs to the newest attempt, the
-    launch before it to the attempt before, and so on.
+    Events have no attempt number. The last launch in the history belongs to the newest attempt, the
+    launch before it to the previous attempt, and so on.
     """
     times = [
         float(event.get("time") or 0.0)
@@ -126,7 +126,7 @@ def goodput(
     """Return the goodput of a run, at most 1; None if it is unknown.
 
     Steps before the first step in ``progress`` ran on a lost TPU; they are assumed to have had the
-    same speed. Impossible progress counts as unknown, because any worker may report anything.
+    same speed. Impossible values count as unknown, because reports of workers are not trusted.
 
     Args:
         progress: the result of module_utils/worker/run_progress.py on the worker that writes

@@ -23,8 +23,10 @@ from .observation import (
 )
 
 HUNG_AFTER_S = 600.0
-"""Age in seconds from which a heartbeat means HUNG: the watch's default. It does not apply before
-the first step, because compilation may take longer."""
+"""A process is HUNG if its last heartbeat is older than this, in seconds (the watch's default).
+
+Before the first step, the age does not count, because compilation may take longer.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class WorkerStatus:
         worker: the worker's name in the inventory.
         process: the run's process; None if the worker has no run.
         tpu_state: the state of the worker's TPU if it is not READY.
-        answer: Ansible's result of run_info if it failed on the worker.
+        answer: Ansible's result of run_info if the module failed on the worker.
         progress: what run_info returned for goodput (module_utils/worker/run_progress.py).
     """
 
@@ -55,18 +57,18 @@ class RunStatus:
         state: the state of the run.
         wanted: the desired state; empty without a record.
         attempt: the number of the newest attempt.
-        decided_by: the process that decides the state; None if its TPU is not READY.
+        decided_by: the process that decides the state; None if no process does.
         tpu: the TPU in the run record.
         tpu_state: the state of that TPU if it is not READY.
         processes: the run's processes on all workers.
-        step: the last finished step, or the step from which the last attempt starts if it has not
-            finished one yet; like each figure below, None if unknown.
+        step: the last finished step; until the last attempt has finished one, the step from which
+            it starts. None if unknown, like all values below.
         steps: the number of steps after which the run is done.
         loss: the loss at ``step``.
         tokens_per_second: the speed at ``step``.
         mfu: model FLOPs utilization, between 0 and 1.
-        device_bytes: memory in use on the fullest device of all workers, which has
-            ``device_limit_bytes``.
+        device_bytes: memory in use on the fullest device of all workers.
+        device_limit_bytes: total memory of that device.
         goodput: between 0 and 1.
         heartbeat_age: the largest age of an active process's last heartbeat, in seconds.
         output_age: the smallest age of a process's last output, in seconds, if none of the active
@@ -106,7 +108,8 @@ def worker_statuses(
     Args:
         answers: the result of run_info by worker.
         tpu_states: the state of the TPU by worker.
-        run: the only run to return; by default the active runs, else the run that ended last.
+        run: the only run to return. If empty, return a worker's active runs; if it has none, the
+            run that ended last.
     """
     found: list[WorkerStatus] = []
     for host in sorted(tpu_states, key=natural_order):
@@ -267,10 +270,10 @@ def was_stopped(record: Mapping[str, Any]) -> bool:
 def finished_runs(
     answers: Mapping[str, Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the runs that are done but not yet recorded as done: their ``run`` and ``attempt``.
+    """Return the ``run`` and ``attempt`` of the runs that are done but not yet recorded as done.
 
-    ``answers`` has each worker's result of the module run_info, or of the module run, which is
-    about one run. ``records`` has the record of each run.
+    ``answers`` has each worker's result of the module run_info (all runs) or run (one run).
+    ``records`` has the record of each run.
     """
     found = []
     for run, record in sorted(records.items()):

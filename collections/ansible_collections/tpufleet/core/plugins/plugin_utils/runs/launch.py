@@ -33,7 +33,7 @@ def new_launches(
     Args:
         common: the LaunchSpec fields that all runs share.
         command: the trainer's command; ``{set}`` in it is replaced by the settings of the run.
-        overrides: settings (key=value) of all runs; those of a sweep follow them.
+        overrides: settings (key=value) of all runs; the settings of a sweep are appended.
         checkpoints: the path or URI below which each run has a directory for its checkpoints.
         outputs: the directory or URL below which each run stores output.
         placements: the placement of each host's process.
@@ -56,7 +56,7 @@ def new_launches(
 
 
 def in_bucket(outputs: str, run: str) -> str:
-    """Return the URL of a run's stored output below ``outputs``; empty if ``outputs`` is no bucket.
+    """Return the URL of a run's stored output below ``outputs``; empty if that is a directory.
 
     Raises RunError for a URL that is not ``gs://``.
     """
@@ -73,17 +73,17 @@ def in_bucket(outputs: str, run: str) -> str:
 def relaunched(
     recorded: LaunchSpec, outputs: str, placements: Placements, nodes: Nodes
 ) -> LaunchSpec:
-    """Return the recorded launch of a run for its current TPU and workers, otherwise unchanged.
+    """Return the recorded launch of a run, moved to its current TPU and workers.
 
-    If it stored output only on the controller, it stores output in ``outputs`` if that is in a
-    bucket.
+    If the recorded launch stores output only on the controller and ``outputs`` is in a bucket, the
+    returned launch stores output in the bucket.
     """
     place = recorded.outputs or in_bucket(outputs, recorded.run)
     return replace(recorded, outputs=place, **where(recorded.run, placements, nodes))
 
 
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
-    """Return the LaunchSpec fields that say on which workers and TPUs the processes of a run are.
+    """Return the LaunchSpec fields that describe on which workers and TPUs a run is placed.
 
     ``placements`` and ``nodes`` are those of all hosts of the play.
     """

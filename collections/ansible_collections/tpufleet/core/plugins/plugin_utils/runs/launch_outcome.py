@@ -126,9 +126,9 @@ def start_answers(
 def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
     """Return the outcome of the start of one run.
 
-    ``answers`` are those of start_answers. ``stopped`` says that a user stopped the run during the
-    launch. Returns ``problems`` (lines), ``launch_failed``, and ``stop`` (whether the run must be
-    stopped on all workers).
+    ``answers`` is the result of start_answers. ``stopped`` says that a user stopped the run during
+    the launch. Returns ``problems`` (lines), ``launch_failed``, and ``stop`` (whether the run must
+    be stopped on all workers).
     """
     problems = failures(answers) + (["it was stopped during its launch"] if stopped else [])
     return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
@@ -173,20 +173,20 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
 
 
 def replaced_text(newer: int) -> str:
-    """Return the error of a launch after another launch has started the attempt ``newer``."""
+    """Return the error of a launch that another launch, of the attempt ``newer``, has replaced."""
     return f"another launch has started attempt {newer} of it"
 
 
 def replaced_outcome(newer: int) -> dict[str, Any]:
-    """Return the outcome of a launch after another launch has started the attempt ``newer``.
+    """Return the outcome of a launch that another launch, of the attempt ``newer``, has replaced.
 
-    It stops nothing, because workers may already have processes of the newer attempt.
+    The run is not stopped, because workers may already have processes of the newer attempt.
     """
     return {"problems": [replaced_text(newer)], "launch_failed": False, "stop": False}
 
 
 def failed_first(waited: Sequence[Waited]) -> list[Waited]:
-    """Return the failed workers, earliest failure first, because it often causes the others."""
+    """Return the failed workers, the earliest failure first: it often causes the others."""
 
     def ended_at(each: Waited) -> float:
         return (each.process.ended_at if each.process else 0.0) or float("inf")
@@ -203,8 +203,8 @@ def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
     """Return one line that says why an attempt failed and what to do.
 
-    ``outcome`` is that of wait_outcome, ``ended`` the answer of each worker to the task that stops
-    the run.
+    ``outcome`` is the result of wait_outcome. ``ended`` has the answer of each worker to the task
+    that stops the run.
     """
     what = "; ".join(outcome["problems"])
     if not outcome["stop"]:
@@ -233,8 +233,8 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
 def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
     """Return pairs of a worker's name and how the process of the run ended there.
 
-    ``answers`` are those of the workers to the task that stops the run. Workers without the run are
-    left out.
+    ``answers`` has the answer of each worker to the task that stops the run. Workers without the
+    run are left out.
     """
     found = []
     for host, answer in answers.items():
@@ -255,15 +255,15 @@ def hosts_by_run(processes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[s
 def launch_verdict(
     answers: Mapping[str, Answer], processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Decide how to continue the launch of each run separately.
+    """Decide for each run of a launch whether to start it.
 
     ``answers`` are the results of the module ``run`` with ``state: launched`` or ``checked``, by
     host. ``processes`` has the process of each host, with its ``run`` and ``tpu``.
 
-    Returns ``problems`` (lines by run; such a run must not start), ``launch`` (runs to start) with
-    the subsets ``again`` (some worker has not started the run yet) and ``push`` (some worker does
-    not have the release), ``running`` and ``done`` (runs that need no launch), and ``notes`` (a
-    line for each running or done run).
+    Returns ``problems`` (lines by run; these runs must not start), ``launch`` (runs to start),
+    ``again`` (runs of ``launch`` that some worker has not started yet), ``push`` (runs of
+    ``launch`` whose release is missing on some worker), ``running`` and ``done`` (runs that need no
+    launch), and ``notes`` (a line for each running or done run).
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     statuses: dict[str, set[str]] = {}
@@ -294,7 +294,7 @@ def launch_verdict(
         "push": sorted(launch & push),
         "running": running,
         "done": done,
-        "notes": [f"{run} runs already" for run in running]
+        "notes": [f"{run} is already running" for run in running]
         + [f"{run} is already done. Start a new run: -e run=NAME" for run in done],
     }
 
@@ -302,7 +302,7 @@ def launch_verdict(
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
     """Return one host for each worker of the runs in ``runs``.
 
-    With ``per_chip`` a worker has a host for each chip, of which the first is returned.
+    With ``per_chip``, a worker has one host for each chip; the first of these is returned.
     ``processes`` has the process of each host, with its ``run`` and ``worker``.
     """
     found: dict[str, str] = {}

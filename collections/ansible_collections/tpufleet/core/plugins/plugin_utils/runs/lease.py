@@ -1,17 +1,17 @@
 """Leases: only one controller at a time acts on a TPU and its runs.
 
-A lease is a JSON document beside the run records, which is only changed by compare-and-swap. Its
-holder renews it regularly. The clocks of controllers may differ: another controller may take the
-lease only MAX_SKEW_S after the time in the document, and the holder measures the time since its
-last renewal with its own monotonic clock.
+A lease is a JSON document beside the run records, which is only changed by compare-and-swap. The
+holder renews the lease regularly. The clocks of controllers may differ: another controller may take
+the lease only MAX_SKEW_S seconds after the end that the document states, and the holder measures
+the time since its last renewal with a monotonic clock.
 
-If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore it has a
-fencing number, which grows with each holder: the holder writes it to the run's record before it
-acts, and passes it to each playbook. kill.yml, delete.yml and create.yml read the record right
-before they stop the run or delete a TPU, and train.yml changes the record by compare-and-swap
-before it starts an attempt; each of them fails if the record has a greater number. What a
-playbook has started by then is not undone. The deletion of an idle TPU has no run and no number: it
-needs the lease, and deletes the TPU only by its id and with the fleet's label.
+If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore a lease has
+a fencing number, which grows with each holder. The holder writes the number to the run's record
+before it acts, and passes it to each playbook. kill.yml, delete.yml and create.yml read the record
+right before they stop the run or delete a TPU; train.yml changes the record by compare-and-swap
+before it starts an attempt. Each of them fails if the record has a greater number. Actions that a
+playbook has already started are not undone. The deletion of an idle TPU belongs to no run, so it
+has no fencing number: it needs the lease, the TPU's id and the fleet's label.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Leases:
 class Lease:
     """A lease of this process. ``fence`` is its fencing number, greater than all earlier ones.
 
-    ``generation`` is that of the stored document; for ``clock`` and ``monotonic`` see Leases.
+    ``generation`` is the stored document's; for ``clock`` and ``monotonic`` see Leases.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ def _held_by(name: str, holder: str) -> LeaseHeldError:
 class Claim:
     """The right of this process to act on a run or a TPU.
 
-    Both functions return why the right is lost; empty if it is not.
+    Both functions return the reason why the right is lost; empty if it is not lost.
 
     Args:
         lost: called twice a second while a playbook runs, so it must not use the network.

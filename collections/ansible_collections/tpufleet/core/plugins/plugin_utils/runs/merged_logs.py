@@ -16,8 +16,8 @@ from .status import answer_error
 def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the last log lines of a worker's active run, else of the run that ended last.
 
-    The lines are without control characters. If there are none, the only line says why. ``answer``
-    is the result of run_info.
+    Control characters are removed. If there are no lines, one line with the reason is returned.
+    ``answer`` is the result of run_info.
     """
     if "runs" not in answer:
         return [answer_error(answer)]
@@ -49,9 +49,9 @@ def merge(
     """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
     ``keys`` has a key for each line of the host: the line, and its number among equal lines of the
-    host. ``merged`` has pairs of a key and the hosts with this key. The host is added to the pair
-    with the same key if that is after the host's previous line. Otherwise a new pair is inserted
-    before the host's next line that ``merged`` has, or at the end.
+    host. ``merged`` has pairs of a key and the hosts with this key. If a pair after the host's
+    previous line has the same key, the host is added to this pair. Otherwise a new pair is
+    inserted: before the first pair that has one of the host's later lines, or at the end.
     """
     at = 0
     for number, key in enumerate(keys):

@@ -16,7 +16,7 @@ READY = "READY"
 GONE = "gone"
 """The state of a TPU that does not exist: the API does not list it."""
 NOT_LISTED = "not listed"
-"""Stands for the unknown state of a TPU whose zone the inventory does not list."""
+"""The state of a TPU whose zone the inventory does not list; its real state is unknown."""
 FOREIGN = "foreign"
 """The state of a run's TPU if a TPU of another fleet or person has its name now."""
 CHANGING = "changing"
@@ -68,7 +68,7 @@ class Observation:
         any_worker_answers: whether any worker of any TPU answered this controller.
         is_identified: whether the run record names the TPUs by id.
         can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
-        tpus: the run's existing TPUs: one, or the slices of a multislice. Recreated TPUs count.
+        tpus: the existing TPUs of the run, original or recreated: one, or several for a multislice.
         address: the value of ``-e tpu=`` that selects these TPUs.
     """
 
@@ -105,18 +105,18 @@ class ProcessStatus:
         exit_code: its exit code; None if it has not exited.
         signal: the signal that ended it, such as ``KILL``.
         ended_at: when it ended, in unix seconds; 0 if unknown.
-        peer: the worker whose end made this process end.
+        peer: the worker whose process ended or was lost first, which made this process end.
         peer_exit_code: the exit code on ``peer``; None if that worker was lost.
         waiting_for: the workers that it waits for at the rendezvous.
         error: the error message in its log, or of the rendezvous.
         phase: the state that the trainer writes to its heartbeat, in the trainer's own words.
-        step: the last finished step; None before the attempt's first.
+        step: the last step that the attempt has finished; None before its first step.
         start_step: the step from which the attempt starts; None if unknown.
         steps: the number of steps after which the run is done.
         loss: the loss at ``step``.
         tokens_per_second: the speed at ``step``.
         mfu: model FLOPs utilization, between 0 and 1.
-        device_bytes: memory in use on the fullest of its devices, which has ``device_limit_bytes``.
+        device_bytes: memory in use on its fullest device, of ``device_limit_bytes`` in total.
         has_heartbeat: whether the trainer writes a heartbeat.
         heartbeat_age: seconds since the last heartbeat.
         output_age: seconds since the last output.
@@ -160,7 +160,7 @@ class ProcessStatus:
 
     @property
     def reached_step(self) -> int | None:
-        """The last finished step; before the attempt's first, the step from which it starts."""
+        """The last finished step; before the first step, the step from which the attempt starts."""
         return self.start_step if self.step is None else self.step
 
     @property

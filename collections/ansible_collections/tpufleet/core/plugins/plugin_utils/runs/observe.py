@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .record import RunRecord
 
 MULTISLICE = "multislice_"
-"""Prefix of a multislice's inventory group, whose name a run record has as its ``tpu``."""
+"""Prefix of a multislice's inventory group; run records have the group's name as ``tpu``."""
 SNAPSHOT_VALID_S = 90.0
 """Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
 HOST_FACTS = (
@@ -84,7 +84,7 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
-    """Convert the nodes that the API lists; a TPU is ours if it belongs to ``fleet_name``."""
+    """Convert nodes that the API lists. ``is_ours`` means that they belong to ``fleet_name``."""
     return tuple(
         ObservedTpu(
             name=node.name,
@@ -103,10 +103,10 @@ def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, 
 def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, ObservedTpu | None]:
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
-    A TPU with the same name but another id counts as the recreated TPU if it has this fleet's
-    label. In another zone, it must also be the only such TPU; and if the TPU of the launch still
-    exists, that one must be lost and this one not. If the TPU of that name in the same zone does
-    not have the label, the state is FOREIGN. ``node`` is the TPU in the run record.
+    ``node`` is the TPU in the run record. A TPU with the same name but another id counts as the
+    recreated TPU if it has this fleet's label. If it does not, and is in the same zone, the state
+    is FOREIGN. In another zone, the recreated TPU must be the only one with this name and label. If
+    the TPU of the launch is still listed, that TPU must be lost, and the recreated one must not be.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -132,7 +132,7 @@ def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
 
 
 def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """Return the runs that a worker reported; None without an answer or if it is malformed.
+    """Return the runs that a worker reported; None if its answer is missing or malformed.
 
     ``answer`` is the result of run_info.
     """
@@ -155,10 +155,9 @@ def has_answered(answer: Mapping[str, Any]) -> bool:
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process on a worker from the result of run_info.
 
-    The state is UNREACHABLE if the worker did not report its runs, LOST if this run is not among
-    them.
-    ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run`` of
-    the result is another run that is active on the same chips.
+    The state is UNREACHABLE if the worker did not report its runs, LOST if it did not report this
+    run. ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run``
+    of the result is another run that is active on the same chips.
     """
     runs = reported_runs(answer)
     if runs is None:
@@ -178,7 +177,7 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
 
 
 def _worst(states: Sequence[str]) -> str:
-    """Return the worst state of a run's TPUs: FOREIGN, else one of DEAD, else any but READY."""
+    """Return the worst state of a run's TPUs: FOREIGN, then those in DEAD, then all but READY."""
     order = (lambda state: state == FOREIGN, lambda state: state in DEAD, lambda s: s != READY)
     for is_bad in order:
         bad = next((state for state in states if is_bad(state)), None)
@@ -211,8 +210,8 @@ class Snapshot:
     def of(self, record: RunRecord) -> Observation:
         """Return the observation of one run.
 
-        The last list of TPUs decides the state, which is confirmed if the list before has the same
-        state.
+        The last list of TPUs decides the state of the run's TPU. The state is confirmed if the list
+        before the last one gives the same state.
         """
         launch, listings = record.launch, self.listings
         states = [_worst([self._state(node, each) for node in launch.nodes]) for each in listings]

@@ -85,11 +85,11 @@ def end_tree(process: subprocess.Popen[str]) -> int:
 
 def groups_below(pid: int) -> set[int]:
     """Return the process groups of all descendants of ``pid``, without the caller's own group."""
-    told = subprocess.run(
+    listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True
     )
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for line in told.stdout.splitlines():
+    for line in listed.stdout.splitlines():
         child, parent, group = map(int, line.split())
         children[parent].append((child, group))
     found, left = set(), [pid]

@@ -20,7 +20,7 @@ from .wanted_time import PHASES, Spent
 
 MOST_COUNT = 1 << 53
 MOST_NUMBER = (1 << 63) - 1
-"""The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
+"""The largest number allowed in ``watch``; worker/run_files.py accepts no larger step."""
 
 
 class InvalidRecordError(UnusableRecordError):
@@ -41,11 +41,11 @@ class RunRecord:
     Args:
         wanted: the desired state.
         launch: the last launch.
-        generation: counts the changes; a change fails if another one was made since the read.
+        generation: the number of changes; a change fails if it has grown since the record was read.
         fence: the fencing number (lease.py) of the last action that the watch took.
         wanted_seconds: how long the run was wanted, without the time since ``wanted_since``.
         wanted_since: when the run became wanted, in unix seconds.
-        wanted_until: when the run was done or stopped, in unix seconds.
+        wanted_until: when the run was recorded as done or stopped, in unix seconds.
         phase: the phase of a recovery that the run is in; None during an attempt.
         phase_since: when that phase began, in unix seconds.
         spent: the seconds of earlier phases, by phase (wanted_time.py).
@@ -78,7 +78,10 @@ class RunRecord:
 
     @property
     def launched_at(self) -> float | None:
-        """When the run was launched, in unix seconds; None if something was done to it later."""
+        """When the run was launched, in unix seconds; None if a later event changed it.
+
+        Passes of the watch that took no action do not count.
+        """
         done = [e for e in self.history if e.kind is not EventKind.WATCH or e.action]
         return done[-1].time if done and done[-1].kind is EventKind.LAUNCHED else None
 
@@ -100,7 +103,7 @@ class RunRecord:
 
         Times that are None are left out.
         """
-        told = {
+        stored = {
             "wanted": str(self.wanted),
             "generation": self.generation,
             "fence": self.fence,
@@ -109,9 +112,9 @@ class RunRecord:
             **self.launch.to_json(),
         }
         times = ("wanted_seconds", "wanted_since", "wanted_until", "phase_since")
-        told |= {name: value for name in times if (value := getattr(self, name)) is not None}
-        told |= {"phase": self.phase.value} if self.phase else {}
-        return told | ({"spent": dict(self.spent)} if self.spent else {})
+        stored |= {name: value for name in times if (value := getattr(self, name)) is not None}
+        stored |= {"phase": self.phase.value} if self.phase else {}
+        return stored | ({"spent": dict(self.spent)} if self.spent else {})
 
 
 def parse_record(run: str, value: object) -> RunRecord:
@@ -123,7 +126,7 @@ def parse_record(run: str, value: object) -> RunRecord:
     if not RUN_NAME.fullmatch(run):
         raise reader.wrong("run", "is not a valid run name")
     if reader.get("run", str, run) != run:
-        raise reader.wrong("run", "names another run than the record's own name")
+        raise reader.wrong("run", "is not the name of the record")
     return RunRecord(
         wanted=reader.desired(),
         launch=reader.launch(),

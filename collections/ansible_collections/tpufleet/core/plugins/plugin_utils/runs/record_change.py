@@ -28,11 +28,11 @@ class Want:
     """The result of want(): a launch, and what the run record says about it.
 
     Args:
-        launch: the launch; its attempt is the one that want() recorded, else the last recorded one.
+        launch: the launch, with the attempt that want() recorded, else the last recorded attempt.
         is_recorded: whether want() recorded the run as wanted, so that it may start at once.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the last attempt if it had the same definition as this launch, so that
-            its done marker would mean that this launch is done; otherwise 0.
+        finished_attempt: the last attempt if it had the same definition as this launch: if that
+            attempt has a done marker, the run is done already. Otherwise 0.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
 
@@ -56,18 +56,18 @@ def want(
 ) -> Want:
     """Record a run as wanted, with its next attempt.
 
-    Before the workers have been checked, a relaunch and a run that may be running or done already
-    are not recorded: the caller must check the workers first. Raises RunError, RecordError.
+    If this is a relaunch, or if the run may already be running or done, nothing is recorded unless
+    ``is_checked``: the caller must check the workers first. Raises RunError, RecordError.
 
     Args:
         store: the run records.
         launch: the launch to record.
-        is_relaunch: whether the launch is from the record of a run that must still be wanted. It
-            keeps the failures that the watch has counted.
+        is_relaunch: whether the launch repeats the recorded one. The run must then be wanted
+            already, and the failures that the watch has counted are kept.
         is_checked: whether the workers have been checked.
         same_place: whether to fail if the launch has another checkpoint location than the record.
-        ready: the READY TPUs. Raises RunError if the run may still train on one of them that the
-            launch does not use, because two TPUs would write to the same checkpoints.
+        ready: the READY TPUs. If the run may still train on one of them that the launch does not
+            use, want() fails, because two TPUs would write to the same checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
@@ -127,7 +127,7 @@ def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
 
 
 def _repeated[T](run: str, change: Callable[[], T]) -> T:
-    """Call ``change`` again while other controllers change the run's record at the same time."""
+    """Call ``change``; retry while other controllers change the run's record at the same time."""
     for _ in range(TRIES):
         with suppress(RecordConflictError):
             return change()
@@ -281,7 +281,8 @@ def _names(store: RunStore) -> list[str]:
 def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worker: bool) -> str:
     """Return an error for a run without a record in ``fleet_state`` that no worker has.
 
-    ``names`` are those of the runs with a record. ``has_worker`` says whether a worker was asked.
+    ``names`` are the names of all runs with a record. ``has_worker`` says whether any worker was
+    asked.
     """
     start, asked = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:

@@ -115,11 +115,11 @@ class RecordStore(ABC):
 
     @abstractmethod
     def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
-        """Replace the record that was seen ``at`` an object's generation."""
+        """Replace the record; ``at`` is the object's generation that _seen() returned."""
 
     @abstractmethod
     def _remove(self, run: str, at: int) -> None:
-        """Remove the record that was seen ``at`` an object's generation."""
+        """Remove the record; ``at`` is the object's generation that _seen() returned."""
 
 
 class RecordFolder(RecordStore):

@@ -138,9 +138,9 @@ def is_whole(lock: Path, digest: str) -> bool:
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of the release or lock file that is missing or damaged; empty if none is.
+    """Return the path of a launch's release or lock file that is missing or damaged; empty if none.
 
-    ``launch`` names the two, ``kept`` is the controller's local state directory.
+    ``kept`` is the controller's local state directory.
     """
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
     try:

@@ -1,4 +1,4 @@
-"""Plan of a launch: which process of which run each worker gets."""
+"""Plan of a launch: the run and the process that each worker gets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PLACEHOLDERS = (
     *("run", "run_dir", "attempt", "coordinator", "num_processes", "process_id", "config"),
     "checkpoints",
 )
-"""The other placeholders: values of the run contract, which each worker fills in."""
+"""The other placeholders in a trainer command; each worker replaces them by its values."""
 _IN_BRACES = re.compile(r"(?<![${])\{([a-z_]+)\}")
 _MISTYPED = 0.83
-"""How similar to a placeholder a word must be to count as a mistyped one (difflib's ratio).
+"""Similarity to a placeholder from which a word counts as a mistyped one (difflib's ratio).
 
-One wrong, missing, additional or swapped letter of a longer placeholder is at least this similar.
-Words of log formats and file names, such as ``{process}`` or ``{step}``, are not. Words with more
-parts than the placeholder, such as ``{checkpoint_id}``, are other words.
+A longer placeholder with one wrong, missing, additional or swapped letter reaches this similarity.
+Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A word with more
+underscores than the placeholder, such as ``{checkpoint_id}``, never counts as mistyped.
 """
 OF_A_LAUNCH = (
     "jax_requirements",
@@ -183,7 +183,7 @@ def place(
         run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
         if sweep and any(each.run == run for each in found.values()):
             raise RunError(
-                f"{sweep[0]}: two trials would be the run {run}. Give each trial a name of its own"
+                f"{sweep[0]}: two entries have the run name {run}. Give each another name"
             )
         on = members[0].tpu if members[0].chip >= 0 else whole
         found |= _slices(run, on, members, trial)
@@ -235,7 +235,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
     """Return the path of a config in the first of the directories ``places`` that has it.
 
-    ``what`` is the name of the variable with the file, for errors. Raises RunError.
+    ``what`` is the variable that names the file, for errors. Raises RunError.
     """
     for place in places:
         path = place / Path(config).expanduser()
@@ -251,7 +251,7 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
 def read_config(path: Path, strict: bool) -> str:
     """Return the text of a config. Raises RunError if it can't be read or is invalid YAML.
 
-    With ``strict``, for tpufleet's own trainer, it must be a YAML mapping.
+    With ``strict``, which is for tpufleet's own trainer, the text must be a YAML mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -274,9 +274,9 @@ SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
 def command_of(command: str | None) -> tuple[str, ...]:
-    """Split the variable ``command`` into words; if it is empty, return tpufleet's own trainer.
+    """Split the variable ``command`` into words. The default is the command of tpufleet's trainer.
 
-    ``{set}`` in it is not replaced. Raises RunError for a mistyped placeholder.
+    Placeholders such as ``{set}`` are not replaced. Raises RunError for a mistyped placeholder.
     """
     words = command_words(command) if command else (*TRAINER, OVERRIDES)
     refuse_mistyped(words)
@@ -287,8 +287,8 @@ def refuse_mistyped(command: Sequence[str]) -> None:
     """Raise RunError if the command contains a mistyped placeholder, such as ``{checkpoint}``.
 
     Other words in braces are allowed, because programs use them: JSON, awk, file name templates.
-    A mistyped ``{set}`` is not searched for (``{step}`` looks like one): with_overrides refuses
-    overrides without ``{set}``.
+    A mistyped ``{set}`` is not detected here, because ``{step}`` looks like one. with_overrides
+    detects it, because it refuses settings if the command has no ``{set}``.
     """
     for found in _IN_BRACES.findall(" ".join(command)):
         near = difflib.get_close_matches(found, PLACEHOLDERS, 1, _MISTYPED)
@@ -362,7 +362,7 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
     """Return ``run`` if it is set, else the name of the config's file without its suffix.
 
-    Raises RunError if the name is invalid, or without run and config; then it shows ``command``.
+    Raises RunError if the name is invalid or if there is neither. ``command`` is for this error.
     """
     if run:
         return check_name(run)

@@ -60,11 +60,9 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return the sweep entry of each TPU: the one that names it, else the next that names none.
+    """Return the sweep entry of each TPU: the entry that names it, else the next one without a TPU.
 
-    ``path`` is the sweep file, for errors.
-
-    Raises RunError.
+    ``path`` is the sweep file, for errors. Raises RunError.
     """
     if len(trials) != len(tpus):
         raise RunError(
@@ -92,7 +90,7 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
     for key_node, value_node in node.value:
         key, at = key_node.value, key_node.start_mark.line + 1
         if key not in KEYS:
-            raise _mistake(path, at, f"unknown key {key!r}: one of {', '.join(KEYS)}")
+            raise _mistake(path, at, f"unknown key {key!r} (expected {', '.join(KEYS)})")
         if key in found:
             raise _mistake(path, at, f"{key} is given twice")
         found[key] = (_value(value_node), value_node.start_mark.line + 1)
@@ -143,6 +141,6 @@ def where(error: yaml.YAMLError) -> str:
 def again(path: Path, name: str = "sweep") -> str:
     """Return the end of an error about an invalid file: how to fix it and launch again.
 
-    ``name`` is the variable with the file.
+    ``name`` is the variable that names the file.
     """
     return f"Fix it, then run: ansible-playbook train.yml -e {name}={path}"

@@ -1,4 +1,4 @@
-"""Checks of where the inventory keeps secrets: in a private file, and in the variable secrets."""
+"""Checks that the inventory's secrets are in a private file and in the mapping ``secrets``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EDIT = f"ansible-vault edit INVENTORY/{FILE}"
 """The command that edits the encrypted file; INVENTORY is the directory of the inventory."""
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _ELSEWHERE = (b"!vault", b"{{")
-"""Text of a file whose values are encrypted one by one or come from templates."""
+"""Strings that show that a file's values are encrypted one by one or come from templates."""
 
 
 def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
@@ -39,13 +39,13 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
             is_exposed = stat.S_ISREG(mode) and mode & OTHERS_READ
             if is_exposed and _has_plain_value(file.read_bytes()):
                 found[file] = stat.S_IMODE(mode)
-        except OSError:  # missing, or not readable for this user's Ansible either
+        except OSError:  # the file is missing, or this user's Ansible can't read it either
             continue
     return list(found.items())
 
 
 def _has_plain_value(content: bytes) -> bool:
-    """Return whether a file of variables has a value and nothing encrypted or looked up."""
+    """Return whether a file of variables has values, none of them encrypted or from a template."""
     if is_encrypted(content) or any(sign in content for sign in _ELSEWHERE):
         return False
     try:
@@ -56,7 +56,7 @@ def _has_plain_value(content: bytes) -> bool:
 
 
 def exposure(mode: int) -> str:
-    """Return what is wrong with a file of secrets in plain text that has this mode."""
+    """Return the problem of a plain-text file of secrets that others can read, with its mode."""
     return f"contains secrets in plain text, and other users can read it (mode {mode:04o})"
 
 
@@ -78,7 +78,7 @@ def outside_secrets(variables: Iterable[str], secrets: Collection[str]) -> str:
     """Return an error that names variables that were probably meant for ``secrets``; empty if none.
 
     ``variables`` are the names of all inventory variables. Only names in upper case count, such as
-    HF_TOKEN, because those of environment variables usually are.
+    HF_TOKEN, because environment variables usually have such names.
     """
     found = {name for name in variables if name.isupper() and looks_secret(name)} - {*secrets}
     names = ", ".join(sorted(found))

@@ -64,8 +64,8 @@ _CAUSES = {
     CauseCode.TPU_UNHEALTHY: "its TPU is {health}",
     CauseCode.TPU_IN_MAINTENANCE: "its TPU is in maintenance",
     CauseCode.TPU_NAME_TAKEN: (
-        "TPU {tpu} ({zone}) has another id, and not the label of this fleet. Nothing is done with "
-        "it"
+        "TPU {tpu} ({zone}) has another id than the record, and does not have this fleet's label. "
+        "The watch leaves it alone"
     ),
     CauseCode.TPU_NOT_RECORDED: (
         "its record does not name its TPU by id, because an older version wrote it. Launch it "
@@ -80,7 +80,7 @@ _CAUSES = {
     CauseCode.WORKERS_MISSING: "{count} of {of} workers are in the inventory",
     CauseCode.WORKERS_UNREACHABLE: "{hosts} can't be reached",
     CauseCode.WORKERS_UNREACHABLE_FOR: (
-        "{hosts} can't be reached for {seconds:.0f} s though the TPU is READY"
+        "{hosts} unreachable for {seconds:.0f} s although the TPU is READY"
     ),
     CauseCode.WORKER_FAILED_FIRST: "{host} was the first to fail {count} times in a row",
     CauseCode.OTHER_RUN: "run {run} is on {host}",
@@ -162,7 +162,7 @@ def process_text(process: ProcessStatus) -> str:
 
 
 def peer_text(process: ProcessStatus) -> str:
-    """Format how the other worker ended that made this process end."""
+    """Format which other worker made this process end, and how that worker ended."""
     if not process.peer:
         return "another worker ended"
     if process.peer_exit_code is None:
@@ -217,7 +217,7 @@ def worker_text(worker: WorkerStatus) -> str:
 
 
 def last_sign_text(run: RunStatus) -> str:
-    """Format the age of a run's last heartbeat; of its last output if it has no heartbeat."""
+    """Format the age of a run's last heartbeat, or of its last output if it has no heartbeat."""
     if run.heartbeat_age is not None:
         return f"{run.heartbeat_age:.0f} s ago"
     return "-" if run.output_age is None else f"output {run.output_age:.0f} s ago"
@@ -252,7 +252,7 @@ def state_text(state: RunState) -> str:
 def cause_text(cause: Cause) -> str:
     """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
-        return "a TPU with the name of its TPU has another id. Nothing is done with it"
+        return "a TPU with the name of its TPU has another id. The watch leaves it alone"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))
@@ -268,7 +268,7 @@ def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error:
 
 
 def changed_launch_text(run: str, fields: Iterable[str]) -> str:
-    """Return a sentence that says in which ``fields`` a launch differs from the run's last one."""
+    """Format a warning that a launch differs in ``fields`` from the last launch of the run."""
     what = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
     return (
         f"run {run}: this launch has another {what} than the last one. To resume the run as it "

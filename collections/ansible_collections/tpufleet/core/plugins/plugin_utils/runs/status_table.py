@@ -58,9 +58,9 @@ def run_status(
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        facts: the variables of each host; ``run_look`` is a worker's result of the module run_info.
+        facts: the variables of each host; ``run_look`` is the result of run_info on a worker.
         hosts: the hosts of the play. A play without workers has localhost, which is left out.
-        foreign: the zone of each TPU that does not belong to this fleet.
+        foreign: the zone of each TPU that does not belong to this fleet, by TPU name.
         found: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
@@ -137,7 +137,7 @@ def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> list[str]:
-    """Format a table of the runs, then lines about errors, and workers with another state."""
+    """Format a table of the runs, then lines about errors and about workers in other states."""
     cells, below = [list(HEAD)], []
     for run in runs:
         cells.append(run_cells(run))
@@ -221,7 +221,7 @@ def differing(run: RunStatus) -> list[str]:
 
 
 def errors(run: RunStatus) -> list[str]:
-    """Return lines with the errors of a run's processes; workers with the same error share one."""
+    """Return lines with the errors of a run's processes; equal errors share a line."""
     found: dict[str, list[ProcessStatus]] = {}
     for each in run.processes:
         if each.error:

@@ -1,7 +1,7 @@
 """Store of validated run records: each is validated after it is read and before it is written.
 
 Records are JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
-(plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so reads run in parallel.
+(record_store.py). In a bucket each read is a round trip, so reads run in parallel.
 """
 
 from __future__ import annotations

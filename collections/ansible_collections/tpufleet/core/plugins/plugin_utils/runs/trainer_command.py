@@ -1,7 +1,7 @@
 """Commands of tpufleet's trainer other than training: sample, eval, export, bench, compile.
 
-The first four use the release, environment, config and checkpoints of a run's last launch. They
-have one process on each worker of the TPU, which connect to each other as those of a run do.
+The first four use the release, environment, config and checkpoints of a run's last launch. Each
+starts one process on every worker of the TPU; the processes connect to each other as in a run.
 compile runs on the controller, before a launch.
 """
 
@@ -34,8 +34,8 @@ _APART = 100
 def check_trainer(launch: LaunchSpec, command: str) -> None:
     """Raise RunError unless the run was launched with a config of tpufleet's trainer.
 
-    A run with a container image is refused, too, because commands need the environment of the lock
-    file. ``launch`` is the run's last launch, ``command`` the trainer's command.
+    A run with a container image is refused, too, because these commands need the environment of the
+    lock file. ``launch`` is the run's last launch, ``command`` the trainer's command.
     """
     is_own = launch.command[: len(TRAINER)] == TRAINER and launch.config is not None
     if is_own and not launch.image:
@@ -53,8 +53,9 @@ def placements(
 ) -> dict[str, Placement]:
     """Return the command's processes by host.
 
-    There is one on each worker, because libtpu waits for all of them. A command that uses one chip
-    or only the CPU has one process, on the first worker. Raises RunError if too few are READY.
+    There is one process on each worker, because libtpu waits for all workers. A command that uses
+    one chip or only the CPU has one process, on the first worker. Raises RunError if a worker that
+    it needs is not READY.
 
     Args:
         launch: the run's last launch.
@@ -91,8 +92,8 @@ def command_launch(
     Raises RunError for an option that the command does not have.
 
     ``export`` uses no device, because the host has more memory. The attempt of the returned launch
-    decides the coordinator's port. It differs from that of ``launch`` by at least _APART, because a
-    run on CPUs may be training while the command runs.
+    decides the coordinator's port. The attempt differs from the one of ``launch`` by at least
+    _APART, so that the command can run beside a run that trains on CPUs.
 
     Args:
         launch: the run's last launch.
@@ -132,8 +133,8 @@ def compile_words(
 ) -> list[str]:
     """Return the arguments of the trainer that compile a launch's step for its TPU.
 
-    The list is empty if the step can't be compiled on the controller: it is of another trainer, on
-    a single chip or on CPUs, or the TPU's generation is not in COMPILED_FOR.
+    The list is empty if the controller can't compile the step: if the launch uses another trainer,
+    a single chip or CPUs, or if the TPU's generation is not in COMPILED_FOR.
     """
     is_own = launch.command[: len(TRAINER)] == TRAINER and not launch.image
     is_on_tpu = launch.jax_requirements == "worker-tpu" and generation in COMPILED_FOR
@@ -147,9 +148,7 @@ def compile_words(
 def bucket_target(to: str) -> str | None:
     """Return the URL to which a worker writes an export; None for a directory of the controller.
 
-    ``to`` is the option of export.yml.
-
-    Raises RunError for a URL that is not gs://bucket/prefix.
+    ``to`` is the option of export.yml. Raises RunError for a URL that is not gs://bucket/prefix.
     """
     if "://" not in to:
         return None
@@ -164,6 +163,6 @@ def bucket_target(to: str) -> str | None:
 def export_directory(run: str, attempt: int) -> PurePosixPath:
     """Return the directory on the worker to which an export without ``-e to=`` is written.
 
-    ``attempt`` is that of the command's launch, so that simultaneous exports differ.
+    ``attempt`` is from the command's launch, so simultaneous exports use different directories.
     """
     return PurePosixPath(WorkerPaths().run_dir(run)) / f".export-{attempt}"

@@ -39,8 +39,8 @@ def _is_cut(given: str, name: str) -> bool:
 def parse_env(given: Any, name: str = "env") -> dict[str, str]:
     """Parse environment variables: a mapping, JSON, or one line NAME=value OTHER=value.
 
-    ``name`` is the Ansible variable with ``given``. Raises AnsibleFilterError, which contains no
-    value, since values may be secret.
+    ``name`` is the Ansible variable that has the value ``given``. Raises AnsibleFilterError, which
+    contains no value, since values may be secret.
     """
     if isinstance(given, str):
         text = given.strip()
@@ -75,8 +75,8 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
 def checkpoint_choice(asked: Any) -> str:
     """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
 
-    A path or URI means ``none``, because the inventory's variable ``checkpoints``, which says where
-    launches save checkpoints, has the same name. Raises AnsibleFilterError.
+    A path or URI means ``none``: it is the inventory's value of ``checkpoints``, the location where
+    launches save checkpoints. Raises AnsibleFilterError.
     """
     word = str(asked).strip().lower()
     if "/" in word:

@@ -40,7 +40,7 @@ class Upkeep:
 
     Args:
         watch: the watch pass that this upkeep belongs to.
-        idle: a store with one document for each TPU: since when it is idle.
+        idle: a store with one document for each TPU, which says since when the TPU is idle.
     """
 
     watch: WatchPass
@@ -111,7 +111,7 @@ class Upkeep:
         node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Checked here and not by the claim: what the claim stops counts as an error.
+                # Checked here, not by the claim: an action that a claim stops counts as failed.
                 if why := self._blocker(tpu, snapshot):
                     self.watch.log(f"{where}: not deleted: {why}")
                     return None
@@ -127,7 +127,7 @@ class Upkeep:
         if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         try:
-            records = self.watch.store.read_all()  # again: a run may have been launched meanwhile
+            records = self.watch.store.read_all()  # a run may have been launched meanwhile
         except RecordError as error:
             return str(error)
         if records.unusable:

@@ -1,7 +1,7 @@
-"""The time in which a run was wanted, according to its record: the sum, and the sum of each phase.
+"""The time in which a run was wanted, according to its record: the total, and that of each phase.
 
-A recovery has phases: waiting for capacity, boot, setup, launch. The record has the sum of the
-seconds of each, because its history has only the last events.
+A recovery has phases: waiting for capacity, boot, setup, launch. The record stores the total
+seconds of each phase, because its history keeps only the last events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Spent(StrEnum):
 
     TRAINING = "training"
     SAVES = "saves"
-    """Training waited for a checkpoint."""
+    """Training waited until a checkpoint was saved."""
     REDONE = "redone"
     """Steps that a later attempt repeated."""
     COMPILE = "compile"
@@ -53,10 +53,10 @@ def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
 
 
 def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -> dict[str, float]:
-    """Return the seconds until ``now`` in which the run was wanted and in a phase, by phase.
+    """Return the seconds until ``now`` that the run spent in each phase while it was wanted.
 
-    ``created`` is when the cloud began to create the current TPU, in unix seconds, 0 if unknown: it
-    divides a wait for a TPU into waiting for capacity and boot.
+    ``created`` is when the cloud began to create the current TPU, in unix seconds; 0 if unknown. A
+    wait for a TPU counts as CAPACITY before this time, and as BOOT after it.
     """
     spent = {phase.value: float((record.get("spent") or {}).get(phase, 0.0)) for phase in PHASES}
     phase = record.get("phase")
@@ -75,8 +75,8 @@ def wanted_time(
 ) -> dict[str, Any]:
     """Return the record fields that count the wanted time, updated for a change of the record.
 
-    ``before`` is the record before the change (empty for a new run), ``fields`` are the changes,
-    ``event`` is what is added to the history. ``now`` is in unix seconds.
+    ``before`` is the record before the change (empty for a new run), ``fields`` has the changed
+    fields, ``event`` is added to the history. ``now`` is in unix seconds.
     """
     was = before.get("wanted") == DesiredState.RUNNING
     is_to = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING

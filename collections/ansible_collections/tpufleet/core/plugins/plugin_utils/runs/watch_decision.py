@@ -1,9 +1,9 @@
 """The watch's decision for one run: from its desired and observed state to one action.
 
 The argument ``now`` of most functions is the Situation of the run: its record, observed state,
-memory, and the time. These functions use no clock and no network. Everything that one pass tells
-the next is in the record's field ``watch`` (Memory). So a pass may be killed at any point, and the
-next pass, on any controller, continues from the recorded state.
+memory, and the time. These functions use no clock and no network. Passes share state only through
+the field ``watch`` of the record (Memory). So a pass may be killed at any point, and the next pass,
+on any controller, continues from the recorded state.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ HARMLESS = frozenset(
 ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
 """
 LAUNCH_S = 300.0
-"""How long a run without a process counts as starting after its launch, in seconds."""
+"""For how many seconds after its launch a run without a process counts as starting."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 
 
@@ -173,8 +173,8 @@ def decide_ended(now: Situation) -> Decision:
 def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float | None:
     """Return how many seconds ago the run was launched, if the launch may still start processes.
 
-    Returns None if it can no longer start any. ``ended`` has the processes that have ended; they
-    may have waited too long at the rendezvous.
+    Returns None otherwise. ``ended`` has the processes that have ended. No more processes start if
+    all have ended, or if one has ended for another reason than a failed rendezvous.
     """
     launched_at = now.record.launched_at
     if launched_at is None or abs(now.now - launched_at) >= LAUNCH_S or now.memory.tries:
@@ -198,7 +198,7 @@ def first_ended(ended: Sequence[ProcessStatus]) -> ProcessStatus:
         for each in ended
         if each.state is not RunState.DONE and each.reason_code is not ReasonCode.PEER_ENDED
     ]
-    # A lost worker has no process in ``ended``, but the processes of others name it as peer.
+    # If no process ended by itself, prefer those that others name as the peer that was lost.
     blamed = {each.peer for each in ended if not own}
     named = [each for each in ended if each.host in blamed]
     return min(own or named or ended, key=lambda each: each.ended_at)
@@ -357,8 +357,8 @@ def decide_unreachable(now: Situation) -> Decision:
 def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
     """Decide to delete an unusable TPU that is still READY, and to create it again.
 
-    The deletion loses the disks of its workers. Therefore the decision is only taken if checkpoints
-    are in a bucket, and within the budget of replacements.
+    The deletion destroys the disks of the TPU's workers. Therefore the TPU is only replaced if the
+    checkpoints are in a bucket and the budget of replacements is not used up.
     """
     memory, limits = now.memory, now.limits
     if not now.record.launch.checkpoints.startswith("gs://"):

@@ -29,8 +29,8 @@ class WatchLog:
     def __call__(self, line: str) -> None:
         """Show a line and append it to the log with the current time.
 
-        The errors of trainers and workers in it may have control characters, which could manipulate
-        a terminal.
+        Control characters are removed, because errors of trainers and workers may contain some that
+        manipulate a terminal.
         """
         text = one_line(line)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

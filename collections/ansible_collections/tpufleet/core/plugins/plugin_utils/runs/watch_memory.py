@@ -22,9 +22,10 @@ class Limits:
         first_heartbeat: the maximum age of a heartbeat before the first step.
         output: the maximum age of the last log line of a trainer without heartbeat; 0: no limit.
         unreachable: how long workers may be unreachable before their TPU is replaced.
-        settle: how long a run may have ended on some workers only before it is restarted.
-        crashes: crashes without a new step; the watch gives up after one more. 0: no limit.
-        preemptions: preemptions of the run; the watch gives up after one more. 0: no limit.
+        settle: how long a run that has ended on only some workers may stay so before a restart.
+        crashes: the maximum number of crashes without a new step; 0: no limit. The watch gives up
+            a run that exceeds this or the next limit.
+        preemptions: the maximum number of preemptions of the run; 0: no limit.
         nans: how often a run is relaunched after its loss was not a number.
         same_worker: how many times in a row one worker may be the first to fail; 0: no limit.
         replacements: how often an unusable TPU is replaced.

@@ -38,7 +38,7 @@ ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 NOT_FOR_DONE = (*RECREATIONS, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
 
-A run may be done although no pass observed its end, because its TPU was lost right after it.
+A run may be done although no pass observed its end: its TPU may have been lost right after the end.
 """
 
 
@@ -69,11 +69,11 @@ class RunOutcome:
         return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
     def did_nothing(self, *causes: Cause) -> RunOutcome:
-        """Return this outcome without the action, for the given causes."""
+        """Return this outcome without the action, and with the given causes."""
         return replace(self, action=Action.NOTHING, causes=causes)
 
     def after(self, error: str) -> RunOutcome:
-        """Return this outcome after the playbooks of the action; ``error`` is empty on success."""
+        """Return this outcome, failed if ``error`` (of the action's playbooks) is not empty."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
 
@@ -226,7 +226,7 @@ class WatchPass:
         """Launch the run on its recreated TPU; return the outcome.
 
         If the TPU is still being created, the next pass launches the run. ``act`` carries out an
-        action on the run and returns the error; ``outcome`` and ``error`` are those of the
+        action on the run and returns the error; ``outcome`` and ``error`` are the results of the
         recreation.
         """
         observed = self._listed_again(snapshot).of(record)
@@ -244,7 +244,7 @@ class WatchPass:
         return replace(outcome, state=RunState.WAITING_FOR_TPU, causes=causes)
 
     def _note(self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind) -> None:
-        """Add an event about the setup to the history, if ``fence`` is still the record's.
+        """Add a setup event to the history if the record still has the fencing number ``fence``.
 
         A failure is only logged, because the launch does not need the event; only goodput does.
         """
@@ -321,7 +321,7 @@ def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
     """Return why an action on a run must stop; empty if it may continue.
 
     It must stop if the stored record has another fencing number than ``fence``, or another desired
-    state than ``record``, the record when the action began.
+    state than ``record``, which was read before the action began.
     """
     try:
         there = store.read(record.run)
@@ -343,7 +343,7 @@ def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[RunOutcome]:
 
 
 def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Group runs by TPU; within a group the most recently launched run comes first."""
+    """Group runs by TPU; within a group, the run that became wanted last comes first."""
     groups: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda each: (-(each.wanted_since or 0), each.run)):
         groups.setdefault(lease_name(record), []).append(record)
