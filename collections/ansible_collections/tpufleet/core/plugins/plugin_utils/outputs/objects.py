@@ -198,8 +198,8 @@ def _unless_missing(error: OSError) -> None:
 def readable(location: str, run: str, found: Sequence[StoredObject]) -> list[StoredObject]:
     """Return the valid objects of the run at a location, sorted by name.
 
-    An object is invalid if its name or its size is, or if it is compressed. Raises OutputError if
-    there are more than MOST_OBJECTS.
+    An object is invalid if its name or its size is invalid, or if it is compressed. Raises
+    OutputError if there are more than MOST_OBJECTS.
     """
     if len(found) > MOST_OBJECTS:
         raise OutputError(

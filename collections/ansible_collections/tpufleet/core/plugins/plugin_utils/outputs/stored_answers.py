@@ -40,7 +40,7 @@ def stored_answers(
 def progress_of(found: RunOutput) -> dict[str, float] | None:
     """Return the first and last step, and the seconds of steps that counted, for goodput.
 
-    The format is that of module_utils/worker/run_progress.py. Returns None without two steps.
+    For the format see module_utils/worker/run_progress.py. Returns None for fewer than two steps.
     """
     steps = [each for each in found.attempts if each.first_step is not None]
     if not steps or not found.last:

@@ -94,7 +94,7 @@ class AttemptOutput:
     Args:
         number: the number of the attempt.
         began: when its first process began; None if unknown.
-        ended: when its last process ended; None if one has not ended, or was lost.
+        ended: when its last process ended; None if a process has not ended or was lost.
         first_step: the first step that the attempt did.
         first: when the first step ended.
         last: when the last step ended.
@@ -294,7 +294,7 @@ def _with_log(
 def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> int:
     """Add lines of metrics to ``rows`` and ``own``; return the number of lines.
 
-    ``own`` has the steps of the attempt that wrote the lines, ``rows`` those of all attempts.
+    ``rows`` has the steps of all attempts, ``own`` the steps of the attempt that wrote the lines.
     ``records`` are the lines, parsed from JSON; invalid ones are counted but not added.
     """
     count = 0

@@ -29,7 +29,7 @@ def uncollected(
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return why not all output of a worker was copied; empty if all was, or the task skipped."""
+    """Return why output of a worker was not copied; empty if all was copied or the task skipped."""
     if answer.get("more"):
         return "it has more output than one pass copies. Run the playbook again"
     if not answer or answer.get("skipped") or "more" in answer:

@@ -109,8 +109,8 @@ def chart_data(view: RunView, place: int) -> str:
 
     The JSON object has ``curves`` (``{name: [steps, values]}``; the values of ``times`` are seconds
     since the first time), ``gaps`` (the steps at which the loss becomes NaN) and ``starts`` (the
-    number and the first step of each attempt but the first). It has no ``<``, ``>`` and ``&``, so
-    that no text in it ends the element. ``place`` is the run's number on the page.
+    number and the first step of each attempt but the first). ``<``, ``>`` and ``&`` are escaped, so
+    that no text ends the element. ``place`` is the run's number on the page.
     """
     curves = {}
     for name, points in view.curves.items():

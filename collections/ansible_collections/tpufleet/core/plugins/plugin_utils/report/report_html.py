@@ -1,4 +1,4 @@
-"""Text of the report: escaping, and the formats of times, durations and numbers."""
+"""Formats of the report: escaped text, times, durations and numbers."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Return lines that say how processes of a run ended; empty if no worker has the run.
 
-    Workers on which it ended in the same way share a line. ``answers`` has the result of the module
-    run with ``state: stopped`` for each host.
+    Workers whose processes ended in the same way share a line. ``answers`` has the result of the
+    module run with ``state: stopped`` for each host.
     """
     return said_once(stopped_processes(answers))
 

@@ -223,8 +223,8 @@ def judge_run(
 ) -> RunStatus:
     """Return the status of a run with processes on ``workers``.
 
-    Step, loss and speed are those of the first worker with a step in its heartbeat. ``record`` is
-    the run record, ``now`` is in unix seconds.
+    Step, loss and speed come from the first worker with a step in its heartbeat. ``record`` is the
+    run record, ``now`` is in unix seconds.
     """
     processes = tuple(each.process for each in workers if each.process)
     lead = next((each for each in processes if each.reached_step is not None), processes[0])
@@ -292,7 +292,7 @@ def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) 
     """Return whether a run is done but not yet recorded as done.
 
     A run is done if every process of the recorded attempt has exited with 0, even if somebody has
-    stopped it since. ``processes`` are those of the run on all workers.
+    stopped it since. ``processes`` are the run's processes on all workers.
     """
     last = [each for each in processes if each.attempt == record.get("attempt")]
     return (

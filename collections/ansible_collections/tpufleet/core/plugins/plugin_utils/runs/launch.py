@@ -85,7 +85,7 @@ def relaunched(
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
     """Return the LaunchSpec fields that describe on which workers and TPUs a run is placed.
 
-    ``placements`` and ``nodes`` are those of all hosts of the play.
+    ``placements`` and ``nodes`` have an entry for each host of the play.
     """
     own = {host: placement for host, placement in placements.items() if placement.run == run}
     hosts = sorted(own, key=lambda host: own[host].process_id)

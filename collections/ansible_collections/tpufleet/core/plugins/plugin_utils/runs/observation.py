@@ -105,7 +105,7 @@ class ProcessStatus:
         exit_code: its exit code; None if it has not exited.
         signal: the signal that ended it, such as ``KILL``.
         ended_at: when it ended, in unix seconds; 0 if unknown.
-        peer: the worker whose process ended or was lost first, which made this process end.
+        peer: the other worker whose end or loss made this process end.
         peer_exit_code: the exit code on ``peer``; None if that worker was lost.
         waiting_for: the workers that it waits for at the rendezvous.
         error: the error message in its log, or of the rendezvous.

@@ -49,7 +49,7 @@ HOST_FACTS = (
 def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the inventory's variables about each host's TPU (HOST_FACTS), by host.
 
-    ``variables`` are those of a task, with ``hostvars`` and ``groups``.
+    ``variables`` are the variables of a task, with ``hostvars`` and ``groups``.
     """
     hostvars = variables["hostvars"]
     return {
@@ -84,7 +84,7 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
-    """Convert nodes that the API lists. ``is_ours`` means that they belong to ``fleet_name``."""
+    """Convert the nodes that the API lists; those of the fleet ``fleet_name`` are ours."""
     return tuple(
         ObservedTpu(
             name=node.name,
@@ -104,9 +104,9 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
     ``node`` is the TPU in the run record. A TPU with the same name but another id counts as the
-    recreated TPU if it has this fleet's label. If it does not, and is in the same zone, the state
-    is FOREIGN. In another zone, the recreated TPU must be the only one with this name and label. If
-    the TPU of the launch is still listed, that TPU must be lost, and the recreated one must not be.
+    recreated TPU if it has this fleet's label. Without the label, a TPU in the same zone makes the
+    state FOREIGN. In another zone, the recreated TPU must be the only one with this name and label.
+    If the TPU of the launch is still listed, that TPU must be lost, and the recreated one must not.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]

@@ -70,7 +70,7 @@ def end_tree(process: subprocess.Popen[str]) -> int:
     """End a session leader and all its descendants. Return its exit code.
 
     Ansible's forks have their own process groups, so they end with their parent only if it forwards
-    the signal. They are listed first, because they can't be found once the parent has ended. If
+    the signal. The groups are listed first: they can't be found once the parent has ended. If
     ps(1) is missing or fails, only the session leader's group is ended.
     """
     groups = {process.pid}

@@ -78,7 +78,7 @@ class RunRecord:
 
     @property
     def launched_at(self) -> float | None:
-        """When the run was launched, in unix seconds; None if a later event changed it.
+        """When the run was launched, in unix seconds; None if its last event is not a launch.
 
         Passes of the watch that took no action do not count.
         """

@@ -253,7 +253,7 @@ def record_failure(
 
     The run becomes stopped, unless it was wanted before the launch (``was_wanted``): then the watch
     launches it again. Nothing changes if the run was launched again since this ``attempt``, because
-    the newer attempt may succeed. ``check`` writes nothing. Raises RecordError.
+    the newer attempt may succeed. With ``check``, nothing is written. Raises RecordError.
     """
 
     def once() -> bool:

@@ -99,7 +99,7 @@ RELEASES, LOCKS = "releases", "locks"
 def local_state_dir(fleet_state: str) -> str:
     """Return the controller's directory for cached releases, logs and reports.
 
-    It is ``fleet_state`` if that is a directory; ``~/.cache/tpufleet`` if that is in a bucket.
+    This is ``fleet_state`` itself, or ``~/.cache/tpufleet`` if ``fleet_state`` is in a bucket.
     """
     if "://" in fleet_state:
         return str(Path.home() / ".cache/tpufleet")

@@ -303,7 +303,7 @@ def refuse_mistyped(command: Sequence[str]) -> None:
 
 
 def checked_image(image: str, command: str | None) -> str:
-    """Return ``image`` if it is a valid container image with a digest, or empty. Raises RunError.
+    """Return ``image``, which must be empty or a container image with a digest. Raises RunError.
 
     ``command`` is the command that the user set; an image needs one.
     """
@@ -362,7 +362,7 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
     """Return ``run`` if it is set, else the name of the config's file without its suffix.
 
-    Raises RunError if the name is invalid or if there is neither. ``command`` is for this error.
+    Raises RunError if the name is invalid or both are missing. ``command`` is for the error.
     """
     if run:
         return check_name(run)

@@ -56,7 +56,7 @@ def _has_plain_value(content: bytes) -> bool:
 
 
 def exposure(mode: int) -> str:
-    """Return the problem of a plain-text file of secrets that others can read, with its mode."""
+    """Return the error for a plain-text file of secrets whose mode lets other users read it."""
     return f"contains secrets in plain text, and other users can read it (mode {mode:04o})"
 
 

@@ -75,7 +75,7 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
 def checkpoint_choice(asked: Any) -> str:
     """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
 
-    A path or URI means ``none``: it is the inventory's value of ``checkpoints``, the location where
+    A path or URI means ``none``: it is the value of the inventory's variable ``checkpoints``, where
     launches save checkpoints. Raises AnsibleFilterError.
     """
     word = str(asked).strip().lower()

@@ -25,8 +25,8 @@ def decide(
 ) -> Decision:
     """Return what to do next for a run.
 
-    ``observed`` is its observed state, ``now`` is in unix seconds, and ``limits`` are those of the
-    watch, by default the default limits.
+    ``observed`` is its observed state, ``now`` is in unix seconds, and ``limits`` are the limits of
+    the watch, by default ``Limits()``.
     """
     best = max((each.step or 0 for each in observed.processes), default=0)
     is_active = any(each.is_active for each in observed.processes)
@@ -114,8 +114,8 @@ def decide_partly_ended(now: Situation) -> Decision:
 
     Restart it if that lasts longer than ``limits.settle`` seconds. If all inactive processes are
     done, the limit is ``limits.heartbeat``, because the others may be saving the last checkpoint.
-    The passes of the watch measure this time, because a worker's clock may be wrong, and its last
-    process may be of an earlier attempt.
+    The passes of the watch measure this time. The times that workers report are not used, because
+    a worker's clock may be wrong, and its last process may be of an earlier attempt.
     """
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]

@@ -38,8 +38,8 @@ class PassOutcome(StrEnum):
 class Heartbeat:
     """The last pass of one controller.
 
-    ``ended_at`` is in unix seconds, ``duration_s`` in seconds; ``error`` is the reason of a failed
-    pass, on one line.
+    ``ended_at`` is in unix seconds, ``duration_s`` in seconds; ``error`` is why a pass failed, on
+    one line.
     """
 
     controller: str

@@ -22,7 +22,7 @@ class Limits:
         first_heartbeat: the maximum age of a heartbeat before the first step.
         output: the maximum age of the last log line of a trainer without heartbeat; 0: no limit.
         unreachable: how long workers may be unreachable before their TPU is replaced.
-        settle: how long a run that has ended on only some workers may stay so before a restart.
+        settle: how long to wait before restarting a run that has ended on only some workers.
         crashes: the maximum number of crashes without a new step; 0: no limit. The watch gives up
             a run that exceeds this or the next limit.
         preemptions: the maximum number of preemptions of the run; 0: no limit.
@@ -57,7 +57,7 @@ class Memory:
 
     Args:
         state: the state of the run in the last pass.
-        since: since when it is in that state.
+        since: since when the run is in that state.
         best_step: the last step that any attempt finished.
         crashes: crashes since the last new step.
         preemptions: preemptions of the run's TPU.

@@ -356,8 +356,8 @@ def waits_for(
     """Return why a wanted run waits for the next pass; None if it does not.
 
     A run waits if this pass has recreated its TPU or launched another run on its chips.
-    ``outcomes`` are those of the other runs on its TPU in this pass, ``records`` has the record of
-    each run.
+    ``outcomes`` has the outcomes of other runs on the same TPU in this pass, ``records`` the record
+    of each run.
     """
     for each in outcomes if record.is_wanted else ():
         if each.action in RECREATIONS:
