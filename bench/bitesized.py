@@ -3,11 +3,12 @@
     python bench/bitesized.py --torch-python PYTHON      (or TORCH_PYTHON=PYTHON)
 
 PYTHON is a Python that has torch and NumPy. Both sides train the model of
-train/configs/bitesized.yml from the same parameters on the same batches. They take turns of 100
-steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of each
-side is a warm-up; the next ten turns count. The PyTorch side (bitesized_torch.py) first tries
-several implementations of the model and uses the fastest. Exits with 0 if this trainer is at least
-TARGET times as fast and the losses agree, or if PyTorch is missing, else with 1.
+train/configs/bitesized.yml from the same parameters on the same batches. They alternate in turns of
+100 steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of
+each side is a warm-up; the next ten turns count. The PyTorch side (bitesized_torch.py) first tries
+several implementations of the model and uses the fastest. Without ``--torch-python``, does nothing
+and exits with 0. Exits with 1 if this trainer is less than TARGET times as fast or the losses
+differ.
 """
 
 import argparse
@@ -131,8 +132,8 @@ class Theirs:
 def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
     """Print both sides' steps per second, their ratio, and their losses; return the exit code.
 
-    ``results`` has a pair (ours, PyTorch) for each turn. ``way`` is the name of the implementation
-    that the PyTorch side uses.
+    ``results`` has the figures of each turn as a pair (this trainer, PyTorch). ``way`` is the name
+    of the implementation that the PyTorch side uses.
     """
     counted = results[1:]
     rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]
@@ -142,13 +143,13 @@ def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
     start = max(abs(a - b) for a, b in first)
     ends = [statistics.mean(side["losses"]) for side in results[-1]]
     heldout = [side["heldout"] for side in results[-1]]
-    print(f"steps/s        ours {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({way})")
+    print(f"steps/s        tpufleet {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({way})")
     print(f"ratio          {ratio:.2f}   (turns of {TURN}: {min(turns):.2f} to {max(turns):.2f})")
-    print(f"loss           ours {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of the last turn)")
-    print(f"held-out loss  ours {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")
+    print(f"loss           tpufleet {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of last turn)")
+    print(f"held-out loss  tpufleet {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")
     print(f"first 10 steps differ by at most {start:.1e} nats")
     if rates[1] < TORCH_FLOOR:
-        print(f"does not count: PyTorch is below {TORCH_FLOOR} steps/s, so the machine is not idle")
+        print(f"result not valid: the machine is not idle (PyTorch below {TORCH_FLOOR} steps/s)")
         return 1
     reached = ratio >= TARGET and start < 1e-3 and abs(ends[0] / ends[1] - 1) < 0.02
     print(f"target {TARGET}: {'reached' if reached else 'missed'}")

@@ -26,7 +26,7 @@ def fused(q, k, v):
 
 
 def blocks(q, k, v):
-    """Return causal attention, computed in blocks of queries without the keys after each block."""
+    """Return causal attention, computed per block of queries and only for the keys up to it."""
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):
@@ -59,7 +59,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """The whole model; ``start`` has its initial parameters by their names in train/core."""
+    """The whole model; ``start`` maps the parameter names of train/core to initial values."""
 
     def __init__(self, start):
         super().__init__()
@@ -100,7 +100,7 @@ class Data:
         self.heldout = self.sequences(self.rest, starts).split(self.size)
 
     def sequences(self, tokens, starts):
-        """Return the sequences of T + 1 tokens that begin at the positions ``starts``."""
+        """Return the sequences of T + 1 tokens that begin at the offsets ``starts``."""
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
@@ -153,7 +153,7 @@ class Trainer:
 
 
 def fastest(job, start, data):
-    """Time each implementation on a copy of the model; return name and Trainer of the fastest.
+    """Time each implementation on a copy of the model; return the fastest one's name and Trainer.
 
     ``start`` has the model's initial parameters by name, ``data`` the batches.
     """

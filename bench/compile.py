@@ -2,17 +2,19 @@
 
     .venv-tpu/bin/python -m bench.compile [--maxtext PYTHON] [--rows 1B/v5e-16 ...]
 
-Prints the estimated MFU (train/compile/estimate.py) of three models on two slices each, and whether
-both ends of the range reach MaxText's. A row takes minutes of processor time. The models are 1B
-(Llama's layout) and 8B (Llama 3's sizes), each with four sequences of 2,048 tokens per chip, and
-modern (train/configs/modern.yml) with eight of 1,024. All chips share the parameters (FSDP), layers
-are scanned, and ``remat`` is ``dots``, except for 8B on v5e, where it is ``all``.
+Prints the estimated MFU (train/compile/estimate.py) of three models on two slices each, as a range,
+and whether both ends of the range reach MaxText's. A row takes minutes of processor time. The
+models 1B (Llama's layout) and 8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip.
+The model modern (train/configs/modern.yml) has eight sequences of 1,024 tokens per chip. Parameters
+are sharded over all chips (FSDP), layers are scanned, and ``remat`` is ``dots``, except for 8B on
+v5e, where it is ``all``.
 
 PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu of
 requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
-estimated in the same way: with the same model, batch, FSDP and chunks of the loss, ``remat_policy``
-``minimal`` or ``full``, and without windowed einsum. Without PYTHON, the table shows the constants
-MAXTEXT, which were measured like this. Exits with 1 if an end of a range is lower than MaxText's.
+estimated in the same way. It has the same model, batch, FSDP and chunks of the loss; its
+``remat_policy`` is ``minimal`` or ``full``, and windowed einsum is off. Without PYTHON, the table
+shows the constants MAXTEXT, which were measured like this. Exits with 1 if an end of a range is
+lower than MaxText's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counting the bytes that pass this computer, by nft(8)."""
+"""Count the bytes of network packets on this computer with nft(8)."""
 
 import json
 import os
@@ -12,7 +12,7 @@ def counted_bytes(hook: str, *rules: str) -> Iterator[Callable[[], int]]:
     """Yield a function that returns how many bytes the last rule has matched so far.
 
     ``hook`` is nft's hook with its priority, such as ``forward priority -10``. ``rules`` are the
-    rules of a chain there. Bytes include headers.
+    rules of a new chain at this hook. Bytes include headers.
     """
     table = f"tpufleet-bench-{os.getpid()}"
     lines = "\n".join(rules)

@@ -12,7 +12,7 @@ import time
 
 
 def carry(read, write, close, delay_s: float) -> None:
-    """Write what ``read`` returns, each piece ``delay_s`` seconds later, and then ``close``.
+    """Write each piece that ``read`` returns ``delay_s`` seconds later; at the end, call ``close``.
 
     ``read`` returns b"" at the end. Reading does not wait for writing, so the bandwidth is not
     limited.

@@ -1,8 +1,9 @@
 """Check whether the disk under the local cloud distorts a benchmark.
 
-On an ext4 file system without a journal, the creation of a file skips all inodes that were deleted
-in the last minutes (fs/ext4/ialloc.c, ``recently_deleted``). After a deletion of many files,
-creating 2,000 files took 5 s of kernel time instead of 0.1 s. A TPU VM's disk has a journal.
+On an ext4 file system without a journal, the kernel skips all inodes that were deleted in the last
+minutes when it creates a file (fs/ext4/ialloc.c, ``recently_deleted``). After many files were
+deleted, creating 2,000 files took 5 s of kernel time instead of 0.1 s. A TPU VM's disk has a
+journal.
 """
 
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     """Return whether a directory is on an ext4 file system without a journal.
 
-    ``root`` is the directory with proc and sys.
+    ``root`` is the directory that contains proc and sys; tests use another one than /.
     """
     device = directory.stat().st_dev
     name = root / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -50,9 +50,9 @@ START_SECONDS, KILL_SECONDS = 600, 120
 class Trainer:
     """A trainer: its packages, its command, and patterns of log lines.
 
-    ``step`` finds the number of a step in the log, ``resumed`` the number of the step from which
-    the trainer resumes. ``limit`` is how many seconds a kill may take, ``saves`` is whether the
-    trainer saves on SIGTERM.
+    The patterns match log lines: the group of ``step`` is the number of a step, that of ``resumed``
+    the step from which the trainer resumes. ``limit`` is how many seconds a kill may take;
+    ``saves`` is whether the trainer saves on SIGTERM.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Attempt:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -214,8 +214,8 @@ def write_tokenizer(folder: Path) -> None:
 def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     """Start and kill the trainer twice in ``folder``, with the packages of ``env``.
 
-    Prints the figures. Returns whether each kill took at most ``limit`` seconds and its exit codes
-    are as expected: all 75 if the trainer ``saves``, else not all 75.
+    Prints the figures. Returns whether both kills took at most ``limit`` seconds and the exit codes
+    are as expected: all are 75 if the trainer ``saves``, otherwise at least one is not 75.
     """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")

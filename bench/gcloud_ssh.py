@@ -1,4 +1,4 @@
-"""gcloud on a local cloud; benchmarks compare its speed with that of playbooks."""
+"""gcloud on a local cloud, for benchmarks that compare the speed of playbooks with gcloud's."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class Gcloud:
     """gcloud for the workers of one TPU of a local cloud."""
 
     def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
-        """Authenticate, and let gcloud copy its ssh key to the workers, which is not measured.
+        """Authenticate, and make gcloud copy its ssh key to the workers before the measurement.
 
         ``cloud`` is the local cloud's name, ``home`` a new directory for gcloud's files, ``proxy``
         the ssh ProxyCommand of delayed connections.

@@ -67,10 +67,10 @@ LAUNCHES = re.compile(r"train\.yml" + ENDED)
 class Loss:
     """The cost of a fault.
 
-    ``down_s`` is the time in seconds from the old attempt's last step to the next new step. It
-    includes ``noticed_s`` (until the watch noticed the fault), ``machines_s`` (boot and setup of
-    machines) and ``launch_s`` (launches). ``behind`` is the first step of the new attempt,
-    ``again`` the number of repeated steps.
+    ``down_s`` is the time in seconds from the old attempt's last step to the next new (not
+    repeated) step. It includes ``noticed_s`` (until the watch noticed the fault), ``machines_s``
+    (boot and setup of machines) and ``launch_s`` (launches). ``behind`` is the first step of the
+    new attempt, ``again`` the number of repeated steps.
     """
 
     fault: str
@@ -115,9 +115,9 @@ def first_line_at(log: str) -> float:
 def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ()) -> float:
     """Return the total seconds of the steps, each measured from the end of the step before it.
 
-    ``finished_at`` is when each step ended. Only the sum is meaningful, because the results of
-    several steps come at once. ``behind`` are the first steps after faults. They count as average
-    steps, because the time before them is part of the cost of the fault.
+    ``finished_at`` is when each step ended. Only the sum is meaningful, because the trainer logs
+    several steps at once. ``behind`` are the first steps after faults. Each counts with the mean
+    duration of the other steps, because the time before it is part of the cost of the fault.
     """
     whole = [
         at - finished_at[step - 1]
@@ -156,9 +156,10 @@ def cost(
 ) -> Loss:
     """Return the cost of a fault.
 
-    ``best`` is the old attempt's last step, which ended at ``last``. Time counts from then, because
-    the injection of the fault itself takes seconds. ``finished_at`` is when each step ended,
-    ``log`` what the watch logged since the fault, ``again`` the number of repeated steps.
+    ``best`` is the old attempt's last step, which ended at ``last``. The cost is measured from
+    ``last`` instead of from the injection, because the injection itself takes seconds.
+    ``finished_at`` is when each step ended, ``log`` what the watch logged since the fault,
+    ``again`` the number of repeated steps.
     """
     return Loss(
         fault=fault,
@@ -189,8 +190,8 @@ def disturb(
 ) -> tuple[list[Loss], float]:
     """Inject faults for ``seconds``; return the cost of each, and the wall time in seconds.
 
-    ``order`` is the random generator for their order and the pauses between them. With ``short``,
-    injects only the faults of SHORT.
+    ``order`` is the random generator for the order of the faults and the pauses between them. With
+    ``short``, injects only the faults of SHORT.
     """
     faults = {fault.name: fault for fault in FAULTS}
     began, losses, names = time.time(), [], []

@@ -3,8 +3,8 @@
     .venv/bin/python -m bench.inventory [--rounds 5]
 
 Runs ``ansible-inventory --list`` alternately with the plugin and the file, for a fleet of 1,000
-TPUs with 4,000 workers in 20 zones and for one of 32 workers. Prints the median and minimum of the
-seconds, the ratio and difference of plugin and file, peak memory, and the number of API requests.
+TPUs with 4,000 workers in 20 zones and for a fleet of 32 workers. Prints the median and minimum
+time in seconds, the ratio and difference of the times, peak memory, and the number of API requests.
 The API is a loopback server with prepared answers, so that only the plugin and Ansible are
 measured. If gcloud is installed, its own listing is measured too. Exits with 1 if a target is
 missed.
@@ -63,7 +63,7 @@ class Fleet:
         ]
 
     def aliases(self) -> Iterator[str]:
-        """Yield each worker's name in the known_hosts file."""
+        """Yield the name of each worker in the known_hosts file."""
         for number in range(self.tpus):
             for worker in range(self.workers_each):
                 yield f"{_id(number)}-w{worker}"
@@ -128,7 +128,7 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 class Cloud:
     """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` has, by zone, how many of the next requests for its first page fail with a 503.
+    ``failures`` maps a zone to the number of next requests for its first page that fail with a 503.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -282,9 +282,9 @@ def _dumper() -> Any:
 
 
 def alternating(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
-    """Call the functions ``works`` in turn, ``rounds`` times; return the costs of each.
+    """Call the functions ``works`` one after the other, ``rounds`` times; return the costs of each.
 
-    A slow moment of the machine thus affects all of them.
+    If the machine is slow for a while, this thus affects all functions.
     """
     costs: list[list[Cost]] = [[] for _ in works]
     for _ in range(rounds):
@@ -302,9 +302,9 @@ def say(text: str = "") -> None:
 def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     """Compare the plugin with the static file; return ratio, difference and the plugin's peak MiB.
 
-    The ratio is that of the median times. The difference is the median over the rounds of plugin
-    minus file, in seconds. The fastest runs are printed too, because they show the influence
-    of a busy machine.
+    The ratio is the plugin's median time divided by the file's. The difference is the median over
+    the rounds of the plugin's time minus the file's, in seconds. The fastest runs are printed too,
+    because they show the influence of a busy machine.
     """
     bench.cloud.start_counting()
     plugin, static = alternating(
@@ -322,7 +322,7 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
         say(f"  {name:<12} {middle[-1]:6.2f} s (minimum {least[-1]:.2f})  peak {peak:4.0f} MiB")
     ratio = middle[0] / middle[1]
     pairs = zip(plugin, static, strict=True)
-    beyond = statistics.median(ours.seconds - theirs.seconds for ours, theirs in pairs)
+    beyond = statistics.median(one.seconds - other.seconds for one, other in pairs)
     say(
         f"  ratio        {ratio:6.2f}    difference {beyond:+.2f} s "
         f"(of the fastest runs {least[0] - least[1]:+.2f} s)"

@@ -1,15 +1,15 @@
-"""Compare launch, kill and status of a run with ``gcloud … ssh --worker=all``, in one run.
+"""Compare launch, kill and status of a run with ``gcloud … ssh --worker=all``.
 
     python -m bench.launch [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
 
 train.yml and kill.yml are compared with ``gcloud compute tpus tpu-vm ssh --worker=all``, which
 starts and stops a systemd unit that only sleeps. status.yml is compared with new ssh connections to
-all workers in parallel, and so are the others if gcloud is not installed. A launch is measured from
+all workers in parallel. Without gcloud, all three are compared with ssh. A launch is measured from
 the start of the command to the start of the last process (each process records its start); kill and
-status are measured until the command ends. The code is pushed beforehand, and the connections of
-this push are reused. Everything is measured again with 40 ms added to every round trip. The best
-round of each side counts. ``--cloud`` uses an existing cloud with workers set up. Exits with 0 if
-the targets are reached, else with 1.
+status are measured until the command ends. The code is pushed beforehand, and the ssh connections
+of this push are reused. Everything is measured again with 40 ms added to every round trip. The best
+round of each side counts. ``--cloud`` uses an existing cloud with workers set up. Exits with 1 if a
+target is missed.
 """
 
 import argparse

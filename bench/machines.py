@@ -3,9 +3,9 @@
     sudo .venv/bin/python -m bench.machines            # one TPU of 32 workers, then 8 TPUs of 4
     sudo .venv/bin/python -m bench.machines --workers 8
 
-It uses its own local cloud and removes it. It prints the CPU seconds of the machines' control
-groups, and those of the server with its child processes, because they are comparable even on a busy
-host. The target: 32 workers up within 60 s on two cores, within 24 GiB.
+Uses a new local cloud and removes it. Prints the CPU seconds of the machines' control groups and of
+the server with its child processes, because CPU seconds are comparable even on a busy host. The
+target: on two cores, 32 workers boot within 60 s and need at most 24 GiB.
 """
 
 import argparse

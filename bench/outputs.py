@@ -1,12 +1,13 @@
-"""Measure what storing a run's output costs: steps per second, memory, and delays.
+"""Measure the cost of storing a run's output: lost steps per second, memory, and delays.
 
     python -m bench.outputs [--rounds 10] [--outage 60]
 
-The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority, beside
-a trainer on every core, whose steps take 20 ms each. To compare, the service is stopped (SIGSTOP)
+The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority. On
+every core runs a trainer whose steps take 20 ms each. To compare, the service is stopped (SIGSTOP)
 half of the time. Afterwards the bucket does not answer for ``--outage`` seconds, in which the
 output of an hour is written. The targets: the service costs at most 1 % of the steps per second,
-and 30 MB of memory. On a busy computer, its share of the CPU says more than the steps per second.
+and 30 MB of memory. On a busy computer, the service's share of the CPU is more precise than the
+lost steps per second.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
 
 
 def delays(emulator: str, folder: Path) -> list[float]:
-    """Measure twice a second for 60 s how old the newest stored line of metrics is, in seconds.
+    """Return the age in seconds of the newest stored line of metrics, twice a second for 60 s.
 
     ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
     """

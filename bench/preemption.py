@@ -1,13 +1,13 @@
-"""Measure how long a preemption keeps a run from training, with the watch and with a shell script.
+"""Measure how long a preemption interrupts a run, with the watch and with a shell script.
 
     sudo .venv/bin/python -m bench.preemption                          (takes minutes)
 
-A TPU of two workers on its own local cloud is preempted twice. First a run trains, and the watch
-makes one pass after the other until the run has a new step. Then a script deletes the TPU, creates
-it, and sets all workers up over ssh (bench/setup.py). The script's time ends when JAX works on
-every worker; it does not include launch, checkpoint and compilation. The boot is the time from
-CREATING to READY of the new TPU. Exits with 0 if the target is reached, else with 1. Other work on
-this machine distorts the figures.
+A TPU of two workers on a new local cloud is preempted twice while a run trains. After the first
+preemption, passes of the watch recover the run until it has a new step. After the second one, a
+script deletes the TPU, creates it, and sets all workers up over ssh (bench/setup.py). The script's
+time ends when JAX works on every worker; it does not include launch, checkpoint and compilation.
+The boot is the time from CREATING to READY of the new TPU. Exits with 1 if the target is missed.
+Other work on this machine distorts the figures.
 """
 
 import argparse
@@ -40,7 +40,7 @@ sample: {length: 0}
 
 @dataclass(frozen=True)
 class Outage:
-    """Seconds from a preemption to the end of the recovery, and how many of them the boot took."""
+    """Seconds from a preemption to the end of the recovery, and the part of them for the boot."""
 
     total: float
     boot: float
@@ -133,7 +133,7 @@ def recreate(fleet: Fleet, ssh_config: Path) -> float:
 
 
 def until(holds: Callable[[], bool]) -> float:
-    """Wait until ``holds()`` is true, at most DEADLINE_S; return that time (time.monotonic())."""
+    """Wait at most DEADLINE_S until ``holds()`` is true; return when it was (time.monotonic())."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         if holds():

@@ -1,13 +1,13 @@
-"""Compare push.yml with tar and scp to all workers in parallel, for 2,000 files of 50 MB in all.
+"""Compare push.yml with tar and scp to all workers in parallel, for 2,000 files, 50 MB in total.
 
     python -m bench.push [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
                                                                        (as root; takes minutes)
 
-Both send a directory tree once, and again after one file has changed; scp always sends all of it.
-The bytes that this computer sends to the workers' ssh ports are counted. Each round has a new tree,
-and push and scp take turns in going first. The best round of each counts. ``--uplink`` limits the
-bandwidth, as a real network would. ``--cloud`` uses an existing cloud with workers set up. Exits
-with 0 if the targets are reached, else with 1.
+Both send a directory tree once, and again after one file has changed; scp always sends the whole
+tree. The bytes that this computer sends to the workers' ssh ports are counted. Each round has a new
+tree, and push and scp go first in alternate rounds. The best round of each counts. ``--uplink``
+limits the bandwidth, as a real network would. ``--cloud`` uses an existing cloud with workers set
+up. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> int:
         f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed{line}"
     )
     for what, theirs, mine in zip(("first", "one file changed"), usual, ours, strict=True):
-        print(f"  {what:<18} ours {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
+        print(f"  {what:<18} push {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
         print(f"   tar and scp {theirs[0]:6.2f} s {theirs[1] / 1e6:7.2f} MB")
     reached = [
         verdict("first push, time", ours[0][0] / usual[0][0], FIRST_TIME),
@@ -75,7 +75,7 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
     """Send a new tree by push and by scp, then again with one file changed.
 
     ``sent`` returns how many bytes were sent so far, ``number`` is the round's number. Returns
-    (seconds, bytes) by side and tree, such as ``ours first`` or ``usual again``.
+    (seconds, bytes) by side (``ours`` is push, ``usual`` is scp) and tree, such as ``ours first``.
     """
     code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
@@ -127,7 +127,7 @@ def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], i
 def measured(sent, do) -> tuple[float, int]:
     """Return how many seconds ``do()`` takes, and how many bytes are sent meanwhile.
 
-    Earlier writes to disk are flushed first: twice, because the disk may be a file on another disk.
+    Flushes earlier writes to disk first, twice because the disk may be a file on another disk.
     """
     os.sync()
     os.sync()

@@ -4,9 +4,9 @@
     TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python -m bench.launch --workers 128
 
 Setup of 32 bare workers takes seven minutes on two cores, mostly to copy one environment to all.
-Other benchmarks need not wait for that: this program sets one worker up and makes its disk the
-image of all machines. setup.yml still runs on each of them, for the setup stamp, the key and the
-allowed addresses of the worker.
+With this directory, other benchmarks need not wait for that. This program sets one worker up and
+makes its disk the image of all machines. Benchmarks still run setup.yml on each machine, for the
+setup stamp, the key and the allowed addresses of the worker.
 """
 
 import argparse
@@ -30,7 +30,7 @@ OF_ONE_MACHINE = (
 
 
 def main() -> int:
-    """Set one worker up in a local cloud of its own, and copy its disk to the directory."""
+    """Set up one worker in a new local cloud, and copy its disk to the directory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()

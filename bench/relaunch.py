@@ -1,4 +1,4 @@
-"""Measure a relaunch up to its first new step, with the compile cache of the previous attempt.
+"""Measure the time from a relaunch to its first new step, with a warm compile cache.
 
     .venv/bin/python -m bench.relaunch [--rounds 5]
 

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.report [--runs 200] [--steps 100000]
 
-Writes the output of runs with two attempts into a directory, as workers store it, and reads it
-three times: without a cache, again, and after the output of one run has grown. Prints the seconds
-of each, and the size of the cache. Exits with 1 if reading again takes more than AT_MOST_S seconds.
-The runs share their files (hard links), so 200 runs need as much space as one.
+Writes the output of runs with two attempts into a directory, as workers store it. Reads it three
+times: without a cache, with the cache, and after the output of one run has grown. Prints the
+seconds of each, and the size of the cache. Exits with 1 if reading with the cache takes more than
+AT_MOST_S seconds. The runs share their files (hard links), so 200 runs need as much space as one.
 """
 
 from __future__ import annotations

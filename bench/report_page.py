@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.report_page [--runs 200] [--rounds 5] [--keep report.html]
 
-The page has runs of 100,000 steps with 1,000 points for each curve. Prints, for every installed
-browser, the milliseconds from the navigation to the first frame after the load event, and from the
-click on an old run to the frame with its charts. Exits with 1 if opening the page takes longer than
-TARGET_MS, or if the page has an error.
+The page has runs of 100,000 steps with 1,000 points for each curve. For every installed browser,
+prints two times in milliseconds: from the navigation to the first frame after the load event, and
+from the click on an old run to the frame with the run's charts. Exits with 1 if opening the page
+takes longer than TARGET_MS, or if the page has an error.
 """
 
 from __future__ import annotations

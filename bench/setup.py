@@ -1,12 +1,12 @@
-"""Compare setup.yml on bare workers with a shell script over ssh, in one run, on the local cloud.
+"""Compare setup.yml on bare workers with a shell script over ssh, on the local cloud.
 
     python -m bench.setup [--workers 8]        (as root; takes minutes)
 
-The script runs on all workers in parallel: apt, a virtual environment, and
-``pip install -U jax optax orbax-checkpoint``. Script and setup.yml each have a new TPU of the same
-size. nft on the host counts the bytes that the workers receive from outside, except those from the
-system's package mirrors. Then setup.yml runs again on the same workers. Exits with 0 if the targets
-are reached, else with 1.
+The script runs on all workers in parallel. It installs apt packages, creates a virtual environment
+and runs ``pip install -U jax optax orbax-checkpoint``. The script runs on one new TPU, setup.yml on
+another one of the same size. nft on the host counts the bytes that the workers receive from
+outside, except those from the system's package mirrors. Then setup.yml runs again on the same
+workers. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -125,12 +125,12 @@ def measure(total, do) -> Measured:
 def report(usual: Measured, ours: Measured, again: Measured, changes: int) -> int:
     """Print the figures; return 0 if the targets are reached, else 1.
 
-    ``usual`` has the figures of the script, ``ours`` those of setup.yml, and ``again`` those of the
-    second setup.yml, in which ``changes`` tasks changed something.
+    ``usual`` has the figures of the script, ``ours`` those of the first setup.yml, and ``again``
+    those of the second one. ``changes`` is the number of changed tasks of the second setup.yml.
     """
     times, sizes = ours.seconds / usual.seconds, ours.megabytes / max(usual.megabytes, 1e-6)
-    print(f"first setup    ours {ours.seconds:.0f} s   script {usual.seconds:.0f} s")
-    print(f"from outside   ours {ours.megabytes:.0f} MB   script {usual.megabytes:.0f} MB")
+    print(f"first setup    setup.yml {ours.seconds:.0f} s   script {usual.seconds:.0f} s")
+    print(f"from outside   setup.yml {ours.megabytes:.0f} MB   script {usual.megabytes:.0f} MB")
     print(
         f"ratio          time {times:.2f} (target {TIME_TARGET})   "
         f"bytes {sizes:.2f} (target {BYTES_TARGET})"

@@ -1,10 +1,10 @@
-"""Measure the presets on this machine's GPU, beside a torch.compile GPT of the same shape.
+"""Measure the presets on this machine's GPU, and compare with a PyTorch GPT of the same shape.
 
     .venv/bin/python -m bench.train_gpu [--torch-python PYTHON] [--tiny]
 
-For models of 124M, 350M and 1.5B parameters with a context of 1,024 tokens in bfloat16, prints
-tokens per second, MFU, peak memory, and FLOP/s as a share of what large matmuls reach on the same
-GPU. PyTorch (train_gpu_torch.py) runs afterwards in its own process, with the same batch.
+The models have 124M, 350M and 1.5B parameters, a context of 1,024 tokens and bfloat16. For each,
+prints tokens per second, MFU, peak memory, and FLOP/s as a percentage of those of large matmuls on
+the same GPU. Then PyTorch (train_gpu_torch.py) trains in its own process with the same batch.
 ``--tiny`` uses tiny models, to try this program on any machine. Exits with 1 if a target is missed;
 without a GPU, there is no target.
 """
@@ -45,7 +45,7 @@ FASTER_THAN_TORCH = 1.1
 def main() -> int:
     """Measure and print each case; return 1 if a target for MFU or speed is missed.
 
-    Each case runs in a process of its own, because the peak memory of a process never falls.
+    Each case runs in a new process, because the peak memory of a process never decreases.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
@@ -60,17 +60,17 @@ def main() -> int:
     for case in CASES:
         if words.only in (None, case.name):
             command = [sys.executable, "-m", "bench.train_gpu", "--case", case.name]
-            seen = answer([*command, *["--tiny"] * words.tiny])
-            reached &= report(case, seen, torch_side(words, seen["job"]))
+            figures = answer([*command, *["--tiny"] * words.tiny])
+            reached &= report(case, figures, torch_side(words, figures["job"]))
     return 0 if reached else 1
 
 
 def ours(name: str, tiny: bool) -> dict[str, Any]:
     """Measure the case ``name``, with a tiny model if ``tiny``, in this process.
 
-    Returns the figures, and the ``job`` for PyTorch.
+    Returns the figures, and as ``job`` the model, batch and steps for PyTorch.
     """
-    # Let JAX reserve nearly all memory; the peak counts only memory in use, not the reserved one.
+    # Let JAX reserve nearly all memory; the peak counts memory in use, not reserved memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 
@@ -137,26 +137,27 @@ def answer(command: list[str]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> bool:
-    """Print one case; return whether its targets are reached.
+def report(case: Case, figures: dict[str, Any], torch: dict[str, Any] | None) -> bool:
+    """Print the figures of one case; return whether its targets are reached.
 
-    ``seen`` is from ``ours``; ``theirs`` is from PyTorch, None if it was not measured.
+    ``figures`` is the result of the function ``ours`` for this trainer. ``torch`` is the result of
+    ``torch_side``, None if PyTorch was not measured.
     """
-    print(f"{case.name}: {seen['text']}")
+    print(f"{case.name}: {figures['text']}")
     print(
-        f"  {100 * seen['of_ceiling']:.1f} % of the FLOP/s of large matmuls "
-        f"({seen['ceiling'] / 1e12:.3g} TFLOP/s, measured now)"
+        f"  {100 * figures['of_ceiling']:.1f} % of the FLOP/s of large matmuls "
+        f"({figures['ceiling'] / 1e12:.3g} TFLOP/s, measured now)"
     )
     ratio = None
-    if theirs is None:
-        print("  no PyTorch. Use: --torch-python PYTHON")
+    if torch is None:
+        print("  PyTorch is not measured. Use: --torch-python PYTHON")
     else:
-        ratio = seen["rate"] / theirs["rate"]
-        print(f"  PyTorch {theirs['rate']:,.0f} tokens/s ({theirs['way']}): ours {ratio:.2f} times")
-    if not seen["gpu"] or seen["mfu"] is None:
+        ratio = figures["rate"] / torch["rate"]
+        print(f"  PyTorch {torch['rate']:,.0f} tokens/s ({torch['way']}): ratio {ratio:.2f}")
+    if not figures["gpu"] or figures["mfu"] is None:
         print("  no target is applied: no GPU with a published peak")
         return True
-    reached = seen["mfu"] >= case.target and (ratio is None or ratio >= FASTER_THAN_TORCH)
+    reached = figures["mfu"] >= case.target and (ratio is None or ratio >= FASTER_THAN_TORCH)
     print(f"  targets MFU {100 * case.target:g} %, {FASTER_THAN_TORCH} times PyTorch: ", end="")
     print("reached" if reached else "missed")
     return reached

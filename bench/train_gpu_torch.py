@@ -2,8 +2,8 @@
 
     python bench/train_gpu_torch.py JOB      (JOB is JSON; the last output line is JSON)
 
-With PyTorch's standard speed-ups: torch.compile, bfloat16 autocast, scaled_dot_product_attention,
-fused AdamW, TF32 for float32 operations.
+Uses PyTorch's standard speed-ups: torch.compile, bfloat16 autocast, scaled_dot_product_attention,
+fused AdamW, and TF32 for float32 operations.
 """
 
 import json

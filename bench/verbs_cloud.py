@@ -20,7 +20,7 @@ from localcloud.place import PROJECT_ROOT, Place, clouds_directory
 
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""The numbers of workers for which v4 has an accelerator type."""
+"""Numbers of workers of v4 slices that have an accelerator type."""
 
 
 class VerbsCloud:
@@ -72,7 +72,7 @@ class VerbsCloud:
     def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
         """Run ``ssh`` or ``scp`` for all workers in parallel.
 
-        ``words`` are its arguments, in which ``@`` stands for the worker.
+        ``words`` are the arguments of the program; ``@`` in them is replaced by the worker's name.
         """
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:

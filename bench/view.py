@@ -3,9 +3,9 @@
     .venv/bin/python -m bench.view [--rounds 6] [--hosts 32] [--tasks 12]
 
 Runs a play of 12 tasks on 32 hosts (this computer, by the local connection), alternately with the
-two stdout callbacks. Prints the seconds of both, the ratio of their sums, and the lines printed. A
-play takes 80 s on two cores and varies by several percent, so use many rounds. Exits with 1 if the
-ratio exceeds AT_MOST_RATIO.
+two stdout callbacks. For each callback, prints the median time and the number of lines; then the
+ratio of the total times. A play takes 80 s on two cores and varies by several percent, so use many
+rounds. Exits with 1 if the ratio exceeds AT_MOST_RATIO.
 """
 
 from __future__ import annotations

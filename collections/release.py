@@ -1,7 +1,8 @@
-"""Builds the collection as it is published, and tests it in an empty directory: ``make release``.
+"""Build the collection's archive for publication, and test it: ``make release``.
 
-In the repository, roles, playbooks, trainer and lock files are in the root directory, where users
-look for them. In the archive they are beside the plugins, where Ansible looks for them.
+The test installs the archive into an empty directory. In the repository, roles, playbooks, trainer
+and lock files are in the root directory, where users look for them. In the archive they are beside
+the plugins, where Ansible looks for them.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 COLLECTION = ROOT / "collections/ansible_collections/tpufleet/core"
 BESIDE = ("roles", "playbooks", "train", "requirements", "CHANGELOG.md", "LICENSE")
-"""What is copied from the root directory of the repository into that of the collection."""
+"""Files and directories to copy from the repository's root directory to the collection's."""
 
 
 class ReleaseError(Exception):
@@ -26,7 +27,7 @@ class ReleaseError(Exception):
 
 
 def main() -> int:
-    """Build into a directory and check what was built."""
+    """Build the archive in a directory and check it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="directory for the archive")
     words = parser.parse_args()
@@ -61,18 +62,18 @@ def build(directory: Path) -> Path:
 
 
 def check_changelog() -> None:
-    """Check that the newest section of the changelog is this version, or Unreleased."""
+    """Raise ReleaseError unless the changelog begins with this version or Unreleased."""
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if not {version(), "Unreleased"} & set(headings[:1]):
         raise ReleaseError(
-            f"CHANGELOG.md: no section for {version()} ({headings[:1] or 'no section'}). Add one"
+            f"CHANGELOG.md: the first section is not {version()} ({headings[:1] or 'none'}). Add it"
         )
 
 
 def check(place: Path, env: dict[str, str]) -> list[str]:
-    """Check that Ansible finds every part of the installed collection; return what was checked.
+    """Check that Ansible finds every part of the installed collection; return the output lines.
 
-    ``place`` and ``env`` as for ``installed``. Raises ReleaseError.
+    ``place`` is the argument and ``env`` the result of ``installed``. Raises ReleaseError.
     """
     core = place / "ansible_collections/tpufleet/core"
     said = []
@@ -85,13 +86,13 @@ def check(place: Path, env: dict[str, str]) -> list[str]:
             f"tpufleet.core.{f.stem}" for f in sorted((core / "plugins" / folder).glob("*.py"))
         ]
         _run("ansible-doc", "-t", kind, "-j", *names, env=env, cwd=place)
-        said.append(f"ansible-doc knows {len(names)} of kind {kind}")
+        said.append(f"ansible-doc finds {len(names)} plugins of kind {kind}")
     roles = [f"tpufleet.core.{role.name}" for role in sorted((core / "roles").iterdir())]
     _run("ansible-doc", "-t", "role", "-j", *roles, env=env, cwd=place)
-    said.append(f"ansible-doc knows {len(roles)} roles")
+    said.append(f"ansible-doc finds {len(roles)} roles")
     playbooks = [f"tpufleet.core.{f.stem}" for f in sorted((core / "playbooks").glob("*.yml"))]
     _run("ansible-playbook", "--syntax-check", "-i", "localhost,", *playbooks, env=env, cwd=place)
-    said.append(f"ansible-playbook takes {len(playbooks)} playbooks by name")
+    said.append(f"ansible-playbook finds {len(playbooks)} playbooks by name")
     return said
 
 
@@ -105,7 +106,7 @@ def installed(artefact: Path, place: Path) -> dict[str, str]:
 
 
 def _copy_known(source: Path, target: Path) -> None:
-    """Copy the files of a directory, or one file, that git tracks."""
+    """Copy a file, or the files in a directory that git tracks, to ``target``."""
     listed = _run("git", "ls-files", "-z", "--", str(source), cwd=ROOT)
     for name in filter(None, listed.split("\0")):
         file = ROOT / name
@@ -113,7 +114,7 @@ def _copy_known(source: Path, target: Path) -> None:
             raise ReleaseError(f"{name}: tracked by git, but missing. See: git status")
         place = target / file.relative_to(source) if file != source else target
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)  # copies the target of a link, with its mode
+        shutil.copy(file, place)  # with its mode; for a link, copies its target
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

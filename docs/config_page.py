@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def _parts(section: Any, prefix: str) -> Iterator[str]:
-    """Yield the Markdown of a section: its description, its keys, and then its sections."""
+    """Yield the Markdown of a section: its description, its keys, and then its subsections."""
     yield _markdown(inspect.getdoc(type(section)) or "")
     hints = typing.get_type_hints(type(section), include_extras=True)
     meanings = docstrings(type(section))
@@ -57,7 +57,7 @@ def _parts(section: Any, prefix: str) -> Iterator[str]:
 
 
 def docstrings(kind: type) -> dict[str, str]:
-    """Return the string below each field of a dataclass, also below those that it inherits."""
+    """Return the docstring below each field of a dataclass, including inherited fields."""
     found = {}
     for each in reversed(kind.__mro__[:-1]):
         [definition] = ast.parse(inspect.getsource(each)).body

@@ -21,7 +21,7 @@ PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 KINDS = {"inventory": "Inventory", "module": "Modules", "callback": "Terminal view"}
 FOLDERS = {"inventory": "inventory", "module": "modules", "callback": "callback"}
 INHERITED = {"callback": "ansible.builtin.default"}
-"""The ansible-core plugin that a kind extends. Its options are documented by ansible-core."""
+"""The ansible-core plugin that a kind of plugin extends; ansible-core documents its options."""
 
 BEGIN, END = "<!-- from meta/argument_specs.yml -->", "<!-- end -->"
 Options = Mapping[str, Mapping[str, Any]]
@@ -83,7 +83,7 @@ def role_part(role: Path, level: str) -> str:
 
 
 def documents(kind: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return what ansible-doc shows of all the collection's plugins of a kind."""
+    """Return the output of ansible-doc for all plugins of a kind in the collection."""
     names = sorted(
         f"tpufleet.core.{file.stem}"
         for file in (PLUGINS / FOLDERS[kind]).glob("*.py")
@@ -112,7 +112,10 @@ def plugins_page(kind: str, plugins: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def plugin_part(name: str, plugin: Mapping[str, Any], inherited: Collection[str]) -> str:
-    """Return description, own options, examples and return values of a plugin."""
+    """Return the Markdown of a plugin: description, options, examples and return values.
+
+    ``inherited`` are the options that the pages of ansible-core document.
+    """
     doc = plugin["doc"]
     own = {k: v for k, v in (doc.get("options") or {}).items() if k not in inherited}
     parts = [f"## {name}", _sentence(doc["short_description"])]

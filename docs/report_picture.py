@@ -3,8 +3,8 @@
     ansible-playbook playbooks/report.yml -e report=report.html
     .venv/bin/python docs/report_picture.py report.html RUN
 
-It shows one run, as narrow as a phone, so that its text is readable there. Needs a browser:
-make browser.
+The picture shows one run and is as narrow as a phone's screen, so that its text is readable there.
+Needs a browser: make browser.
 """
 
 import json
@@ -17,7 +17,7 @@ sys.path.insert(0, str(DOCS.parent))
 from harness.browser import browser, installed  # noqa: E402
 
 WIDTH, HEIGHT = 480, 900
-#: Opens the run and scrolls to it; returns after it is drawn, whether there is such a run.
+#: Opens the run, scrolls to it and waits until it is drawn. Returns whether there is such a run.
 SHOW = """
     (async (name) => {
         const found = [...document.querySelectorAll('.run')].find(
@@ -38,7 +38,7 @@ def main() -> None:
     with browser(installed()[0]) as tab:
         tab.open(report.resolve().as_uri(), WIDTH, HEIGHT)
         if not tab.evaluate(SHOW % json.dumps(run)):
-            sys.exit(f"{report}: has no run {run}. Open it in a browser to see its runs")
+            sys.exit(f"{report}: no run {run}. To see the report's runs, open it in a browser")
         tab.picture(DOCS / "_static/report.png")
 
 

@@ -3,8 +3,9 @@
 Usage: python train.py CHECKPOINTS [DEVICE]
 
 CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
-The trainer keeps the file DEVICE open, such as /dev/accel0, as a real one keeps a TPU open. It
-prints the image's file ``who`` and variable FROM_IMAGE, to show that it runs in the image.
+The trainer keeps the file DEVICE open, such as /dev/accel0, as a real trainer keeps a TPU open. It
+prints the file ``who`` and the environment variable FROM_IMAGE, which only the image has, to show
+that it runs in the image.
 """
 
 import json

@@ -55,7 +55,7 @@ def main(checkpoints: Path) -> int:
                 print(f"saved step {step}", flush=True)
             dist.barrier()
             dist.destroy_process_group()
-            # Another process may have been asked first. While Python exits, SIGTERM would kill it.
+            # SIGTERM can reach this process later than others. It must not kill the exiting Python.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return SAVED
 

@@ -35,7 +35,7 @@ def main(checkpoints: Path) -> int:
             if jax.process_index() == 0:
                 checkpoints.mkdir(parents=True, exist_ok=True)
                 newest.write_text(str(step))
-            # Another process may have been asked first. While Python exits, SIGTERM would kill it.
+            # SIGTERM can reach this process later than others. It must not kill the exiting Python.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return SAVED
 

@@ -3,8 +3,8 @@
 Usage: tpufleet_launch xla -- python xla_gpt.py train TEXT CHECKPOINTS [--start FILE]
        tpufleet_launch xla -- python xla_gpt.py complete PROMPT CHECKPOINTS
 
-CHECKPOINTS is a directory or gs://BUCKET/PREFIX, for which the package gcsfs must be installed.
-``complete`` needs the CHECKPOINTS of the run that trained, such as gs://BUCKET/checkpoints/RUN.
+CHECKPOINTS is a directory or gs://BUCKET/PREFIX; gs:// needs the package gcsfs. For ``complete``,
+pass the CHECKPOINTS of a run that has trained, such as gs://BUCKET/checkpoints/RUN.
 --start begins with the weights of a checkpoint and trains the output layer only, as in finetuning.
 """
 
@@ -69,7 +69,7 @@ def load(path: str) -> dict:
 def save(checkpoints: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write a checkpoint that appears under its name only when it is complete.
 
-    A file is renamed at the end; an object of a bucket appears only when it is complete anyway.
+    A file gets its name when it is complete. An object in a bucket always appears complete.
     """
     files, root = fsspec.core.url_to_fs(checkpoints)
     files.makedirs(root, exist_ok=True)
@@ -93,7 +93,7 @@ def report(step: int, loss: float) -> None:
 
 
 def complete(model: nn.Module, prompt: bytes, length: int) -> str:
-    """Return the ``length`` most probable bytes after the prompt, as text.
+    """Return a completion of the prompt: ``length`` bytes, each the most probable one, as text.
 
     Each input is padded to the same shape, so that XLA compiles only once.
     """

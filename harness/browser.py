@@ -30,11 +30,11 @@ def installed() -> list[str]:
 
 
 class BrowserError(Exception):
-    """The browser ended, did not answer, or answered with an error."""
+    """Error: the browser exited, did not respond, or returned an error."""
 
 
 class Browser:
-    """A running browser with one tab. ``errors`` has the errors of the tab's pages so far.
+    """A running browser with one tab; ``errors`` lists the errors of all opened pages.
 
     ``to_browser`` and ``from_browser`` are the file descriptors of the protocol's pipes.
     """
@@ -81,7 +81,7 @@ class Browser:
             self._next()
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of an expression, awaited if it is a promise. Raises BrowserError."""
+        """Return a JavaScript expression's value, awaiting a promise. Raises BrowserError."""
         found = self.ask(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -90,12 +90,12 @@ class Browser:
         return found["result"].get("value")
 
     def picture(self, path: Path, *, is_whole: bool = False) -> None:
-        """Write the window, or if ``is_whole`` the whole page, as a PNG file."""
+        """Write a screenshot of the window, or of the whole page if ``is_whole``, as a PNG file."""
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=is_whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def _next(self) -> dict[str, Any]:
-        """Return the next message, and keep an event's name and error."""
+        """Return the next message; if it is an event, record the event's name and error."""
         deadline = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._from], [], [], deadline - time.monotonic())
@@ -120,7 +120,8 @@ def browser(program: str) -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        # Duplicate to descriptors above 10, because the browser gets its ends as 3 and 4.
+        # Duplicate the browser's ends of the pipes to descriptors from 10 on: later they become the
+        # browser's descriptors 3 and 4, which must not be in use.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         process = os.posix_spawn(

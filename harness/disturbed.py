@@ -1,4 +1,4 @@
-"""A run on a local cloud into which tests inject faults, and the losses that it logs."""
+"""A run on a local cloud, into which tests inject faults, and the losses that the run logs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WATCH_EVERY_S = 5.0
 
 
 class Losses:
-    """All losses that the leader of a run ever wrote, collected while machines are replaced.
+    """All losses that the leader of a run has ever logged, even if its machine was replaced.
 
     ``by_step`` has the loss and ``finished_at`` the time of each step. ``repeated`` is how often a
     step was computed again, and ``differing`` lists the steps whose repetition gave another loss.
@@ -69,7 +69,7 @@ class Losses:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             begin, last = self._read.get((file, inode), (0, b""))
-            # Read the whole file again if a resuming trainer removed the steps that it repeats.
+            # A resuming trainer removes the steps that it repeats; then read the whole file again.
             stream.seek(begin - len(last))
             if stream.read(len(last)) != last:
                 begin = stream.seek(0)
@@ -119,8 +119,8 @@ class Disturbed:
     def signal_trainer(self, number: str, *workers: str) -> None:
         """Send a signal to all processes of the run's unit on the named workers, at the same time.
 
-        ``number`` is the signal's name, such as KILL. Trainers end together, so the last one may
-        have ended before it gets the signal.
+        ``number`` is the signal's name, such as KILL. If one trainer ends, the others do, too. So a
+        unit that has already ended before it gets the signal is not an error.
         """
         unit = f"tpufleet-run@{self.run}.service"
         kill = ["systemctl", "kill", f"--signal={number}", unit]

@@ -15,8 +15,8 @@ BUCKET = "fleet"
 def emulated_storage(port: int | None = None) -> Iterator[str]:
     """Run the emulator and yield its address.
 
-    ``port`` is its port; None for a free one. STORAGE_EMULATOR_HOST is not set while it runs, so
-    that only code that gets the address uses it.
+    ``port`` is the emulator's port; None for a free one. While the emulator runs,
+    STORAGE_EMULATOR_HOST is not set, so that only code that gets the address uses the emulator.
     """
     before = os.environ.get("STORAGE_EMULATOR_HOST")
     with FakeGCSServer(port=port) as server:

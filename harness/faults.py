@@ -26,8 +26,8 @@ HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 class Fault:
     """One fault, which ``inject`` causes.
 
-    ``log_pattern`` must match the watch's log; ``new_attempt`` is whether the run can resume only
-    as a new attempt; ``loses_machines`` whether machines are lost with their files.
+    The watch's log must match ``log_pattern``. ``new_attempt`` is whether the run can resume only
+    as a new attempt; ``loses_machines`` is whether machines are lost with their files.
     """
 
     name: str
@@ -48,9 +48,9 @@ def _all(number: str) -> Callable[[Disturbed], None]:
 def _suspend_all_between_uploads(run: Disturbed) -> None:
     """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
-    While an upload is incomplete, the bucket's emulator responds to nobody, not even to the watch.
+    While an upload is incomplete, the bucket's emulator responds to no client, not even the watch.
     Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue, so each
-    try has to be shorter.
+    attempt to suspend them must be shorter.
     """
     for _ in range(5):
         _all("STOP")(run)
@@ -60,7 +60,7 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
             _all("CONT")(run)
         else:
             return
-    raise AssertionError("the bucket did not respond after any of five attempts to stop trainers")
+    raise AssertionError("in five attempts to suspend all trainers, the bucket never responded")
 
 
 def _worker_off(run: Disturbed) -> None:
@@ -78,14 +78,14 @@ def _maintenance(run: Disturbed) -> None:
 
 
 def _no_capacity(run: Disturbed) -> None:
-    # One creation fails in each of the two zones. A shortage for some seconds could be over before
-    # a slow watch tries to create the TPU.
+    # Use --times 2: one creation fails in each of the two zones. With --for, the shortage could be
+    # over before a slow watch tries to create the TPU.
     run.fault("capacity", "--times", "2")
     run.preempt()
 
 
 def _api_fails(run: Disturbed) -> None:
-    run.signal_trainer("KILL", f"{TPU}-w1")  # before the fault, because this needs the API
+    run.signal_trainer("KILL", f"{TPU}-w1")  # this needs the API, so do it before the fault
     run.fault("error", "*", "503", "--for", "45")
     assert not _api_answers(run)
     run.watch()
@@ -125,7 +125,7 @@ def _full_disk(run: Disturbed) -> None:
 def _bucket_gone(run: Disturbed) -> None:
     run.bucket("stop")
     try:
-        assert run.watch() != 0, "the watch read its records, so the bucket was not stopped"
+        assert run.watch() != 0, "the watch could read run records, so the bucket was not stopped"
         time.sleep(15)
     finally:
         run.bucket("start")
@@ -135,7 +135,7 @@ def _bucket_gone(run: Disturbed) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml (a timer's command is the same).
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml (which timers run, too).
     """
 
     def inject(run: Disturbed) -> None:
@@ -230,7 +230,7 @@ def _truncated(run: Disturbed) -> None:
 
 
 def _set_aside(run: Disturbed) -> set[tuple[str, str]]:
-    """Return name and generation of each object of a checkpoint set aside as damaged."""
+    """Return name and generation of each object of the checkpoints that are marked as damaged."""
     found = run.objects(f"checkpoints/{run.run}/")
     return {(each["name"], each["generation"]) for each in found if ".damaged/" in each["name"]}
 
@@ -284,7 +284,7 @@ def _other_zone(run: Disturbed) -> None:
 
 
 def truncate_newest(run: Disturbed) -> None:
-    """Truncate the largest object of the newest finished checkpoint to half."""
+    """Truncate the largest object of the newest finished checkpoint to half of its size."""
     prefix = f"checkpoints/{run.run}/"
     objects = run.objects(prefix)
     finished = rf"{re.escape(prefix)}(\d+)/manifest\.json"
@@ -340,14 +340,14 @@ SOME = (
     "the controller killed in the middle of watch",
     "preempted without warning",
 )
-"""One fault each of a trainer, the bucket, a checkpoint, the controller and the machines."""
+"""Five faults: in a trainer, the bucket, a checkpoint, the controller and the machines."""
 
 
 def chosen(what: str, seed: int) -> list[Fault]:
     """Return the faults to inject, in order.
 
-    ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``),
-    ``all`` (``alone``, then ``order``) or a text, for the faults whose names contain it.
+    ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``)
+    or ``all`` (``alone``, then ``order``). Another text selects the faults whose names contain it.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]

@@ -57,7 +57,7 @@ def beside(folder: Path, **variables: Any) -> Path:
 
 
 def unpacked(folder: Path, worker: str) -> Path:
-    """Unpack the archive of a worker that fetch.yml saved in ``folder``; return the directory."""
+    """Unpack the archive that fetch.yml saved in ``folder`` for a worker; return the directory."""
     target = folder / worker
     with tarfile.open(folder / f"{worker}.tar.gz") as archive:
         archive.extractall(target, filter="data")
@@ -101,7 +101,7 @@ class Fleet:
         return {name: group.get("hosts", []) for name, group in listing.items() if name != "_meta"}
 
     def status(self, run: str, scratch: Path) -> dict[str, dict[str, Any]]:
-        """Return the entries for a run in the JSON that status.yml writes, by worker.
+        """Return, by worker, the entries for a run in the JSON that status.yml writes.
 
         ``scratch`` is a directory for that JSON file.
         """
@@ -123,12 +123,12 @@ class Fleet:
         return json.loads(done.stdout.partition("=> ")[2])
 
     def read(self, worker: int, path: str) -> str:
-        """Return a file's content on the worker with this index; needs no connection to it."""
+        """Return a file's content on the worker with this index, without a connection to it."""
         [root] = self.place.machines.glob(f"*-w-{worker}/root")
         return (root / path.lstrip("/")).read_text()
 
     def log(self, run: str, worker: int = 0) -> str:
-        """Return a run's log of the last attempt on a worker; "" if it or the worker is missing."""
+        """Return the log of a run's last attempt on a worker; "" if log or worker is missing."""
         try:
             text = self.read(worker, f"/var/lib/tpufleet/runs/{run}/log")
         except (OSError, ValueError):

@@ -10,7 +10,7 @@ from localcloud.choices import Options
 from localcloud.place import Place
 
 EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
-"""Name of an existing cloud that tests use and leave up; empty for a cloud of each file's own."""
+"""Name of an existing cloud that tests use and leave up. If empty, each file starts a new cloud."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def own_cloud(name: str, **options: Any) -> Iterator[Place]:
 def own_or_existing_cloud(
     name: str, existing: str = EXISTING, **options: Any
 ) -> AbstractContextManager[Place]:
-    """Return the cloud named ``existing``, or a new one (``own_cloud``) if that is empty.
+    """Return the cloud named ``existing``; if the name is empty, a new one (``own_cloud``).
 
     An existing cloud is not taken down at the end, and ``options`` do not apply to it.
     """

@@ -32,7 +32,7 @@ class ServedApi(Protocol):
 def environment_of(local_api: ServedApi) -> dict[str, str]:
     """Return the environment variables that make inventory/local list the TPUs of this API."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
-    # The storage emulator of an earlier test has ended, so drop its address.
+    # An earlier test may have set this to the address of a storage emulator that has ended.
     inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     return {
         **inherited,

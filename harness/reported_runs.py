@@ -65,7 +65,7 @@ def run(
 ) -> RunView:
     """Return a run of one attempt that trained ``share`` of its steps in ``hours``.
 
-    ``ended`` is when the attempt ended, in unix seconds. ``seed`` and ``points`` are those of
+    ``ended`` is when the attempt ended, in unix seconds. For ``seed`` and ``points`` see
     ``curves``.
     """
     begin, last = ended - hours * HOUR, int(steps * share)

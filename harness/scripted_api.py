@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that replaces Google's APIs; a test scripts its responses."""
+"""An HTTP server on loopback that replaces Google's APIs and returns the responses of a script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZONE = "us-central2-b"
 
 @dataclass(frozen=True)
 class Say:
-    """A scripted response: HTTP status, headers and a body (JSON, or bytes as they are)."""
+    """A scripted response: HTTP status, headers and a body (bytes, or a value to send as JSON)."""
 
     body: Any = field(default_factory=dict)
     status: int = 200
@@ -31,7 +31,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Drop:
-    """A scripted failure: the server reads the request and closes the connection."""
+    """A scripted failure: the server reads the request and closes the connection, no response."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _private_key() -> str:
 
 
 class ScriptedApi:
-    """A server whose responses a test scripts, and which records the requests in ``asked``.
+    """A server that returns scripted responses and records the requests in ``asked``.
 
-    It sends the responses in ``script`` in order or, if ``answerer`` is set, the response that
-    ``answerer`` returns for each request. ``tokens`` counts the requests for an access token. The
-    server writes the key file of a service account to ``directory``.
+    It sends the responses in ``script`` in order. If ``answerer`` is set, it instead calls this
+    function for each request and sends the result. ``tokens`` counts the requests for an access
+    token. The server writes the key file of a service account to ``directory``.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,7 +94,7 @@ class ScriptedApi:
 
     @property
     def api(self) -> dict[str, str]:
-        """The value of the inventory's variable tpu_api with which clients use this server."""
+        """The value of the inventory's variable tpu_api that makes clients use this server."""
         return {
             "project": PROJECT,
             "endpoint": self.endpoint,

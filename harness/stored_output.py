@@ -29,7 +29,7 @@ EXITS: dict[str, dict[str, Any]] = {
 
 
 def line(step: int, **more: Any) -> dict[str, Any]:
-    """Return a step's line of metrics; each step takes one second. ``more`` has further fields."""
+    """Return the metrics of a step that took one second; ``more`` has further fields."""
     loss = {"loss": 5 / step, "tokens_per_second": 1000.0}
     return {"step": step, "time": BEGAN + 10 + step, **loss, **more}
 
@@ -41,7 +41,7 @@ def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
 def segments(name: str, content: bytes, size: int) -> dict[str, bytes]:
     """Cut the content of a log or of metrics into objects of at most ``size`` bytes, as workers do.
 
-    They are cut at the ends of lines. ``name`` is ``log`` or ``metrics``.
+    The cuts are at line ends; a longer line is cut anywhere. ``name`` is ``log`` or ``metrics``.
     """
     found: dict[str, bytes] = {}
     while content:

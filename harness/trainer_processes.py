@@ -30,7 +30,7 @@ FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 
 @dataclass(frozen=True)
 class Compiled:
-    """A directory with the compile caches of earlier processes."""
+    """A directory with compile caches that several processes share."""
 
     directory: Path
 
@@ -41,7 +41,7 @@ class Compiled:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment in which Python and XLA cache everything that they compile."""
+        """Environment variables that make Python and XLA cache everything that they compile."""
         return {
             "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
             "PYTHONDONTWRITEBYTECODE": "",  # overrides this process's variable
@@ -51,15 +51,17 @@ class Compiled:
 
 
 class Attempt:
-    """The processes of an attempt: ``directory/w<i>`` for each, ``directory/checkpoints`` for all.
+    """The processes of an attempt, started on construction.
+
+    Process i has the run directory ``directory/w<i>``; all share ``directory/checkpoints``.
 
     Args:
         directory: the directory of the attempt's files.
         config: the config file.
         overrides: settings that override the config, by process.
         compiled: the compile caches that the processes use.
-        own_checkpoints: the process that gets a directory of checkpoints of its own; None for no
-            process.
+        own_checkpoints: the process whose checkpoints are in its run directory instead; None for
+            no process.
         processes: the number of processes.
         environment: variables that are added to those of each process.
         program: the module that each process runs, and the arguments before the config.

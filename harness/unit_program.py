@@ -1,4 +1,4 @@
-"""The program of a run's unit (roles/run/files/attempt), as a process of this computer."""
+"""The program of a run's unit (roles/run/files/attempt), to run as a process on this computer."""
 
 import json
 import os
@@ -15,7 +15,8 @@ def unit_program(
 ) -> tuple[list[str], dict[str, str]]:
     """Create the files of the run ``mine`` in ``place``; return the unit's command and variables.
 
-    ``launch`` is the content of launch.json; empty for the given process of ``spec``.
+    ``launch`` is the content of launch.json. If it is empty, launch.json describes the process
+    ``process_id`` of ``spec`` in the environment ``python_env``.
     """
     for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
         (place / folder).mkdir(parents=True)
@@ -30,5 +31,5 @@ def unit_program(
         "TPUFLEET_ATTEMPT": str(spec.attempt),
         "TPUFLEET_RUN_DIR": str(place / "run"),
     }
-    # The program's first line starts Python with this option.
+    # -I as in the program's shebang line.
     return [sys.executable, "-I", str(place / "bin/attempt"), "begin", "mine"], variables

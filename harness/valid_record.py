@@ -1,4 +1,4 @@
-"""A run record that is valid, for tests that change a field or two."""
+"""A valid run record, for tests that change some of its fields."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ LAUNCH: dict[str, Any] = {
 
 
 def launch_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """Return the fields of a record that describe a launch of a run; ``fields`` replaces some."""
+    """Return those fields of a run record that describe a launch; ``fields`` replaces some."""
     return {**LAUNCH, "checkpoints": f"gs://bucket-of-ours/checkpoints/{run}"} | fields
 
 
@@ -46,5 +46,5 @@ def process(process_id: int = 0, **fields: Any) -> Process:
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """Return a record of a run that is wanted in its first attempt; ``fields`` replaces some."""
+    """Return the record of a wanted run in its first attempt; ``fields`` replaces some fields."""
     return {"run": run, "wanted": "running", "attempt": 1, **launch_fields(run)} | fields

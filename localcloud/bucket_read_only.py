@@ -2,7 +2,8 @@
 
 ``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
 
-ENDPOINT is the bucket's URL, BEHIND the URL of its emulator, DIRECTORY the bucket's directory.
+ENDPOINT is the URL at which the proxy listens, BEHIND the URL of the bucket's emulator. DIRECTORY,
+the bucket's directory, only identifies the process.
 """
 
 import argparse

@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _confirm(place: Place) -> None:
     if not sys.stdin.isatty():
         raise CloudError(
-            "nothing was removed: no terminal to confirm on. To remove without asking: "
+            "nothing was removed: there is no terminal to confirm on. To remove without asking: "
             f"{place.command('down', '--yes')}"
         )
     if input(f"Type {place.name} to confirm: ").strip() != place.name:

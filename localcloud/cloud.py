@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def find_system_tools() -> None:
-    """Add /usr/sbin to PATH, where nft is: sudo may keep a user's PATH without it."""
+    """Add /usr/sbin, which contains nft, to PATH: sudo may keep a user's PATH without it."""
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -129,8 +129,7 @@ def _down(place: Place, say: Say) -> None:
     network.down(place)
     if left := mounts.below(place.directory):
         raise CloudError(
-            f"{left[0]}: a file system that is not the cloud's is mounted there. Unmount it, then "
-            "run: "
+            f"{left[0]}: still mounted, but not by the cloud. Unmount it, then run: "
             f"{place.command('down')}"
         )
     _remove_directory(place)
@@ -138,7 +137,7 @@ def _down(place: Place, say: Say) -> None:
 
 
 def remove_images(*, say: Say) -> None:
-    """Remove the cached root file systems. Until it is done, no cloud on this host can start."""
+    """Remove the cached root file systems. No cloud on this host can start meanwhile."""
     with _alone_on_host(say):
         image.remove_all(say)
 

@@ -41,7 +41,7 @@ EXAMPLES = {
 
 # For each action on a worker: its effect, the API method to call, and the fault to pass to it.
 _WORKER_ACTIONS = {
-    "hang": ("freeze its machine, which then answers nothing", "inject", "hang"),
+    "hang": ("freeze its machine, so that it does not respond", "inject", "hang"),
     "resume": ("end a hang: its processes continue", "clear", "hang"),
     "cut": ("cut its network; its processes continue", "inject", "cut"),
     "reconnect": ("connect its network again after cut", "clear", "cut"),

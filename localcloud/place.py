@@ -28,8 +28,8 @@ class Place:
         self.tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
         #: The network bridge; Linux allows at most 15 characters.
         self.bridge = f"tpf{self.tag}"
-        #: The nftables table with the network's NAT and firewall rules; the one that maps external
-        #: addresses to machines; the one that redirects requests to the metadata server.
+        #: Names of the nftables tables: for NAT and firewall rules, for external addresses of
+        #: machines, and for the redirection of requests to the metadata server.
         self.nft_table = f"tpufleet_{self.tag}"
         self.nft_outside_table = f"{self.nft_table}_outside"
         self.nft_metadata_table = f"{self.nft_table}_metadata"

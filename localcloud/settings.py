@@ -19,7 +19,7 @@ class Settings:
     subnet: str
     image: str
     machines: str = "nspawn"  # one of machines.kinds.KINDS
-    suite: str = ""  # release of the machines; empty: the default for this host
+    suite: str = ""  # Debian release of the machines; empty: the default for this host
     mnt_shared: str = "shared"  # one of MNT_SHARED: shared by all machines, or local to each
 
     @property

@@ -184,7 +184,7 @@ class Admin(Methods):
     def _inject(self, call: Call) -> Mapping[str, Any]:
         """Inject a fault into workers; the request body is ``{workerIds[], fault}``.
 
-        No ids select all workers of the node.
+        If ``workerIds`` is empty, all workers of the node get the fault.
         """
         body = call.json()
         fault = _fault(body.get("fault"))
@@ -193,7 +193,8 @@ class Admin(Methods):
     def _clear(self, call: Call) -> Mapping[str, Any]:
         """Clear a fault of workers; the request body is ``{workerIds[], fault}``.
 
-        No ids select all workers of the node; without ``fault``, all faults are cleared.
+        If ``workerIds`` is empty, the faults of all workers of the node are cleared. Without
+        ``fault``, all kinds of faults are cleared.
         """
         name = call.json().get("fault")
         faults = MACHINE_FAULTS if name is None else (_fault(name),)

@@ -1,8 +1,8 @@
 """The part of the Compute API v1 that TPU clients use, on the same port as the Cloud TPU API.
 
 As at Google, requests are validated, changes return operations, and a resource in use cannot be
-deleted. But the resources have little effect: firewall rules filter no packets, all networks stand
-for the machines' one network, and disks become block devices only on qemu machines.
+deleted. But the resources have little effect: firewall rules filter no packets, the machines have a
+single network that represents all networks, and only qemu machines have disks as block devices.
 """
 
 import time

@@ -220,7 +220,7 @@ class Disks(Collection):
         return self._begin(call, "update", disk)
 
     def _set_labels(self, call: Call) -> ComputeOperation:
-        """Replace a disk's labels; raise HTTP 412 if the fingerprint is not that of its labels."""
+        """Replace a disk's labels; raise HTTP 412 if the fingerprint is out of date."""
         wanted, disk = read(call.json(), _LABELS, "resource"), self._find(call)
         if wanted.get("labelFingerprint") != fingerprint(disk.body.get("labels", {})):
             message = "Labels fingerprint either invalid or resource labels have changed"
@@ -237,8 +237,8 @@ class Disks(Collection):
         self._check_unused(disk)
         self._table.remove(disk.uid)
         operation = self._begin(call, "delete", disk)
-        # Delete the content in the same transaction, so that a new disk of the same name cannot
-        # get it; but after _begin, which raises if a fault makes the operation fail.
+        # Delete the content in the same transaction, so that a new disk of the same name starts
+        # empty. Delete it after _begin, which raises if a fault makes the operation fail.
         self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
         return operation
 

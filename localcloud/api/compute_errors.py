@@ -50,7 +50,7 @@ def _error(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def bad_value(field: str, value: object, why: str) -> ComputeError:
-    """Return the error (400) for an invalid value of a field; ``why`` ends its message."""
+    """Return the error (400) for an invalid value of a field; its message ends with ``why``."""
     message = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
     return ComputeError(400, "invalid", message)
 

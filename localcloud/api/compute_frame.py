@@ -128,8 +128,8 @@ class Frame:
     ) -> dict[str, Any]:
         """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
 
-        ``kind`` is that of an item (``disk``); ``items`` and ``fields`` are as for ``page``. Scopes
-        without items and ``unreachable`` scopes have a warning instead of items.
+        ``kind`` is the kind of the items (``disk``); ``items`` and ``fields`` are as for ``page``.
+        A scope that has no items or is ``unreachable`` has a warning instead.
         """
         collection = f"{kind}s"
         path = _path("aggregated", kind)

@@ -1,6 +1,6 @@
 """Compute API methods for ``networks`` and ``subnetworks``.
 
-All of them stand for one network: that of the local cloud's machines.
+The local cloud's machines have a single network, which represents all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

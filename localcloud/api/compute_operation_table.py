@@ -1,8 +1,8 @@
 """The Compute API's operations, stored in the database.
 
-The transaction that stores an operation also makes its change, so that a restarted server has no
-work to resume. The operation still counts as running for ``LASTS_S`` seconds, to reveal clients
-that do not wait for its end.
+The transaction that stores an operation also makes the operation's change, so that a restarted
+server has no work to resume. The operation still counts as running for ``LASTS_S`` seconds, to
+reveal clients that do not wait for its end.
 """
 
 import json
@@ -73,7 +73,10 @@ class ComputeOperationTable(Table[ComputeOperation]):
         return operation
 
     def earlier(self, request_id: str) -> ComputeOperation | None:
-        """Return the operation that a request with this id started; 400 if it is not a UUID."""
+        """Return the operation that a request with this id started, or None.
+
+        Raises HTTP 400 if the id is not a UUID.
+        """
         check_request_id(request_id)
         return self._one("request_id = ?", request_id)
 

@@ -131,7 +131,8 @@ class Database:
             self._connection.close()
             raise RuntimeError(
                 f"{path} has version {version}, but this local cloud supports {VERSION}. "
-                "Run down with the version that created the cloud, then up with this one"
+                "Remove the cloud with the subcommand down of the version that created it, then "
+                "create it again with the subcommand up of this version"
             )
 
     @contextmanager

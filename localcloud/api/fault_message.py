@@ -7,13 +7,14 @@ also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` 
 ========  ============================================================================
 errors    the call fails with the HTTP status ``code``
 latency   the call is delayed by ``delaySeconds``
-drops     the connection closes without a response; ``when``: "before" or "after" the call's effect
-mix       a random ``share`` (0.3) of the calls has one of the errors ``codes`` or, if ``drops`` is
-          true, is a drop; ``seed`` determines which calls
+drops     the connection closes without a response; ``when`` is "before" or "after": whether this
+          happens before or after the call takes effect
+mix       a random ``share`` (such as 0.3) of the calls fails with one of the HTTP statuses
+          ``codes`` or, if ``drops`` is true, also without a response; ``seed`` selects the calls
 outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
 capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
 quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips
-late      ``worker`` (``pod-w1``, ``pod-*``) boots only ``delaySeconds`` after its TPU is READY
+late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
 reuse     a new TPU gets the IP addresses that were released last
 ========  ============================================================================
 """
@@ -70,7 +71,11 @@ def _generation(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a fault: description and test of its values, default (None: field is required)."""
+    """A field of a fault.
+
+    ``text`` describes the allowed values in error messages; ``allows`` returns whether a value is
+    allowed. ``default`` is the value if a request omits the field; None: the field is required.
+    """
 
     text: str
     allows: Callable[[Any], bool]
@@ -132,8 +137,8 @@ def read_faults(
     """Parse a request to inject faults; return the zones to make unreachable, and faults by kind.
 
     ``wanted`` is the request's body. The zones are None if the request has no ``unreachable``.
-    ``methods`` are all that exist. Raises HTTP 400 that names the allowed values if the request is
-    invalid.
+    ``methods`` are the names of all API methods. If the request is invalid, raises HTTP 400 that
+    names the allowed values.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):

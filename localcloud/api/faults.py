@@ -24,7 +24,7 @@ DROP_BEFORE, DROP_AFTER = "before", "after"
 class Effect:
     """Effect of the active faults on a call: a delay in seconds, and an error, a drop or neither.
 
-    A drop closes the connection without a response: DROP_BEFORE or DROP_AFTER.
+    A drop (DROP_BEFORE or DROP_AFTER) closes the connection without a response.
     """
 
     delay: float = 0.0
@@ -34,9 +34,10 @@ class Effect:
 
 @dataclass
 class _Active:
-    """An active fault: how often it can still occur, when it ends, random draws so far by method.
+    """An active fault.
 
-    ``left`` None means any number of times, ``ends`` None never; the clock is time.monotonic().
+    ``left`` is how often it can still occur; None means without limit. ``ends`` is when it ends, on
+    the clock time.monotonic(); None means never. ``seen`` counts the random draws by method.
     """
 
     fault: Fault
@@ -196,7 +197,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _drawn(active: _Active, method: str) -> Effect:
-    """Draw the effect of a ``mix`` fault on a method's next call, as its seed determines."""
+    """Draw the effect of a ``mix`` fault on a method's next call from the fault's seed."""
     details = active.fault.details
     number = active.seen[method]
     active.seen[method] += 1

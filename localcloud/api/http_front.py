@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP response: code, JSON, headers. If ``dropped``, the connection closes instead."""
+    """An HTTP response: code, JSON, headers. If ``dropped``, the connection closes without it."""
 
     code: int
     body: Mapping[str, Any]
@@ -71,7 +71,7 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: the API logs its methods' names, and guests ask all the time."""
+        """Log nothing: the API logs its calls itself, and guests request metadata all the time."""
 
 
 class Front(Server):

@@ -66,7 +66,7 @@ class Jobs:
 
     @contextmanager
     def alone(self, uid: int) -> Iterator[None]:
-        """Wait until no job of a subject runs; block its jobs during the ``with`` block."""
+        """Wait until no job of the subject ``uid`` runs; start none during the ``with`` block."""
         with self._guard:
             lock = self._locks[uid]
         with lock:

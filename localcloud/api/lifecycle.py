@@ -190,7 +190,7 @@ class Lifecycle:
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                if operation.verb != "update":  # an update boots no machines: check them below
+                if operation.verb != "update":  # an update boots no machines; the next loop does
                     resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.everything():

@@ -1,4 +1,4 @@
-"""Message types of Google's APIs: validation of requests, selection of an API version's fields.
+"""Message types of Google's APIs: validate requests, and select the fields of an API version.
 
 JSON follows proto3 (https://protobuf.dev/programming-guides/json): false and empty values are
 omitted, 64-bit integers are strings, field names are in camelCase or snake_case.
@@ -19,12 +19,12 @@ _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True)
 class Message:
-    """A message type: the kinds of its fields by name; None marks an output-only field."""
+    """A message type; ``fields`` maps each field's name to its kind (None: output-only)."""
 
     fields: Mapping[str, Any]
 
     def read(self, value: Any, path: str) -> dict[str, Any]:
-        """Return the message without output-only and empty fields, under the stored names."""
+        """Return the message as stored: without output-only and empty fields."""
         if not isinstance(value, dict):
             raise invalid(path, f"{path} is {_shown(value)}, not an object")
         known = {}
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A list of items of one kind; with ``or_one``, a request may have one item without a list."""
+    """A list of items of one kind; with ``or_one``, a request may also have one item, no list."""
 
     kind: Any
     or_one: bool = False
@@ -101,7 +101,7 @@ class Labels(StringMap):
 
 @dataclass(frozen=True)
 class Choice:
-    """An enum with the allowed names; ``unset`` is the name that stands for no value."""
+    """An enum with the allowed names; ``unset`` is the name that means no value."""
 
     names: tuple[str, ...]
     unset: str | None = None
@@ -129,7 +129,7 @@ class Int64:
 
 @dataclass(frozen=True)
 class StoredAs:
-    """A field that is stored under ``name``, its name in another API version."""
+    """A field that is stored under ``name``, which is the field's name in another API version."""
 
     name: str
     kind: Any

@@ -21,7 +21,7 @@ from localcloud.machines.interface import Machines
 
 @dataclass(frozen=True)
 class Shared:
-    """What all API methods of a server share.
+    """Objects that all API methods of a server use.
 
     Methods call ``wake`` after a change, so that the reconcile loop runs at once.
     """

@@ -192,7 +192,7 @@ def checked_node_id(field: str, text: str) -> str:
 
 
 def checked_request_name(field: str, text: str) -> str:
-    """Return ``text`` if it is a valid queued resource id; raise HTTP 400 that names ``field``."""
+    """Return ``text`` if it is a valid queued resource id, else raise HTTP 400 naming ``field``."""
     return _checked(field, text, _REQUEST_ID)
 
 

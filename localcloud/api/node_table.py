@@ -25,7 +25,7 @@ DELETABLE = (
 
 
 class NoCapacityError(Exception):
-    """Error: fewer addresses are free than the node has workers; the message gives both numbers."""
+    """Error: a node needs more addresses than are free; the message gives both numbers."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Addresses:
         return sorted(free, key=lambda address: sign * turns.get(str(address), 0))
 
     def release(self, addresses: Collection[str]) -> None:
-        """Record that addresses were released in the given order, by which ``free`` sorts them."""
+        """Record that addresses were released in the given order; ``free`` sorts by this order."""
         with self._database.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",
@@ -198,10 +198,11 @@ class NodeTable(ZonalTable[Node]):
         wanted: str | None = None,
         trouble: str = "",
     ) -> bool:
-        """Change a node's state to ``to`` if it is one of ``states``; return whether it changed.
+        """Change a node's state to ``to`` if its current state is one of ``states``.
 
-        With ``wanted``, the desired state changes too. ``trouble`` replaces the last failure's
-        error message. A state change cancels an announced preemption.
+        Returns whether the state changed. ``wanted`` is the new desired state of the machines; None
+        keeps the old one. ``trouble`` replaces the error message of the last failure. A change of
+        state cancels an announced preemption.
         """
         update = (
             "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
@@ -263,7 +264,7 @@ class NodeTable(ZonalTable[Node]):
         return [machine for (machine,) in rows]
 
     def _some(self, where: str, *values: object) -> list[Node]:
-        with self._database.transaction():  # nodes and their workers at the same moment
+        with self._database.transaction():  # so that nodes and workers match
             return super()._some(where, *values)
 
     def _read(self, rows: Sequence[tuple]) -> list[Node]:

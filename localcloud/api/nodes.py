@@ -92,7 +92,7 @@ class Nodes(Methods):
         """Return the ssh host keys of the requested workers, in the requested order.
 
         The request body is ``{queryPath, workerIds[]}``. ``queryPath`` is "", a namespace
-        ("hostkeys/") or a key ("hostkeys/ssh-ed25519"). No ids select all workers.
+        ("hostkeys/") or a key ("hostkeys/ssh-ed25519"). An empty ``workerIds`` means all workers.
         """
         node = self._find_node(call)
         body = call.json()

@@ -30,8 +30,7 @@ from localcloud.api.routing import Call, Route
 EMAIL = f"fleet@{PROJECT_ID}.iam.gserviceaccount.com"
 TOKEN_LIFE = 3600
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-# google-auth always signs for this audience, even if the service account file has another
-# token_uri.
+# The audience of the JWTs that google-auth signs, even if the key file has another token_uri.
 GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
 _CLOCK_SKEW = 60
 

@@ -87,8 +87,8 @@ class Project:
         """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
 
         ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
-        message of an API version. ``is_shown`` selects messages after paging, so a page can have
-        fewer than ``pageSize``.
+        message of an API version. ``is_shown`` selects the messages to return. It is called after
+        paging, so a page can have fewer than ``pageSize`` messages.
         """
         scope = self.many(call.names)
         page = requested_page(f"{collection} in {call.names['zone']}", call.query)
@@ -102,8 +102,8 @@ class Project:
     ) -> dict[str, Any]:
         """Return the response with one page of a list: ``{key[], nextPageToken, unreachable[]}``.
 
-        ``items`` are those of the page; the unreachable zones are those of ``scope``. Empty fields
-        are omitted.
+        ``items`` are the items of the page; ``scope`` has the unreachable zones. Empty fields are
+        omitted.
         """
         answer: dict[str, Any] = {}
         if items:

@@ -184,7 +184,7 @@ class Queue:
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
-        # One transaction: a reset that begins after the nodes were read must not end here.
+        # Use one transaction, so that no reset begins between reading the nodes and ending resets.
         with self._database.transaction():
             nodes = self._nodes.of_queued_resource(request.uid)
             states = {node.state for node in nodes}
@@ -233,13 +233,13 @@ class Queue:
         return True
 
     def _stuck(self, node: Node, since: str) -> str:
-        """Return the error of a node's deletion started after ``since``, or "" if none failed."""
+        """Return the error of the node's deletion, or "" if none failed after ``since``."""
         tried = self._operations.of(node.uid, "delete")
         error = tried.error if tried and tried.create_time > since else None
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
-        """Start deleting each deletable node whose deletion has not failed after ``since``."""
+        """Start deleting each deletable node, unless its deletion has failed after ``since``."""
         for node in nodes:
             name = self._project.name_of("nodes", node.zone, node.node_id)
             with self._database.transaction():

@@ -138,7 +138,7 @@ def _check_model(fields: Mapping[str, Any]) -> None:
 
 
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
-    """Return the termination time of nodes created at ``created``, or None if it is unlimited.
+    """Return the termination time of nodes created at ``created``, or None if they have none.
 
     Times are in seconds since 1970. ``body`` is the queued resource's body. Raises HTTP 400 for an
     invalid ``runDuration``.

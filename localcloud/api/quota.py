@@ -20,7 +20,7 @@ from localcloud.api.queued_resource_table import QueuedResourceTable
 
 @dataclass(frozen=True)
 class _Usage:
-    """A number of chips of one zone, TPU generation and tier, in use or requested."""
+    """A number of chips, in use or requested, in one zone, TPU generation and tier."""
 
     zone: str
     generation: str

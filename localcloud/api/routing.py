@@ -43,7 +43,7 @@ class Call:
     version: Version = Version.V2
 
     def json(self) -> dict[str, Any]:
-        """Parse the request body; {} if it is empty. Raises HTTP 400 if it is no JSON object."""
+        """Parse the request body; {} if empty. Raises HTTP 400 if the body is not a JSON object."""
         if not self.content.strip():
             return {}
         try:

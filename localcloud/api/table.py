@@ -29,7 +29,7 @@ class Table[Row]:
 
 
 class ZonalTable[Row](Table[Row]):
-    """A table of the resources of zones; ``_id`` is the column, and field, with their ids."""
+    """A table of resources that are in zones; ``_id`` names the column and field with their ids."""
 
     _id: str
 

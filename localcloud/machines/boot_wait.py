@@ -19,10 +19,10 @@ def until_ssh(
 ) -> None:
     """Wait until the machine's sshd responds.
 
-    ``greeting_s`` is the time limit for sshd's greeting on one connection. For a machine's name,
-    ``alive`` returns whether it is running, and ``console_tail`` a phrase with the end of its
-    console log. Raises MachineError if the machine stops running, or if sshd does not respond
-    within ``deadline_s``.
+    ``greeting_s`` is the time limit for sshd's greeting on one connection. ``alive`` returns
+    whether the machine with a name is running, ``console_tail`` the end of its console log as a
+    phrase for an error message. Raises MachineError if the machine stops running, or if sshd does
+    not respond within ``deadline_s``.
     """
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:

@@ -327,7 +327,7 @@ def _finish(root: Path, host_pem: str) -> None:
         inside(root, "update-ca-certificates")
     guest.install(root)
     for updated in ("etc/.updated", "var/.updated"):
-        (root / updated).touch()  # else each first boot runs update services (systemd.unit(5))
+        (root / updated).touch()  # otherwise each first boot runs update services (systemd.unit(5))
 
 
 def inside(root: Path, *command: str) -> None:

@@ -87,7 +87,7 @@ class Machines(Protocol):
         """Clear a fault of the machine; do nothing if the machine does not have it."""
 
     def faults(self, name: str) -> Collection[MachineFault]:
-        """Return the machine's faults, read from the machine itself and not from stored state."""
+        """Return the faults that the machine has now, independent of any stored state."""
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to a running machine.

@@ -23,8 +23,8 @@ class Kind:
 
     ``tools`` are the programs it needs on the host, ``install`` is the command that installs them.
     ``ensure_image`` returns the image's directory and builds the image if needed. ``machines``
-    creates the implementation of Machines. ``mnt_shared`` lists the supported values of that
-    setting, the default first.
+    creates the implementation of Machines. ``mnt_shared`` lists the supported values of the setting
+    ``mnt_shared``, the default first.
     """
 
     tools: tuple[str, ...]

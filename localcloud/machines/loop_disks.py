@@ -1,7 +1,8 @@
 """Data disks of nspawn machines: sparse files behind loop devices (losetup(8)).
 
-A machine's device nodes are in a small file system of its own, which is bound into the machine as
-``/dev/disk/by-id``. So disks can be attached to a running machine, and a reboot keeps them.
+The device nodes of each machine are in a separate small file system, which is bind-mounted into the
+machine as ``/dev/disk/by-id``. So disks can be attached to a running machine, and a reboot keeps
+them.
 """
 
 import os

@@ -20,7 +20,7 @@ def hang(group: Path, on: bool) -> None:
 
 
 def hangs(group: Path) -> bool:
-    """Return whether a freeze of the control group is set (cgroup-v2.rst, "cgroup.freeze")."""
+    """Return whether ``hang`` has frozen the control group (cgroup-v2.rst, "cgroup.freeze")."""
     with contextlib.suppress(FileNotFoundError):
         return (group / "cgroup.freeze").read_text().strip() == "1"
     return False

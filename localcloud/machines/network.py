@@ -94,7 +94,7 @@ def down(place: Place) -> None:
     processes.end(_hosts_option(place), grace_s=2)
     for table in (place.nft_table, place.nft_outside_table, place.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
-    # Delete the links explicitly: the kernel removes those of dead machines only after seconds.
+    # Delete the links explicitly: after a machine has died, the kernel takes seconds to do so.
     ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
     for link in [*ports, place.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
@@ -188,7 +188,7 @@ def free_subnet(
 ) -> IPv4Network | None:
     """Return a subnet that overlaps none of ``taken``, or None.
 
-    It is ``wanted`` if that is free, else the first free one in ``within``.
+    The result is ``wanted`` if it is free, else the first free subnet in ``within``.
     """
     busy = list(taken)
     for subnet in [*([wanted] if wanted else []), *within.subnets(new_prefix=PREFIX)]:

@@ -105,8 +105,8 @@ class NspawnMachines:
         else:
             control_groups.remove(self.place.unit_prefix, name)
         processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
-        # Delete the link explicitly: the kernel does so only after seconds, and the next boot
-        # needs its name.
+        # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
+        # the link's name.
         subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
                        check=False)  # fmt: skip
         loop_disks.detach_all(self._devices(name))
@@ -124,7 +124,7 @@ class NspawnMachines:
     def inject(self, name: str, fault: MachineFault) -> None:
         """Inject a fault; raise MachineError if the machine is off."""
         if not self.alive(name):
-            raise MachineError(f"{name} is off: no fault can be injected")
+            raise MachineError(f"{name} is off, so it cannot have a fault")
         disk = self._directory(name) / _DISK
         if fault == "hang":
             machine_faults.hang(self._group(name), on=True)
@@ -189,7 +189,7 @@ class NspawnMachines:
 
     def alive(self, name: str) -> bool:
         """Return whether the machine has running processes."""
-        # Check the control group first: searching all processes of 32 machines (800) is slow.
+        # Check the control group first: a search of all processes (800 for 32 machines) is slow.
         return control_groups.populated(self.place.unit_prefix, name) or bool(
             processes.with_argument(self._root_option(name))
         )
@@ -213,7 +213,7 @@ class NspawnMachines:
         return self.roster.directory(name)
 
     def _devices(self, name: str) -> Path:
-        """Return the host's directory that the machine has as ``/dev/disk/by-id``."""
+        """Return the directory on the host that the machine sees as ``/dev/disk/by-id``."""
         return self._directory(name) / "devices"
 
     def _root_option(self, name: str) -> str:

@@ -1,8 +1,8 @@
 """Finding and stopping processes by a command-line argument that is unique to them.
 
-Unlike a pid in a file, which another process may have reused, an argument with the cloud's
-directory identifies a process reliably. No state is stored, so that processes of a killed server
-are found too.
+An argument that contains the cloud's directory identifies a process reliably. A pid in a file does
+not, because another process may have reused the pid. No state is stored, so that processes of a
+killed server are found too.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def _opened(argument: str) -> Iterator[dict[int, int]]:
             with contextlib.suppress(ProcessLookupError):
                 fds[pid] = os.pidfd_open(pid)
                 closing.callback(os.close, fds[pid])
-        # Leave out pids that other processes took before they were opened.
+        # Skip pids that other processes reused before the pidfds were opened.
         ours = set(with_argument(argument))
         yield {pid: fd for pid, fd in fds.items() if pid in ours}
 

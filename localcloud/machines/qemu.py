@@ -94,14 +94,14 @@ class QemuMachines:
             self._ask(name, "system_powerdown")
 
     def inject(self, name: str, fault: MachineFault) -> None:
-        """Stop the machine's processor ("hang") or link ("cut").
+        """Stop the machine's virtual CPUs ("hang") or disable its network link ("cut").
 
-        Raises MachineError if the machine is off or for "full-disk", which is not supported.
+        Raises MachineError if the machine is off, and for "full-disk", which is not supported.
         """
         if fault == "full-disk":
             raise MachineError(f"{name}: a qemu machine's disk cannot be filled from the host")
         if not self.alive(name):
-            raise MachineError(f"{name} is off: no fault can be injected")
+            raise MachineError(f"{name} is off, so it cannot have a fault")
         self._set(name, fault, on=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:
@@ -176,7 +176,7 @@ class QemuMachines:
         return f"qemu: {text.splitlines()[-1]}" if text else self.roster.console_tail(name)
 
     def _seed(self, spec: MachineSpec) -> None:
-        """Write the machine's own files, which ``furnish`` creates over the image, to seed.tar."""
+        """Write the files that ``furnish`` creates for this machine to seed.tar."""
         directory = self.roster.directory(spec.name)
         shutil.rmtree(directory / "upper", ignore_errors=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
@@ -205,8 +205,8 @@ class QemuMachines:
             *("-chardev", self._mark(spec.name), "-serial", "chardev:console"),
             *("-qmp", f"unix:{qmp.SOCKET},server=on,wait=off"),
             *("-device", "virtio-rng-pci"),
-            # cache=unsafe: a guest's flush may stay in the host's page cache. Only a crash of the
-            # host loses it, and a machine for tests need not survive that.
+            # cache=unsafe: data that a guest flushes may stay in the host's page cache. A crash of
+            # the host loses it, and a machine for tests need not survive that.
             *("-drive", f"if=none,id=root,format=qcow2,cache=unsafe,file={disk}"),
             *("-device", "virtio-blk-pci,drive=root,serial=root"),
             *("-drive", f"if=none,id=seed,format=raw,readonly=on,file={seed}"),
