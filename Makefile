@@ -38,7 +38,7 @@ env-compile: env ## Install JAX and libtpu in .venv-tpu, for: .venv-tpu/bin/pyth
 		--require-hashes -r requirements/worker-tpu.lock
 
 .PHONY: env-transformers
-env-transformers: env ## Install transformers and PyTorch in .venv-transformers (6 GB): tests compare models with theirs
+env-transformers: env ## Install transformers and PyTorch in .venv-transformers (6 GB), for tests that compare models
 	@[ -x .venv-transformers/bin/python ] || .venv/bin/uv venv --quiet --python $(PYTHON) .venv-transformers
 	@UV_SYSTEM_CERTS=true .venv/bin/uv pip install --quiet --python .venv-transformers/bin/python \
 		--require-hashes -r requirements/transformers.lock
@@ -80,7 +80,7 @@ test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume
 	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' --ignore tests/localcloud --ignore tests/chaos tests
 
 .PHONY: test-faults
-test-faults: env-dev ## Test the machines themselves, and how a run recovers from five faults
+test-faults: env-dev ## Test the machines of the local cloud, and the recovery of a run from five faults
 	@$(AS_ROOT) env TPUFLEET_TEST_CLOUD= TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m 'machines and not long' \
 		tests/localcloud tests/chaos
 
@@ -96,11 +96,11 @@ test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill
 	@$(AS_ROOT) $(PYTHON) -m pytest -m long tests/journey
 
 .PHONY: chaos
-chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order; 2 workers with: WHAT=order SEED=2
+chaos: env-dev ## Inject faults into a run of 4 workers, alone and in random order; only random order, on 2 workers: WHAT=order SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
 .PHONY: mutants
-mutants: env-dev ## Change the code of records, leases, watch and timers; list what no test notices: WHAT=record JOBS=1
+mutants: env-dev ## Change the code of records, leases, watch and timers; list the changes that no test notices: WHAT=record JOBS=1
 	@requirements/install-venv mutants
 	@$(PYTHON) -m tests.mutation_check $(WHAT:%=--module=%) $(JOBS:%=--jobs=%)
 

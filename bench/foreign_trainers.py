@@ -145,7 +145,7 @@ class Attempt:
         )
 
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
-        """Wait until ``pattern`` finds a number of at least ``least`` in the log; return it.
+        """Wait until ``pattern`` matches a number >= ``least`` in the log; return the number.
 
         Exits if that takes START_SECONDS, or if a process ends.
         """

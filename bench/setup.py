@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def create(fleet: Fleet, tpu: str, workers: int) -> None:
-    """Create a TPU with this number of workers, which are not set up."""
+    """Create a TPU with this number of workers, without setting them up."""
     wanted = {"tpu_fleet": [fleet_entry(tpu, workers)]}
     fleet.must_play("playbooks/create.yml", "-e", json.dumps(wanted))
 

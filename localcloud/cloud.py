@@ -71,7 +71,7 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
     Returns None if ``root`` has been removed since it was built.
     """
     place.directory.mkdir(parents=True, exist_ok=True)
-    # Deny access to other users, because a machine's root user can create setuid files in it.
+    # Deny access to other users, because the root user of a machine can create setuid files here.
     place.directory.chmod(0o700)
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)

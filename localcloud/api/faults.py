@@ -187,7 +187,7 @@ class Faults:
 
 
 def is_googles(method: str) -> bool:
-    """Return whether a method is of Google's TPU or Compute API, not the local cloud's own."""
+    """Return whether a method belongs to Google's APIs, not to the control of the local cloud."""
     return not method.startswith(("localcloud.", "oauth2."))
 
 

@@ -1,4 +1,4 @@
-"""HTTP servers: what they share, and the API's server on loopback."""
+"""Base classes of the HTTP servers and their request handlers, and the API's server."""
 
 import json
 import logging

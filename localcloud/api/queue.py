@@ -1,7 +1,7 @@
-"""The queue of queued resources: creates their nodes when there is capacity, updates their state.
+"""The queue of queued resources: creates nodes when there is capacity, and updates states.
 
-The reconcile loop runs it after every change. All state is in the database, so that a killed server
-loses nothing.
+The reconcile loop runs the queue after every change. All state is in the database, so that a killed
+server loses nothing.
 """
 
 import time
@@ -199,8 +199,8 @@ class Queue:
     def _suspend(self, request: QueuedResource) -> bool:
         """Move the queued resource to SUSPENDED once its nodes have no machines.
 
-        If the service suspends it (after a preemption or at the end of the run duration), preempt
-        the remaining nodes.
+        If the service started the suspension (after a preemption or at the end of the run
+        duration), preempt the remaining nodes.
         """
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.initiator == SERVICE:

@@ -1,6 +1,6 @@
-"""Control groups (cgroups), one per machine, to kill all its processes on hosts without systemd.
+"""Control groups (cgroups): one per machine, to kill all processes of the machine.
 
-On hosts with systemd, a transient unit per machine serves this purpose.
+They are used on hosts without systemd. With systemd, each machine has a transient unit instead.
 """
 
 import contextlib
