@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _how_to_fix(args: argparse.Namespace) -> str:
-    """Return a hint on how to fix the config; "" on a worker, as the controller shows its own."""
+    """Return a hint on how to fix the config; "" on a worker, where the controller adds a hint."""
     if "TPUFLEET_RUN" in os.environ:
         return ""
     command = f"python -m train {args.verb} {args.config} key=value"
@@ -116,7 +116,7 @@ def _run(job: Job) -> int:
 
 @contextmanager
 def _cleaning_up_at_sigterm() -> Iterator[None]:
-    """At SIGTERM in the ``with`` block, remove partial files before the process ends."""
+    """Let SIGTERM raise SystemExit in the ``with`` block, so that partial files are removed."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         yield
@@ -143,7 +143,7 @@ def _join(job: Job) -> None:
 
 
 def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
-    """Load the newest checkpoint, or that of ``--step``; return its parameters and their mesh.
+    """Load the parameters of the newest checkpoint, or of ``--step``; return them and their mesh.
 
     The mesh contains all devices of this command. Training may have used other devices, so
     ``compute.fsdp`` does not apply.

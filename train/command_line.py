@@ -129,8 +129,8 @@ def command_line() -> argparse.ArgumentParser:
         "--names",
         choices=["transformers", "plain"],
         default="transformers",
-        help="names of parameters: those of Hugging Face's transformers, with a config.json, or "
-        "those of train/core/model.py, for any model (default: transformers)",
+        help="parameter names: those of Hugging Face's transformers (also writes config.json), or "
+        "those of train/core/model.py, which exist for every model (default: transformers)",
     )
     for reading in (evaluating, sampling, exporting):
         reading.add_argument(

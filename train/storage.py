@@ -23,21 +23,23 @@ REFUSED_STATUS = (400, 401, 403, 404)
 
 
 class UnavailableError(Exception):
-    """Failure that may be over at the next attempt, such as an outage; the message is one line."""
+    """Temporary failure, such as an outage: a retry may succeed. The message is one line."""
 
 
 def failure(where: str, err: Exception) -> ConfigError | UnavailableError:
-    """Return the error to raise after a file system's error; its message begins with ``where``.
+    """Convert an error of a file system; the message of the new error begins with ``where``.
 
-    It is a ConfigError if a location of the config is missing or forbidden, else UnavailableError.
+    Returns a ConfigError if the location is missing or access is denied, because then the config is
+    wrong. Returns an UnavailableError otherwise.
     """
     why = getattr(err, "strerror", None) or one_line(err)
     return (ConfigError if _is_refused(err) else UnavailableError)(f"{where}: {why}")
 
 
 def _is_refused(err: Exception) -> bool:
-    # gcsfs raises HttpError with a code, or OSError without an errno for status 403. The hub's
-    # errors have the response; its LocalEntryNotFoundError, for an outage, is a FileNotFoundError.
+    # gcsfs raises HttpError, which has a code; for status 403, it raises OSError without an errno.
+    # Errors of the hub's client have a response. During an outage, that client raises
+    # LocalEntryNotFoundError, a subclass of FileNotFoundError, so compare types exactly.
     status = getattr(err, "code", None) or getattr(
         getattr(err, "response", None), "status_code", None
     )
@@ -86,8 +88,8 @@ def write_atomically(location: Path | str, content: str | bytes) -> None:
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Create a directory, and check that it, or a gs://bucket/prefix, is writable.
 
-    Raises the error of ``failure``. Its message begins with the config's ``key``, if given, and the
-    location.
+    Raises the error that ``failure`` returns. The message begins with ``key``, the key of the
+    config, if given, and the location.
     """
     try:
         if isinstance(location, Path):

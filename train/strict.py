@@ -39,7 +39,7 @@ class Bound:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a YAML file as a mapping, {} if empty; raises ConfigError if it is anything else."""
+    """Read a YAML file as a mapping, {} if empty; raises ConfigError for any other content."""
     try:
         content = path.read_bytes()
     except OSError as err:
@@ -88,7 +88,7 @@ def _parsed(content: bytes | str, where: str) -> Any:
     """Parse YAML; raises ConfigError, whose message begins with ``where``, if it is invalid."""
     try:
         return _Loader(content).get_single_data()
-    except Exception as err:  # PyYAML also raises what Python's own types raise, and RecursionError
+    except Exception as err:  # PyYAML also raises ValueError, RecursionError and other errors
         raise ConfigError(f"{where}: invalid YAML: {' '.join(str(err).split())}") from err
 
 

@@ -62,7 +62,7 @@ def hbm_bytes(instruction: Instruction, within: Computation, module: Module) -> 
     """Return the bytes that an instruction reads from and writes to HBM.
 
     ``within`` is the computation with the instruction, ``module`` the whole program. If the
-    instruction reads only slices of an array, only these slices count.
+    instruction reads only slices of an operand, only these slices count.
     """
     body = module.computations.get(instruction.called, {})
     names = {int(i.literal): i.name for i in body.values() if i.opcode == "parameter"}

@@ -97,8 +97,8 @@ class Estimate:
     gather_seconds: float = 0
     hbm_bytes: float = 0
     not_estimated: Counter[str] = field(default_factory=Counter)
-    """How often each instruction runs for which the compiler estimates no cycles, by name. The key
-    "loop of unknown length" counts these loops."""
+    """Number of executions, by name, of instructions without an estimate of cycles. The key "loop
+    of unknown length" counts loops instead."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
     """Estimated seconds of each instruction; the key describes the instruction."""
@@ -136,7 +136,7 @@ def estimate(hlo: str, slice_: Slice, slices: int = 1) -> Estimate:
 
 
 class _Walk:
-    """Sums the costs of all instructions of a program, each as often as it runs."""
+    """Sum of the costs of all instructions of a program; each counts as often as it runs."""
 
     def __init__(self, module: Module, slice_: Slice, slices: int) -> None:
         self._module = module

@@ -30,7 +30,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Sum of all bytes. The results need none, because the new state replaces the old one."""
+        """Sum of all bytes. Results need no memory, because the new state replaces the old one."""
         return self.arguments + self.temporary + self.program
 
 

@@ -1,1 +1,1 @@
-"""What is trained and how: configuration, model, step, optimizer and data."""
+"""Core of the trainer: configuration, model, step, optimizer and data."""

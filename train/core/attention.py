@@ -2,8 +2,8 @@
 
 Names of arrays end in their dimensions, as in model.py; q stands for positions of queries, k for
 positions of keys and values. Each implementation maps queries (b, q, h, e) and keys and values
-(b, k, g, e), with q = k, to (b, q, h, e). A position attends to itself and to earlier positions, in
-packed sequences only to those of its own document.
+(b, k, g, e), with q = k, to (b, q, h, e). A position attends to itself and to earlier positions; in
+packed sequences, it attends only to positions of the same document.
 The queries are already scaled by 1/sqrt(e) (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1).
 The softmax is computed in float32 for every input type.
 """
@@ -17,14 +17,14 @@ type Segments = jax.Array | None
 """Document number of each position (b, t); None if no sequence has several documents."""
 
 BLOCK = 64
-"""Queries per block. Measured at 128 positions: 32 and 64 are equally fast, 16 and 128 slower."""
+"""Minimum number of queries per block. Measured with 128 positions: 32 and 64 are the fastest."""
 
 LANES = 128
-"""Lanes of a TPU's vector registers; the splash kernel needs sequences of a multiple of them."""
+"""Lanes of a TPU's vector register; the splash kernel's sequence length must be a multiple."""
 
 MAX_BLOCKS = 8
-"""Limit for ``blocks``: more blocks skip more of the masked logits (8 blocks skip 7/16 of all
-logits), but take longer to compile."""
+"""Maximum number of blocks per sequence. More blocks skip more of the masked scores (8 blocks skip
+7/16 of all scores), but take longer to compile."""
 
 
 def causal(
@@ -170,7 +170,7 @@ def _same_document(segments_bq: jax.Array, segments_bk: jax.Array) -> jax.Array:
 def _attend(
     q_bhqe: jax.Array, k_bhke: jax.Array, v_bhke: jax.Array, first: int, segments_bk: Segments
 ) -> jax.Array:
-    """Compute attention of queries from position ``first`` on to keys from position 0 on."""
+    """Compute attention; ``first`` is the position of the first query. Keys begin at position 0."""
     dtype = q_bhqe.dtype
     scores_bhqk = jnp.einsum("bhqe,bhke->bhqk", q_bhqe, k_bhke, preferred_element_type=jnp.float32)
     q, k = scores_bhqk.shape[2:]
@@ -181,8 +181,8 @@ def _attend(
     max_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
     weights_bhqk = jnp.exp(scores_bhqk - max_bhq1)
     sums_bhq1 = jnp.sum(weights_bhqk, axis=-1, keepdims=True)
-    # Divide the product with the values, not the weights: per query, the product has e numbers, and
-    # the weights have k.
+    # Normalize the product with the values, which has e numbers per query, instead of the weights,
+    # which have k numbers per query.
     y_bhqe = jnp.einsum(
         "bhqk,bhke->bhqe", weights_bhqk.astype(dtype), v_bhke, preferred_element_type=jnp.float32
     )

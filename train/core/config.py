@@ -25,20 +25,20 @@ type Fraction = Annotated[float, Bound(least=0, most=1)]
 class RotaryConfig:
     """Rotary positions. A ``factor`` above 1 adapts them to a longer context, as in Llama 3.1.
 
-    Wavelengths (tokens per turn of a pair of numbers) above ``original_context /
-    low_frequency_factor`` are multiplied by ``factor``; those below ``original_context /
-    high_frequency_factor`` do not change. In between, frequencies are interpolated.
+    Wavelengths (in tokens per full rotation) above ``original_context / low_frequency_factor`` are
+    multiplied by ``factor``; those below ``original_context / high_frequency_factor`` do not
+    change. In between, frequencies are interpolated.
     """
 
     theta: Positive = 10_000.0
-    """Base of the wavelengths, which are from ``2 pi`` to almost ``2 pi theta`` tokens."""
+    """Base of the wavelengths, which range from ``2 pi`` to almost ``2 pi theta`` tokens."""
     factor: Annotated[float, Bound(least=1)] = 1.0
-    """How many times longer the longest wavelengths become; 1 changes none."""
+    """Factor by which the longest wavelengths are multiplied; 1 changes no wavelength."""
     low_frequency_factor: Positive = 1.0
     high_frequency_factor: Positive = 4.0
     """Must be above ``low_frequency_factor``."""
     original_context: Count = 8192
-    """Context length, in tokens, with which the model was trained without ``factor``."""
+    """Context length, in tokens, before ``factor`` extends it."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class ComputeConfig:
     slower."""
     loss_chunks: Count = 1
     """Number of sequence chunks for which logits and loss are computed one after the other. More
-    chunks save memory: with a large vocabulary, logits need more than everything else."""
+    chunks save memory: with a large vocabulary, logits need more memory than anything else."""
     accumulate: Count = 1
     """Microbatches per step (gradient accumulation), to save memory."""
     microbatch: Count | None = None
@@ -147,7 +147,8 @@ class OptimizerConfig:
     """AdamW or Muon, with linear warm-up and cosine decay to ``final`` times the learning rate."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """``muon`` updates the layers' matrices; AdamW updates the rest with the same rate."""
+    """``muon`` applies Muon to the layers' matrices, and AdamW to all other parameters, with the
+    same learning rate."""
     learning_rate: Positive = 3e-3
     """The highest learning rate, after the warm-up."""
     warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
@@ -155,9 +156,9 @@ class OptimizerConfig:
     final: Fraction = 0.1
     """Learning rate at the last step, as a fraction of ``learning_rate``; 1 disables the decay."""
     beta1: Fraction = 0.9
-    """How much of AdamW's running mean of gradients each step keeps."""
+    """Decay rate of AdamW's first moment, the running mean of gradients."""
     beta2: Fraction = 0.98
-    """How much of AdamW's running mean of squared gradients each step keeps."""
+    """Decay rate of AdamW's second moment, the running mean of squared gradients."""
     weight_decay: NotNegative = 0.1
     """Weight decay of matrices; biases and norms have none."""
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
@@ -217,8 +218,8 @@ class SampleConfig:
     prompt: str = "\n"
     """Beginning of the text; not empty."""
     length: Annotated[int, Bound(least=0)] = 400
-    """Tokens to generate; 0 generates none. A sample of a run ends after 10 seconds, because it
-    delays training, and the save after SIGTERM."""
+    """Tokens to generate; 0 generates none. During a run, a sample ends after 10 seconds, because
+    training, or the save after SIGTERM, waits for it."""
     every: Annotated[int, Bound(least=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
@@ -319,7 +320,7 @@ MULTIPLES = (
     ("evaluate.every", "compute.steps_per_call"),
     ("sample.every", "compute.steps_per_call"),
 )
-"""Pairs of keys: the value of the first must be a multiple of that of the second, unless null."""
+"""Pairs of keys. The first value must be a multiple of the second value, unless that is null."""
 
 PATHS = (
     "init_from",
@@ -335,7 +336,7 @@ PATHS = (
 
 
 def _problems(cfg: Config) -> Iterator[str]:
-    """Yield the contradictions between values that are allowed one by one."""
+    """Yield a message for each contradiction between values that are valid on their own."""
     model = cfg.model
     multiples = MULTIPLES if model.head_dim else (("model.width", "model.heads"), *MULTIPLES)
     for key, of in multiples:

@@ -26,7 +26,7 @@ class Corpus:
         """
         metas = [read_meta(path) for path in paths]
         self.meta: Meta = combined(metas, cfg.data.weights)
-        # All corpora have the same tokenizer, but only one of conversations has the chat template.
+        # All corpora have the same tokenizer; only a corpus of conversations has a chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
         self.sequence_length = cfg.model.context + 1
@@ -83,9 +83,9 @@ class Corpus:
         return self._mixture.rows(step, rows)
 
     def heldout_rows(self, count: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Return ``rows`` of ``count`` sequences spaced evenly over the held-out text.
+        """Space ``count`` sequences evenly over the held-out text; return those at ``rows``.
 
-        The result has the form of ``rows`` and is the same in every call. In a mixture, each source
-        has its share of the sequences.
+        They are the same in every call, and have the shape that the method ``rows`` describes. In a
+        mixture, each source has its share of the sequences.
         """
         return self._mixture.heldout(count, rows)

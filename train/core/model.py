@@ -50,10 +50,10 @@ class Packed(NamedTuple):
 def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
     """Return random initial parameters in float32.
 
-    Matrices are normal with a standard deviation of 0.02. The two of each layer that write to the
-    residual stream are scaled by 1/sqrt(2 layers), as in GPT-2, so that the variance of the stream
-    does not grow with depth. The padding of the vocabulary is zero and stays zero, because it gets
-    no gradient.
+    Matrices are drawn from a normal distribution with standard deviation 0.02. The two matrices of
+    each layer that write to the residual stream are scaled by 1/sqrt(2 layers), as in GPT-2, so
+    that the variance of the stream does not grow with depth. The padding of the vocabulary is zero
+    and stays zero, because it gets no gradient.
     """
     d, f, v, t, n = cfg.width, cfg.feedforward_width, cfg.vocabulary, cfg.context, cfg.layers
     h, g, e = cfg.heads, cfg.groups, cfg.head_width

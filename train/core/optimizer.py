@@ -83,7 +83,7 @@ def muon(cfg: Config) -> optax.GradientTransformation:
 
 
 def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
-    """Return the names of trained parameters: those not frozen, and with LoRA only adapters."""
+    """Return the names of trained parameters: all but frozen ones; with LoRA, only adapters."""
     names = list(names)
     frozen = match_names(cfg.optimizer.frozen, names, "optimizer.frozen")
     return {

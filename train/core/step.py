@@ -2,7 +2,7 @@
 
 Batches are one array (n, a, b, t + 1) of tokens: n steps of one call, a microbatches per step, b
 sequences per microbatch (sharded over all devices), and t + 1 tokens per sequence. With packed
-documents they are (n, a, b, 4, t + 1), as ``model.loss`` says.
+documents, they are (n, a, b, 4, t + 1), as ``model.loss`` describes.
 """
 
 from collections.abc import Callable
@@ -163,7 +163,7 @@ def _batches(
     cfg: Config,
     sharding: jax.NamedSharding,
 ) -> jax.Array:
-    """Return a global array of batches; ``read`` returns rows of a batch, by their numbers."""
+    """Return a global array of batches; ``read(i, rows)`` returns the ``rows`` of batch ``i``."""
     shape = batch_shape(cfg, batches, sharding.mesh.size)
     rows_ab = np.arange(cfg.batch).reshape(shape[1:3])
 

@@ -74,12 +74,13 @@ def _message(where: str, value: object) -> Message:
 
 
 class ChatTemplate:
-    """A compiled chat template; ``identity`` has all that its texts depend on besides messages."""
+    """A compiled chat template; ``identity`` consists of its source and its special tokens."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
         """Compile a template; ``tokens`` are bos_token and eos_token.
 
-        Raises ConfigError if it is invalid (the message begins with ``where``) or Jinja is missing.
+        Raises ConfigError if the template is invalid (the message begins with ``where``) or Jinja
+        is not installed.
         """
         if importlib.util.find_spec("jinja2") is None:
             raise ConfigError(
@@ -127,8 +128,8 @@ class ChatTemplate:
             before = self._text(messages[:i], where)
         if not after.startswith(before):
             raise CorpusError(
-                f"{where}: the chat template changes the messages before an answer when the answer "
-                "follows, so the answer cannot be found. Set data.chat_template"
+                f"{where}: the chat template renders earlier messages differently once an answer "
+                "is added, so the answer cannot be found. Set data.chat_template"
             )
         return before, after
 
@@ -141,7 +142,7 @@ class ChatTemplate:
 
 
 def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
-    """Return the file ``chat_template``, the tokenizer's own template, or DEFAULT_TEMPLATE.
+    """Return the template in the file ``chat_template``, else the tokenizer's, else the default.
 
     Raises ConfigError if the file cannot be read or the template is invalid.
     """
@@ -172,7 +173,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The template tag ``generation``. It marks answers, which ``parts`` finds without it."""
+        """The template tag ``generation``, which marks answers; ``parts`` does not need it."""
 
         tags = frozenset({"generation"})
 

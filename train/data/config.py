@@ -93,7 +93,7 @@ def source_problems(data: DataConfig) -> Iterator[str]:
     default = DataConfig()
     replaced = (field.name for field in fields(SourceConfig))
     if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
-        yield "data: mixture replaces corpus, text, dataset and documents; set them there"
+        yield "data: mixture replaces corpus, text, dataset and documents; set them in its entries"
     if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
         yield (
             "data.tokenizer: bpe is trained on one text; for a mixture or conversations use "

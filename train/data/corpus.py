@@ -1,12 +1,12 @@
 """Prepared corpora: files of tokens, made from text once per machine.
 
-The name of a corpus's directory contains a digest of its text, tokenizer and options, so that a
-change of these leads to another directory. Its files are::
+The name of a corpus's directory contains a digest of the text, tokenizer and options, so a change
+of any of them results in another directory. The files of a corpus are::
 
     train.bin  heldout.bin   tokens: little-endian unsigned integers of the smallest type that fits
-    tokenizer.json           the byte-pair encoding, if the corpus uses one, and beside it the
+    tokenizer.json           the byte-pair encoding, if the corpus uses one; beside it are the
                              files with its special tokens and chat template, if it has them
-    *.documents  *.learned   of whole documents; see documents.py
+    *.documents  *.learned   only for whole documents; see documents.py
     meta.json                the fields of Meta
 """
 
@@ -51,9 +51,9 @@ class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
     ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer. ``heldout_learned`` is the
-    number of held-out tokens that count in the loss: not the first token of a packed document, and
-    in conversations only the learned ones. ``heldout_bytes`` is the length of the text of these
-    tokens in bytes of UTF-8.
+    number of held-out tokens that count in the loss. The first token of a packed document does not
+    count; in conversations, only learned tokens count. ``heldout_bytes`` is the length of the text
+    of these tokens in bytes of UTF-8.
     """
 
     name: str
@@ -81,11 +81,11 @@ def prepare_all(
 def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
     """Prepare the corpus, unless this machine has it already, and return its directory.
 
-    ``fetch`` may create the directory in another way, and returns whether it did.
-    Several processes may prepare a corpus concurrently: each writes a temporary directory, and the
-    first process to finish renames its directory to the final name. Raises ConfigError for a
-    missing corpus, path, dataset or tokenizer and for a directory that cannot be written,
-    CorpusError if the text cannot be loaded.
+    ``fetch`` may download the corpus to the given directory, so that it need not be prepared, and
+    returns whether the directory exists now. Several processes may prepare a corpus concurrently:
+    each writes a temporary directory, and the first process to finish renames its directory to the
+    final name. Raises ConfigError for a missing corpus, path, dataset or tokenizer and for a
+    directory that cannot be written, CorpusError if the text cannot be loaded.
     """
     root = data_directory(cfg)
     tokenizer = _given_tokenizer(cfg)
@@ -131,7 +131,7 @@ def default_data_directory() -> Path:
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
-        raise ConfigError("data.directory: must be set, because this user has no home") from None
+        raise ConfigError("data.directory: must be set: this user has no home directory") from None
     return Path(cache) / "tpufleet" / "data"
 
 
@@ -260,7 +260,7 @@ def _write(
 
 
 def combined(metas: Sequence[Meta], weights: Sequence[float]) -> Meta:
-    """Return the Meta of a mixture; that of a single corpus is returned unchanged."""
+    """Combine the Metas of a mixture's corpora; a single Meta is returned unchanged."""
     if len(metas) == 1:
         return metas[0]
     mixed = [f"{weight!r} {meta.fingerprint}" for weight, meta in zip(weights, metas, strict=True)]

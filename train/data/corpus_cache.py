@@ -1,4 +1,4 @@
-"""Prepared corpora of a run beside its checkpoints, where all workers and later TPUs find them.
+"""Copies of a run's prepared corpora beside its checkpoints, for all workers and later TPUs.
 
 Process 0 prepares a corpus and uploads it; the other processes wait for it and download it. A
 preempted TPU loses its disks, so without the copy the next TPU would have to download the text
@@ -87,11 +87,11 @@ class CorpusCache:
         atexit.register(self._exiting.set)
 
     def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
-        """Return the config with a copy of the tokenizer, if that is on the Hugging Face hub.
+        """Return the config with a tokenizer of the Hugging Face hub replaced by a copy's path.
 
-        The run's own copy is used if it exists. Otherwise, the tokenizer is downloaded, and becomes
-        the run's copy if ``is_writer``. Therefore all attempts use the same tokenizer, and only the
-        first needs the hub.
+        If the run has a copy, it is used. Otherwise, the tokenizer is downloaded and, with
+        ``is_writer``, stored as the run's copy. Therefore all attempts use the same tokenizer, and
+        only the first needs the hub.
         """
         if not hub.is_repository(cfg.tokenizer):
             return cfg
@@ -108,12 +108,12 @@ class CorpusCache:
                 if found.with_name(name).exists():
                     content = found.with_name(name).read_bytes()
                     write_atomically(parse_location(f"{folder}/{name}"), content)
-        except Exception as err:  # see above
+        except Exception as err:  # storage clients raise their own error types
             log.warning("%s: the tokenizer can't be copied here: %s", folder, one_line(err))
         return replace(cfg, tokenizer=str(found))
 
     def fetch(self, directory: Path) -> bool:
-        """Download the corpus to ``directory`` if there is a copy; return whether it exists now."""
+        """Download the copy to ``directory``, if any; return whether ``directory`` exists now."""
         try:
             files, root = open_filesystem(f"{self._location}/{directory.name}")
             try:
@@ -146,7 +146,7 @@ class CorpusCache:
         return True
 
     def wait_and_fetch(self, directory: Path) -> bool:
-        """Wait while process 0 prepares the corpus, then download it; return whether it exists now.
+        """Wait until process 0 has uploaded the corpus, download it, and return True.
 
         Returns False if process 0 does not change PULSE for SILENT_SECONDS, or if the copy cannot
         be downloaded.
@@ -162,7 +162,7 @@ class CorpusCache:
                 found = files.cat_file(f"{root}/{PULSE}")
             except FileNotFoundError:
                 found = b""
-            except Exception as err:  # see above
+            except Exception as err:  # storage clients raise their own error types
                 log.warning("%s: cannot be read: %s", self._location, one_line(err))
                 found = pulse
             if found != pulse:
@@ -181,7 +181,7 @@ class CorpusCache:
                 try:
                     location = parse_location(f"{self._location}/{PULSE}")
                     write_atomically(location, str(time.time()))
-                except Exception as err:  # see above
+                except Exception as err:  # storage clients raise their own error types
                     log.warning("%s: cannot be written: %s", self._location, one_line(err))
                 if done.wait(PULSE_SECONDS):
                     return

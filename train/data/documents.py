@@ -4,7 +4,7 @@ A corpus of whole documents (``data.documents`` other than ``joined``) has furth
 
     <split>.documents   for each document, two uint32: its number of tokens, and the index of the
                         first learned one
-    <split>.learned     1 for each token that is learned, otherwise 0; only of conversations
+    <split>.learned     1 for each token that is learned, otherwise 0; only for conversations
 """
 
 import os
@@ -30,7 +30,7 @@ LENGTHS = np.dtype("<u4")
 
 @dataclass(frozen=True)
 class Document:
-    """Tokens of a document, and which are learned; ``learned=None``: all except the first."""
+    """Tokens of a document, and a mask of the learned ones; None means all except the first."""
 
     tokens: np.ndarray
     learned: np.ndarray | None = None
@@ -70,12 +70,12 @@ def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) ->
     found = (parts for row in text.rows() for parts in template.parts(parse(row), row.where))
     for batch in _batches(found, lambda parts: sum(len(part.text) for part in parts)):
         for tokens, learned in tokenizer.encode_marked(batch):
-            learned[:1] = False  # no token predicts the first
+            learned[:1] = False  # the first token has no context to predict it from
             yield Document(tokens, learned)
 
 
 def write_documents(directory: Path, found: Iterable[Document], tokenizer: Tokenizer) -> None:
-    """Write ``train.bin``, ``train.documents`` and, of conversations, ``train.learned``."""
+    """Write ``train.bin``, ``train.documents`` and, for conversations, ``train.learned``."""
     lengths = array("I")
     with ExitStack() as stack:
         tokens = stack.enter_context((directory / "train.bin").open("wb"))
@@ -96,8 +96,8 @@ def write_documents(directory: Path, found: Iterable[Document], tokenizer: Token
 def split_heldout(directory: Path, fraction: float, width: int) -> tuple[int, int]:
     """Move the last tokens from ``train.*`` to ``heldout.*``; return how many tokens each has.
 
-    ``fraction`` is the share of the tokens to move. Whole documents are not split, so that their
-    share may be larger.
+    ``fraction`` is the share of the tokens to move. A corpus of whole documents is split between
+    documents, so the share may be larger.
     """
     count = (directory / "train.bin").stat().st_size // width
     heldout = int(count * fraction)

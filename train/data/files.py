@@ -16,7 +16,7 @@ from train.strict import ConfigError
 
 @dataclass(frozen=True)
 class BucketFile:
-    """An object of a bucket. ``size`` and ``crc32c`` (base64) are those of its content."""
+    """An object of a bucket, with the size in bytes and CRC-32C (base64) of its content."""
 
     filesystem: Any
     path: str
@@ -122,7 +122,7 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
                         raise
     except (ConfigError, UnavailableError):
         raise
-    except Exception as err:  # see above
+    except Exception as err:  # storage clients raise their own error types
         raise failure(f"{key}: {place} cannot be downloaded", err) from err
     return target
 

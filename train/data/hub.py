@@ -25,7 +25,8 @@ def is_repository(place: str) -> bool:
 def download(repository: str, patterns: Sequence[str], key: str) -> Path:
     """Copy the files that match ``patterns`` to the hub's cache; return the copy's directory.
 
-    Raises the error of ``storage.failure``, whose message begins with ``key``, if that fails.
+    If the download fails, raises the error of ``storage.failure``, whose message begins with
+    ``key``.
     """
     from huggingface_hub import snapshot_download
 

@@ -1,4 +1,4 @@
-"""Mixtures: which source each sequence of a run comes from, by its number and the seed."""
+"""Mixtures of sources: a sequence's number and the seed determine its source."""
 
 from collections.abc import Sequence
 
@@ -81,7 +81,7 @@ class Schedule:
         self._counts = counts
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each sequence, and how many sequences of it came before."""
+        """Return each sequence's source, and the number of earlier sequences of that source."""
         periods, places = np.divmod(numbers, len(self._sources))
         sources = self._sources[places]
         return sources, periods * self._counts[sources] + self._before[places]

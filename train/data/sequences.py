@@ -29,7 +29,7 @@ class JoinedText:
         self._length, self._seed, self._batch = length, seed, batch
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the rows ``within`` of a step's batch: int32 (rows, length).
+        """Return the rows ``within`` of a step's batch: int32 (rows, length); ignores ``numbers``.
 
         Sequences start at uniformly random positions of the corpus. The generator, Philox (Salmon
         et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
@@ -52,7 +52,7 @@ class JoinedText:
 
 
 class PackedDocuments:
-    """Sequences of whole documents: each occurs once per epoch, in an order drawn from the seed."""
+    """Sequences of whole documents; each occurs once per epoch, in an order drawn from the seed."""
 
     def __init__(self, directory: Path, dtype: type, length: int, seed: int) -> None:
         """Open and pack a corpus; raises ConfigError if nothing in it can be learned."""

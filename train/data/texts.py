@@ -28,7 +28,7 @@ UV_PATHS = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
 """Paths of uv on a worker and in a virtual environment, for when uv is not on PATH."""
 
 CHUNK_CHARACTERS = 1 << 20
-"""Characters that are read at once, before at most as many up to the end of the line."""
+"""Characters per chunk; up to as many again are added to reach the end of a line."""
 
 JSON_LINES = ".jsonl"
 """Suffix of files in which each line is a document."""
@@ -52,9 +52,9 @@ class Row:
 class Source:
     """Text of a corpus.
 
-    ``digest`` identifies the text and is computed without tokenizing it. Each call of ``read``
-    returns its documents, each an iterator of chunks. Each call of ``rows`` returns its rows; it is
-    None for plain text.
+    ``digest`` identifies the text and is computed without tokenizing it. ``read()`` iterates over
+    the documents; a document is an iterator of chunks of text. ``rows()`` iterates over the rows of
+    JSON lines or a dataset; ``rows`` is None for plain text.
     """
 
     name: str

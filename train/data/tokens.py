@@ -21,7 +21,7 @@ from train.strict import ConfigError
 log = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
-"""Token that ends a document if the encoding has it, like GPT-2's, and SETTINGS names no other."""
+"""Token that ends a document, as in GPT-2, unless SETTINGS names another one."""
 
 SEPARATOR = "\n\n"
 """Text that ends a document if the encoding has no token for it."""
@@ -120,7 +120,7 @@ class Tokenizer:
     def encode_marked(
         self, texts: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Encode texts of marked and unmarked parts; return the tokens, and whether each is marked.
+        """Encode texts, each a list of (part, is_marked); return tokens and a mask of marked ones.
 
         A byte-pair encoding encodes the whole text, so parts do not change its tokens. A token is
         marked if any of its characters is.
@@ -135,7 +135,7 @@ class Tokenizer:
             marks = np.concatenate([np.full(len(part), mark) for part, mark in parts])
             before = np.concatenate([[0], np.cumsum(marks)])  # marked characters so far
             starts, ends = np.array(each.offsets, np.int64).reshape(-1, 2).T
-            # Llama 3's offsets leave out spaces, so the offsets of a token of spaces are empty.
+            # Llama 3's offsets exclude spaces, so a token of only spaces has an empty range.
             starts = np.minimum(starts, np.maximum(ends - 1, 0))
             result.append((np.array(each.ids, np.uint32), before[ends] > before[starts]))
         return result
@@ -163,7 +163,7 @@ class Tokenizer:
 
 
 def _valid(text: str) -> str:
-    """Replace lone surrogates, which JSON can contain and UTF-8 cannot, by question marks."""
+    """Replace lone surrogates with question marks: JSON can contain them, UTF-8 cannot."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
@@ -274,7 +274,7 @@ def _read_beside(path: Path | str, name: str) -> bytes:
         return read_bytes(beside(path, name))
     except FileNotFoundError:
         return b""
-    except Exception as err:  # see above
+    except Exception as err:  # storage clients raise their own error types
         raise failure(f"data.tokenizer: {beside(path, name)} cannot be read", err) from err
 
 
@@ -285,7 +285,7 @@ def _short(err: Exception) -> str:
 def from_definition(definition: bytes, settings: Settings = Settings()) -> Tokenizer:
     """Parse the content of a tokenizer.json.
 
-    Raises ValueError for an invalid one, or if it lacks a token that ``settings`` name.
+    Raises ValueError if it is invalid, or has no token that ``settings`` names.
     """
     import tokenizers
 

@@ -22,8 +22,8 @@ class Family:
     prefix: str
     """Prefix of all tensors' names except the output layer's; some files omit it."""
     names: Mapping[str, str]
-    """The tensor's name for each parameter of model.py; ``{}`` is the layer's index. Parameters of
-    the same tensor are parts of it, side by side along its last axis."""
+    """The tensor's name for each parameter of model.py; ``{}`` is the layer's index. Parameters
+    with the same tensor name are stored in one tensor, side by side along its last axis."""
     unused: re.Pattern[str]
     """Names of tensors that some files contain and no model needs."""
     is_output_first: bool
@@ -36,7 +36,7 @@ class Family:
     """Other keys of config.json that must have one of these values. The first value is the default
     in transformers, and is exported."""
     exported: Callable[[ModelConfig], dict[str, Any]]
-    """Further content of config.json for a model."""
+    """Function that returns further content of config.json for a model."""
     has_free_width: bool = False
     """Whether the width of the model need not be a multiple of the number of heads."""
 
@@ -96,8 +96,8 @@ def check_same(theirs: ModelConfig, ours: ModelConfig, where: str) -> None:
     ``theirs`` is the model of the files, ``ours`` the configured one. Dropout may differ. The
     context may differ, too, unless ours needs more learned positions than the files have.
     """
-    # Options that are null in our config follow from their options once those are set, so they are
-    # not listed, except a head_dim that is not width / heads.
+    # Setting the listed options also determines the options of IMPLIED that are null in our config,
+    # so those are not listed. The exception is a head_dim that is not width / heads.
     sizes = _resolved(replace(theirs, **{key: getattr(ours, key) for key in IMPLIED}))
     here = _resolved(ours) | {key: sizes[key] for key in IMPLIED}
     if ours.head_dim is None and theirs.width % theirs.heads:
@@ -181,7 +181,7 @@ def _rotary(found: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
     """Return the keys of config.json for rotary positions.
 
-    transformers requires that the context is longer than the original one before scaling.
+    With scaling, transformers requires a context that is longer than ``original_context``.
     """
     rotary, context, scaling = cfg.rotary, cfg.context, None
     if rotary.factor != 1:

@@ -15,7 +15,7 @@ from train.strict import ConfigError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""File that names the file of each tensor, if there are several files."""
+"""Index of a model in several files: it lists each tensor's file."""
 
 CONFIG = "config.json"
 DOWNLOADED = (CONFIG, INDEX, "model*.safetensors")

@@ -34,7 +34,7 @@ type Index = tuple[slice, ...]
 def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
     """Write the parameters, with adapters merged, to a safetensors file and return its path.
 
-    If they are sharded over several processes, all must call this, and process 0 writes.
+    If they are sharded over several processes, all must call this, and only process 0 writes.
 
     ``names`` is ``transformers`` or ``plain`` (the names of model.py). Also writes tokenizer.json
     unless ``tokenizer`` is empty, and for ``transformers`` a config.json. Raises ConfigError for a
@@ -144,7 +144,7 @@ class _Weights:
         where = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{where}: model")
-            options = asdict(self.model)  # other programs write none
+            options = asdict(self.model)  # files of other programs contain no options
             return None, section(ModelConfig, exported or options, where, "model."), where
         if content is None:
             raise ConfigError(f"{where} needs a {CONFIG} beside it, with the model's options")
@@ -189,7 +189,7 @@ class _Weights:
         return {index: np.stack(p) if per_layer else p[0] for index, p in shards.items()}
 
     def _read(self, name: str, file_name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a parameter of model.py, for one layer, from a tensor: padded, in its dtype."""
+        """Read a parameter of model.py, or one layer of it: padded, in the dtype of the file."""
         array = self.tensors.read(self.names[file_name])
         parts = _parts(name, self.family)
         array = np.split(array, len(parts), axis=-1)[parts.index(name)]
@@ -217,7 +217,7 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
 
 
 def _is_positions(name: str) -> bool:
-    """Return whether a tensor has the position embeddings; a model may use only the first ones."""
+    """Return whether a tensor contains position embeddings; a model may use only the first ones."""
     return name in ("positions_td", GPT2.names["positions_td"])
 
 

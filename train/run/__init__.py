@@ -1,1 +1,1 @@
-"""What a run needs beside the core: loop, run contract, mesh, checkpoints, reports and commands."""
+"""Parts of a run outside the core: loop, run contract, mesh, checkpoints, reports and commands."""

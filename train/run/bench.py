@@ -20,7 +20,7 @@ class BenchResult:
 
     ``flops_per_second`` counts the model's FLOPs on all devices, ``mfu`` is their share of the
     devices' peak, None for a device without a published peak. ``peak_bytes`` is the peak memory of
-    the fullest device, None if devices do not report it. ``loss`` is that of the last step.
+    the fullest device, None if devices do not report it. ``loss`` is the loss of the last step.
     """
 
     devices: str

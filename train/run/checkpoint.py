@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 OWNER = "run.json"
 """File beside the checkpoints with the run's name and identity, written before the first save.
-Without it and without an intact checkpoint, a directory may be another program's: nothing is
-removed there. Another run with the same directory is refused."""
+Another run is refused in the same directory. A directory that has neither this file nor an intact
+checkpoint may belong to another program, so nothing is removed there."""
 ORBAX_METADATA = "_CHECKPOINT_METADATA"
 """File that Orbax writes into each checkpoint."""
 CHECKSUM_BYTES = 1 << 20
@@ -109,11 +109,11 @@ class Checkpoints:
     ) -> None:
         """Find the newest intact checkpoint, which must be the same one in all processes.
 
-        ``identity`` is the result of the function ``identity`` for this run. If the name ``run`` is
-        given, damaged checkpoints are renamed, and those of killed saves are removed. Only the
-        training itself may give it: any other program could destroy a save in progress. Raises
-        ConfigError if the directory is another run's, if all checkpoints are damaged, or if
-        the processes do not share the directory. They must, because each saves a part of the state.
+        ``identity`` is the result of the function ``identity`` for this run. If ``run``, the run's
+        name, is given, damaged checkpoints are renamed, and remains of interrupted saves are
+        removed. Only training may pass ``run``, because other commands could destroy a save in
+        progress. Raises ConfigError if the directory belongs to another run, if all checkpoints are
+        damaged, or if the processes do not share the directory: each saves a part of the state.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -140,15 +140,15 @@ class Checkpoints:
     def save(self, step: int, state: State, wait: bool = False) -> None:
         """Save the state in the background, unless ``step`` is saved already.
 
-        With ``wait``, return only when the save is complete. The state may be donated as soon as
-        this method returns. If a save fails in the background, the next call logs the error and
-        waits for its own save, whose error it raises. ``wait`` and ``close`` raise the error of a
-        failed save.
+        The state may be donated as soon as this method returns. If the previous save failed, its
+        error is logged. In this case, or if ``wait`` is true, this method returns only when the new
+        save is complete, and raises the error if that fails. The methods ``wait`` and ``close``
+        also raise the error of a failed save.
         """
         if step != self.latest:
             try:
                 self.wait()
-            except Exception as err:  # see below
+            except Exception as err:  # storage clients raise their own error types
                 log.error("%s/%d: cannot be saved: %s", self.directory, self.latest, one_line(err))
                 wait = True
             with _orbax():
@@ -184,7 +184,7 @@ class Checkpoints:
         if difference := _difference(found, self._identity, DEFAULTS):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
-                "use another directory or run name, or remove it"
+                "use another directory or run name, or remove the checkpoint"
             )
         devices = jax.tree.leaves(abstract)[0].sharding.mesh.devices
         with _orbax(broadcast=has_separate_copies(devices)):
@@ -204,7 +204,7 @@ class Checkpoints:
         if owner != run:
             raise ConfigError(
                 f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}; "
-                f"use another directory or run name, or remove {OWNER} there to continue that run"
+                f"use another directory or run name, or, to continue that run, remove its {OWNER}"
             )
 
     def _newest_intact(self, run: str | None) -> int:

@@ -2,9 +2,9 @@
 
 A preempted TPU loses its disks, and with them JAX's cache, so the next attempt would compile
 everything again. JAX can use a bucket as its cache, but then reads one program at a time and waits
-long if the bucket is unreachable (docs/decisions/0006). Therefore JAX's cache is a directory of
-this process. This module fills it from the bucket before the first compilation, and uploads new
-programs during training.
+long if the bucket is unreachable (docs/decisions/0006). Therefore JAX's cache is a local directory
+of this process. This module fills the directory from the bucket before the first compilation, and
+uploads new programs during training.
 """
 
 import atexit

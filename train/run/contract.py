@@ -148,7 +148,7 @@ class Heartbeat:
     def write(self, state: str) -> None:
         """Replace the file now, atomically, with ``state`` and the last recorded step.
 
-        A run can do without this file, so a failure is only logged, the first time.
+        A run does not need this file, so a failure is logged once and otherwise ignored.
         """
         beat = {
             "step": self.step,

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 SAMPLE = "sample.txt"
 """File in process 0's run directory with the text generated at the end of the run."""
 SAMPLE_SECONDS = 10
-"""Time limit of a sample, for which all devices of the run wait, and a save after SIGTERM, too."""
+"""Time limit of a sample: training, or the save after SIGTERM, waits for the sample."""
 
 
 class Run:
@@ -145,10 +145,10 @@ class Run:
     def report(self, wait: bool = False) -> bool:
         """Record the metrics of finished steps; return False if the run must end as diverged.
 
-        With ``wait``, include all dispatched steps. All processes get the same metrics, but at
-        different times. Nevertheless, all return False at the same call: the next one with
-        ``wait``, or the one MAX_IN_FLIGHT training calls after the diverged step, by which every
-        process has seen that step.
+        With ``wait``, include all dispatched steps. Processes get the metrics of a step at
+        different times, but all must end at the same training call. Therefore all return False at
+        the next call with ``wait``, or MAX_IN_FLIGHT training calls after the diverged step, when
+        every process has its metrics.
         """
         for metrics in self.in_flight.finished(wait) if self.diverged is None else ():
             rates = metrics.tokens_per_second, metrics.mfu
@@ -169,7 +169,7 @@ class Run:
         return not wait and self.step < seen_by_all
 
     def with_waits(self, metrics: Metrics) -> Metrics:
-        """Add to a step's metrics how long the process started or waited for saves before the step.
+        """Return the step's metrics with ``start_seconds`` and ``save_seconds``, if it has them.
 
         Call this once for each step, in order.
         """
@@ -199,7 +199,7 @@ class Run:
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
-        except Exception as err:  # only after a divergence: other saves have been waited for
+        except Exception as err:  # only after a divergence; otherwise, all saves are complete here
             log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:

@@ -169,9 +169,9 @@ def _any(requests: jax.Array) -> jax.Array:
 def interrupted(call: int) -> bool:
     """Return whether any process has received SIGTERM; True at the same call in all processes.
 
-    Every process must ask before every training call (``compute.steps_per_call`` steps), with
-    consecutive numbers ``call``. JAX selects a number that no process has reached yet, and returns
-    True only for that number.
+    Every process must call this before every training call (``compute.steps_per_call`` steps), with
+    consecutive numbers ``call``. After a SIGTERM, JAX selects a number that no process has reached
+    yet, and returns True only for that number.
     """
     return multihost_utils.reached_preemption_sync_point(call)
 

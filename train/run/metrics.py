@@ -30,7 +30,7 @@ MAX_SECONDS_IN_FLIGHT = 2.0
 save. One call is always allowed: while it runs, the host prepares the next."""
 
 OPTIONAL = ("heldout_loss", "mfu", "start_seconds", "save_seconds")
-"""Metrics that many steps do not have; the lines of these steps leave them out."""
+"""Metrics that many steps do not have. The lines of such steps do not contain these keys."""
 
 RATE_CALLS = 20
 """Number of training calls over which ``tokens_per_second`` is averaged."""
@@ -93,8 +93,8 @@ class InFlight:
     def finished(self, wait: bool = False) -> Iterator[Metrics]:
         """Remove the finished steps from the queue and yield their metrics, oldest first.
 
-        With ``wait``, also wait for all others. Without, wait only for the oldest calls beyond the
-        limits MAX_IN_FLIGHT and MAX_SECONDS_IN_FLIGHT.
+        With ``wait``, wait for all other steps, too. Otherwise, wait only for the oldest calls that
+        exceed the limits MAX_IN_FLIGHT and MAX_SECONDS_IN_FLIGHT.
         """
         allowed = 0 if wait else self._allowed()
         while self._pending and (
@@ -131,7 +131,7 @@ class InFlight:
 
 
 def memory() -> dict[str, int]:
-    """Return bytes of memory by name: ``host_bytes`` of this process, and three of its devices.
+    """Return bytes of memory by name: ``host_bytes`` of this process, and figures of its devices.
 
     For the fullest device, ``device_bytes`` is what is in use now, ``device_peak_bytes`` the
     maximum so far, and ``device_limit_bytes`` the total. A CPU does not report these three.
@@ -169,8 +169,8 @@ class MetricsLog:
     def write(self, metrics: Metrics) -> dict[str, float]:
         """Append a step as one line of JSON, and return its values by name.
 
-        Numbers have full precision; NaN and infinity become null. A run can do without this file,
-        so a failure is only logged, the first time.
+        Numbers have full precision; NaN and infinity become null. A run does not need this file, so
+        a failure is logged once and otherwise ignored.
         """
         record = {
             name: finite_or_none(value)

@@ -105,9 +105,9 @@ def tensorboard(cfg: Config, contract: Contract, step: int) -> Iterator[Callable
     """
     from tensorboardX import SummaryWriter
 
-    # Add the process id to the default file name, which has only host and second: another attempt
-    # could overwrite the file. With purge_step, TensorBoard drops the steps of earlier attempts
-    # that this attempt repeats.
+    # Add the process id to the default file name, which contains only the host and the second, so
+    # that another attempt cannot overwrite the file. With purge_step, TensorBoard drops the steps
+    # of earlier attempts that this attempt repeats.
     with SummaryWriter(
         _tensorboard_directory(cfg, contract),
         purge_step=step + 1,
@@ -134,8 +134,8 @@ def wandb(cfg: Config, contract: Contract) -> Iterator[Callable[[Record], None]]
     mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "")
     if not mode:
         log.warning(
-            "W&B: no API key; recording offline in %s. To send the metrics, set WANDB_API_KEY, on "
-            'a fleet in secrets (docs/runs.md, "Environment variables and secrets")',
+            "W&B: no API key; recording offline in %s. To send the metrics, set WANDB_API_KEY; on "
+            'a fleet, set it in secrets (docs/runs.md, "Environment variables and secrets")',
             contract.run_dir / "wandb",
         )
     identity = f"{contract.run} {contract.checkpoints}"

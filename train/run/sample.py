@@ -56,7 +56,7 @@ def complete(
     temperature: float,
     cfg: Config,
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    """Generate CALL_TOKENS tokens; ``first`` is the number of those generated before.
+    """Generate CALL_TOKENS tokens; ``first`` is the number of tokens generated before.
 
     ``key`` is the random key of the whole text. Returns the new state and the tokens. The state is
     a window of tokens (context,) and the number of its filled positions. A full window drops its

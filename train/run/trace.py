@@ -28,8 +28,8 @@ class Tracer:
     def before(self, step: int, state: dict[str, Any]) -> None:
         """Start or stop a trace if due. Call this before each training call.
 
-        ``state`` is the state after ``step`` steps. A start or stop waits until the device has
-        computed it, so that the trace contains exactly its steps.
+        ``state`` is the state after ``step`` steps. Starting or stopping a trace waits until the
+        device has computed this state, so that the trace contains exactly the configured steps.
         """
         if self._until is not None:
             if step >= self._until:
