@@ -43,7 +43,7 @@ def tree(text_file: Path) -> dict[str, Any]:
     return {
         "steps": 40,
         "batch": 8,
-        "hang_after": 0,  # a refused run has no end() that stops its watchdog
+        "hang_after": 0,  # a refused run does not call end(), which would stop the watchdog
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
         # The rate is constant after the warm-up, so no loss depends on ``steps``.
@@ -113,7 +113,7 @@ def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Atte
         overrides: dict[int, list[str]] | None = None,
         **others: Any,
     ) -> Attempt:
-        """``words`` are for all processes, ``overrides`` for some; ``others`` as Attempt's."""
+        """All processes get ``words``, process i also ``overrides[i]``, and Attempt ``others``."""
         others["environment"] = QUICKLY_COMPILED | others.get("environment", {})
         processes = range(others.get("processes", PROCESSES))
         each = {i: [*words, *(overrides or {}).get(i, [])] for i in processes}

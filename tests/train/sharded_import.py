@@ -2,9 +2,9 @@
 
     python -m tests.train.sharded_import MODELS
 
-MODELS is a JSON object with the options of the model in each directory. Run by test_weights.py in a
-process of its own, with ENVIRONMENT of sharded_training.py. Fails if a parameter differs from the
-same one on one device.
+MODELS is a JSON object that maps directories to model options. test_weights.py runs this in a
+separate process with ENVIRONMENT of sharded_training.py. Fails if a parameter differs from the
+import on one device.
 """
 
 import json

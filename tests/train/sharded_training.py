@@ -1,7 +1,7 @@
-"""Trains on four devices in several ways, and prints the losses of each as JSON.
+"""Trains variants of a model on several meshes of four devices, and prints the losses as JSON.
 
-Run by test_sharding.py in a process of its own, with ENVIRONMENT: the number of devices is fixed
-when JAX starts.
+test_sharding.py runs this in a separate process with ENVIRONMENT, because JAX fixes the number of
+devices when it starts.
 """
 
 import json
@@ -73,7 +73,7 @@ VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
 
 
 def restored(directory: Path) -> dict[str, list[float]]:
-    """Save on 2 x 2 devices after one step, and take another on every mesh."""
+    """Train and save one step on 2 x 2 devices; return the loss of the next step on every mesh."""
     seen = {}
     for name in ("2x2", *MESHES):
         devices, fsdp = MESHES[name]

@@ -1,4 +1,4 @@
-"""Every implementation of attention against a loop in float64: outputs and gradients."""
+"""Outputs and gradients of every attention implementation, compared with a loop in float64."""
 
 import math
 from dataclasses import replace

@@ -40,9 +40,7 @@ def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, p
     devices=st.integers(1, 300),
     most=st.integers(1, 300),
 )
-def test_a_step_has_the_fewest_microbatches_that_keep_to_a_device_s_limit(
-    share: int, devices: int, most: int
-):
+def test_a_step_has_the_fewest_microbatches_within_the_limit(share: int, devices: int, most: int):
     cfg = Config(batch=share * devices, compute=ComputeConfig(microbatch=most))
     count = microbatches(cfg, devices)
     assert share % count == 0
@@ -50,9 +48,7 @@ def test_a_step_has_the_fewest_microbatches_that_keep_to_a_device_s_limit(
     assert not [n for n in range(1, count) if share % n == 0 and share / n <= most]
 
 
-def test_a_batch_is_split_into_the_microbatches_of_the_devices(
-    make_config: Callable[..., Config], no_mesh: None
-):
+def test_a_batch_is_split_into_microbatches(make_config: Callable[..., Config], no_mesh: None):
     cfg = make_config(batch=12, compute={"microbatch": 5})
     corpus = Corpus(prepare_all(cfg.data), cfg)
     devices = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), BATCH_AXES)

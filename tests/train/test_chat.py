@@ -57,7 +57,7 @@ def learned_texts(source: str, rows: list[dict[str, str]]) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-pair encoding with special tokens, as models have: it puts <s> before a text."""
+    """The tokenizer.json of a byte-pair encoding with special tokens; it puts <s> before a text."""
     from tokenizers import Tokenizer, processors
 
     directory = tmp_path_factory.mktemp("tokenizer")
@@ -102,18 +102,18 @@ def prepare_talk(tmp_path: Path, talk: Path) -> Callable[..., Path]:
     return prepare_it
 
 
-def test_only_answers_are_learned_with_their_end():
+def test_only_answers_and_their_end_tokens_are_learned():
     assert learned_texts(CHATML, TALK) == [["the king<|im_end|>\n", " no \u4e16<|im_end|>\n"]]
     assert learned_texts(DEFAULT_TEMPLATE, TALK[1:3]) == [[" the king</s>"]]
 
 
-def test_parts_of_a_conversation_are_its_text():
+def test_joined_parts_equal_the_text_of_a_conversation():
     [parts] = template(CHATML).parts(TALK, "talk")
     whole = "<s>" + "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
     assert "".join(part.text for part in parts) == whole
 
 
-def test_answers_that_the_template_rewrites_later_are_learned_as_they_are_generated():
+def test_a_template_that_rewrites_earlier_answers_gives_one_text_per_answer():
     rows = [
         {"role": "user", "content": "1"},
         {"role": "assistant", "content": "<think>a</think>x"},
@@ -150,7 +150,7 @@ def test_an_invalid_template_is_refused_in_one_line():
         template("{% for %}")
 
 
-def test_a_template_that_depends_on_what_follows_is_refused():
+def test_a_template_that_changes_earlier_messages_is_refused():
     with pytest.raises(CorpusError, match=r"the answer cannot be found\. Set data\.chat_template"):
         learned_texts("{{ messages | length }}{{ messages[-1].content }}", TALK)
 
@@ -184,7 +184,7 @@ def test_a_token_with_any_character_of_an_answer_is_learned(tokenizer_file: Path
     assert tokenizer.decode(found[learned]) == " come  the king"
 
 
-def test_the_template_that_was_trained_with_is_kept_for_an_export(
+def test_a_corpus_keeps_the_chat_template_for_an_export(
     prepare_talk: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ):
     def kept(directory: Path) -> dict[str, bytes]:
@@ -223,7 +223,7 @@ def test_a_mixture_exports_the_template_of_its_conversations(
     assert corpus.tokenizer.settings.chat_template == DEFAULT_TEMPLATE
 
 
-def test_without_a_template_roles_are_written_out(prepare_talk: Callable[..., Path]):
+def test_the_default_template_writes_the_roles(prepare_talk: Callable[..., Path]):
     directory = prepare_talk(tokenizer="bytes")
     text = (directory / "train.bin").read_bytes()
     assert text.startswith(b"system: be brief\n\nuser: who is come\n\nassistant: the king\n\n")
@@ -241,7 +241,9 @@ def test_a_file_without_conversations_has_nothing_to_train_on(
         Corpus([directory], cfg)
 
 
-def test_another_template_is_another_corpus(prepare_talk: Callable[..., Path], tmp_path: Path):
+def test_another_chat_template_changes_the_corpus(
+    prepare_talk: Callable[..., Path], tmp_path: Path
+):
     (tmp_path / "mine.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
     mine = prepare_talk(chat_template=str(tmp_path / "mine.jinja"))
     assert mine != prepare_talk()
@@ -262,7 +264,7 @@ def test_another_template_is_another_corpus(prepare_talk: Callable[..., Path], t
         ({"messages": TALK[:2]}, "no message has the role assistant, so nothing is learned"),
     ],
 )
-def test_a_row_that_is_no_conversation_is_refused_with_its_line(
+def test_a_row_that_is_no_conversation_is_refused_with_its_line_number(
     prepare_talk: Callable[..., Path], talk: Path, row: dict, error: str
 ):
     talk.write_text(json.dumps(row) + "\n")
@@ -270,7 +272,7 @@ def test_a_row_that_is_no_conversation_is_refused_with_its_line(
         prepare_talk()
 
 
-def test_plain_text_has_no_conversations(prepare_talk: Callable[..., Path], tmp_path: Path):
+def test_chat_refuses_plain_text(prepare_talk: Callable[..., Path], tmp_path: Path):
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(ConfigError, match=r"data\.documents: chat needs JSON lines or a dataset"):
         prepare_talk(text=str(tmp_path / "a.txt"))
@@ -330,7 +332,7 @@ def test_invalid_settings_of_a_tokenizer_are_refused(
         tokens.read_file(tmp_path / "tokenizer.json")
 
 
-def test_conversations_without_an_answer_in_the_context_are_left_out(
+def test_a_conversation_without_an_answer_in_the_context_is_left_out(
     prepare_talk: Callable[..., Path], talk: Path, caplog: pytest.LogCaptureFixture
 ):
     rows = [{"prompt": "w" * 100, "answer": "all"}, {"prompt": "who", "answer": "all"}]

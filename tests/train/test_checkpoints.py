@@ -122,7 +122,7 @@ def test_an_unchanged_copy_of_checkpoints_is_intact(shelf: Path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_checkpoint_is_set_aside_with_a_warning_and_the_previous_one_used(
+def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(
     shelf: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ):
     damage(shelf / "40")
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_warning_and_the_previous_one_u
 @given(
     st.text() | st.builds(json.dumps, JSON | st.fixed_dictionaries({"of": JSON, "files": FILES}))
 )
-def test_an_invalid_manifest_counts_as_damaged(text: str):
+def test_parse_accepts_only_valid_manifests(text: str):
     try:
         manifest = Manifest.parse(text)
     except ValueError:
@@ -213,7 +213,7 @@ def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(shelf: Pa
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
-    """Return what a process compares with the others when it opens a directory for step 0."""
+    """Return the text that a process compares with the others when it opens a new directory."""
     texts = []
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_index", lambda: process)
@@ -223,7 +223,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> 
     return texts[0]
 
 
-def test_at_step_0_a_process_with_a_directory_of_its_own_differs_from_process_0(
+def test_a_process_with_an_unshared_directory_differs_from_process_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(checkpoint_module, "SHARED_SECONDS", 0)
@@ -232,7 +232,7 @@ def test_at_step_0_a_process_with_a_directory_of_its_own_differs_from_process_0(
     assert compared(monkeypatch, tmp_path / "own", 1) != first
 
 
-def test_a_process_waits_until_it_sees_what_process_0_wrote(
+def test_a_process_waits_until_it_sees_the_file_of_process_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     first = compared(monkeypatch, tmp_path, 0)
@@ -246,7 +246,7 @@ def test_a_process_waits_until_it_sees_what_process_0_wrote(
 def test_only_the_newest_temporary_checkpoint_is_kept(
     finished_config: Config, finished: Path, tmp_path: Path
 ):
-    """Requests are made at every eighth call and answered eight calls later: saves every 16."""
+    """Processes agree eight calls after each request, so they save every 16 steps."""
     saving = replace(finished_config.checkpoint, every=15, keep=None, minutes=1e-9)
     cfg = replace(finished_config, checkpoint=saving)
     assert train_here(cfg, tmp_path) == contract.DONE
@@ -267,7 +267,7 @@ def test_only_the_newest_temporary_checkpoint_is_kept(
         ([[0], [0], [1], [1]], False),
     ],
 )
-def test_copies_are_separate_if_no_process_has_a_part_of_two(
+def test_copies_are_separate_if_no_process_has_parts_of_two_copies(
     processes: list[list[int]], separate: bool
 ):
     devices = [[SimpleNamespace(process_index=i) for i in row] for row in processes]
@@ -282,7 +282,7 @@ def bucket() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def gs(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The bucket's files, from here."""
+    """The file system of the emulated bucket, for this process."""
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     return open_filesystem(f"gs://{NAME}")[0]
@@ -363,14 +363,14 @@ def remove_option(shelf: Path, section: str, option: str) -> None:
 @pytest.mark.parametrize(
     ("section", "option"), [("model", "qk_norm"), ("model", "rotary"), ("optimizer", "frozen")]
 )
-def test_an_option_that_is_newer_than_a_checkpoint_has_its_default_there(
+def test_a_checkpoint_without_an_option_matches_its_default(
     finished_config: Config, shelf: Path, tmp_path: Path, section: str, option: str
 ):
     remove_option(shelf, section, option)
     assert restored_here(finished_config, Contract("r", tmp_path, shelf))
 
 
-def test_an_option_that_is_newer_than_a_checkpoint_cannot_have_another_value(
+def test_a_checkpoint_without_an_option_refuses_another_value(
     make_config: Callable[..., Config], shelf: Path, tmp_path: Path
 ):
     remove_option(shelf, "model", "attention_bias")
@@ -379,19 +379,19 @@ def test_an_option_that_is_newer_than_a_checkpoint_cannot_have_another_value(
         restored_here(cfg, Contract("r", tmp_path, shelf))
 
 
-def test_a_failure_to_remove_old_checkpoints_is_a_warning(
+def test_a_failure_to_remove_old_checkpoints_causes_a_warning(
     finished_config: Config,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
     def refuse(*_: Any) -> None:
-        raise OSError("the bucket is away")
+        raise OSError("the bucket is unreachable")
 
     monkeypatch.setattr(Checkpoints, "_prune", refuse)
     assert train_here(replace(finished_config, steps=30), tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"10", "20", "30"}
-    assert "old checkpoints cannot be removed: OSError: the bucket is away" in caplog.text
+    assert "old checkpoints cannot be removed: OSError: the bucket is unreachable" in caplog.text
 
 
 def fail_to_finish(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
@@ -400,7 +400,7 @@ def fail_to_finish(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     def failing(self: Checkpoints, step: int, response: Any) -> None:
         response.result()
         if step in steps:
-            raise OSError("the bucket is away")
+            raise OSError("the bucket is unreachable")
         finish(self, step, response)
 
     monkeypatch.setattr(Checkpoints, "_finish", failing)
@@ -415,14 +415,14 @@ def test_after_a_failed_save_the_next_one_is_attempted(
     fail_to_finish(monkeypatch, {10})
     assert train_here(replace(finished_config, steps=30), tmp_path) == contract.DONE
     assert opened(tmp_path / "checkpoints").latest == 30
-    assert "/10: cannot be saved: OSError: the bucket is away" in caplog.text
+    assert "/10: cannot be saved: OSError: the bucket is unreachable" in caplog.text
 
 
 def test_two_failed_saves_in_a_row_end_the_run(
     finished_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fail_to_finish(monkeypatch, {10, 20})
-    with pytest.raises(OSError, match="the bucket is away"):
+    with pytest.raises(OSError, match="the bucket is unreachable"):
         train_here(replace(finished_config, steps=30), tmp_path)
     assert list((tmp_path / "checkpoints").glob("20*"))
 
@@ -443,10 +443,12 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
     fail_to_finish(monkeypatch, {10})
     assert train_here(finished_config, tmp_path) == contract.NOT_A_NUMBER
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
-    assert "the last save failed: OSError: the bucket is away" in caplog.text
+    assert "the last save failed: OSError: the bucket is unreachable" in caplog.text
 
 
-def test_another_interval_removes_no_permanent_checkpoint(finished_config: Config, tmp_path: Path):
+def test_a_changed_interval_removes_no_permanent_checkpoint(
+    finished_config: Config, tmp_path: Path
+):
     for every, steps in ((10, 30), (15, 45)):
         saving = replace(finished_config.checkpoint, every=every, keep=None)
         cfg = replace(finished_config, checkpoint=saving, steps=steps)
@@ -454,7 +456,7 @@ def test_another_interval_removes_no_permanent_checkpoint(finished_config: Confi
     assert names(tmp_path / "checkpoints") == {"10", "20", "30", "45"}
 
 
-def test_checkpoints_of_a_manifest_without_a_kind_are_permanent(
+def test_checkpoints_without_the_field_temporary_are_permanent(
     finished_config: Config, shelf: Path
 ):
     for step in KEPT:
@@ -503,7 +505,7 @@ def test_reading_parameters_loads_no_optimizer_state(
     assert params.keys() == loaded[0]["params"].keys()
 
 
-def test_adapter_options_without_adapters_are_no_part_of_the_identity(
+def test_the_identity_ignores_adapter_options_without_adapters(
     finished_config: Config, finished: Path
 ):
     cfg = replace(finished_config, lora=LoraConfig(alpha=32.0, targets=("l_q_dhe",)))

@@ -1,4 +1,4 @@
-"""Errors of the command line: one line and an exit code, as a rule without importing JAX."""
+"""Errors of the command line: one line and an exit code, usually without importing JAX."""
 
 import json
 import signal
@@ -107,7 +107,7 @@ def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
     word: str,
     said: str,
 ):
-    """The coordinator is unreachable."""
+    """The coordinator is unreachable, so the exit code would differ if the process joined."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TPUFLEET_COORDINATOR", "192.0.2.1:1")
     assert main(["run", str(config_file), word]) == 2

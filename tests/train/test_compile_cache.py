@@ -1,4 +1,4 @@
-"""Copies of compiled programs in a bucket; a directory stands in for it."""
+"""Copies of compiled programs in a bucket; in most tests, a directory replaces the bucket."""
 
 import os
 import time
@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_cache_has_the_programs_of_the_bucket_after_the_download(tmp_path: Path, there: Path):
+def test_download_makes_the_cache_equal_to_the_bucket(tmp_path: Path, there: Path):
     write(there, "update-cache", b"of the step")
     write(there, "init-cache", b"of the first state")
     write(there, "eval-cache", b"of an evaluation")
@@ -43,7 +43,7 @@ def test_the_cache_has_the_programs_of_the_bucket_after_the_download(tmp_path: P
     assert contents(tmp_path / "here") == contents(there)
 
 
-def test_new_programs_are_uploaded_once_they_are_complete(tmp_path: Path, there: Path):
+def test_a_new_program_is_uploaded_only_when_complete(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
     programs.download()
     write(tmp_path / "here", "update-cache", b"a pro", age=0)
@@ -54,7 +54,7 @@ def test_new_programs_are_uploaded_once_they_are_complete(tmp_path: Path, there:
     assert contents(there) == {"update-cache": b"a program"}
 
 
-def test_an_unreachable_bucket_is_one_warning_and_does_not_stop_the_run(
+def test_an_unreachable_bucket_causes_a_warning_and_does_not_stop_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     programs = Programs(tmp_path / "here", str(tmp_path / "there"))

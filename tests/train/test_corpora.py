@@ -28,7 +28,7 @@ def cfg(tmp_path: Path) -> DataConfig:
     )
 
 
-def test_files_are_joined_by_name_and_split_at_the_end(cfg: DataConfig):
+def test_files_are_joined_in_order_of_name_and_the_end_is_held_out(cfg: DataConfig):
     directory = prepare(cfg)
     train, heldout = (directory / "train.bin", directory / "heldout.bin")
     assert train.read_text() + heldout.read_text() == "first\n\n\nsecond\n"
@@ -42,13 +42,13 @@ def test_preparing_again_reuses_the_prepared_corpus(cfg: DataConfig):
     assert (first / "train.bin").stat().st_mtime_ns == made
 
 
-def test_a_changed_text_is_another_corpus(cfg: DataConfig, tmp_path: Path):
+def test_a_changed_text_changes_the_corpus(cfg: DataConfig, tmp_path: Path):
     before = read_meta(prepare(cfg))
     (tmp_path / "a.txt").write_text("First\n")
     assert read_meta(prepare(cfg)).fingerprint != before.fingerprint
 
 
-def test_another_split_is_another_corpus(cfg: DataConfig):
+def test_another_held_out_fraction_changes_the_corpus(cfg: DataConfig):
     other = prepare(replace(cfg, heldout=0.5))
     assert read_meta(other).fingerprint != read_meta(prepare(cfg)).fingerprint
 
@@ -121,7 +121,7 @@ def test_a_data_directory_that_cannot_be_created_is_a_config_error(cfg: DataConf
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory of this user; as root, the test continues as a user whom permissions bind."""
+    """A directory of the current user; root continues as nobody, so that permissions apply."""
     me = os.geteuid()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -134,7 +134,7 @@ def as_nobody() -> Iterator[Path]:
 
 
 def forbid(path: Path, mode: int) -> None:
-    """Change a mode as the owner, whatever the current effective user."""
+    """Change the mode of a path as its owner, even after as_nobody has changed the user."""
     acting = os.geteuid()
     os.seteuid(os.getuid())
     path.chmod(mode)
@@ -206,7 +206,7 @@ def test_the_packaged_corpus_is_pinned_by_hash():
         assert "--hash=sha256:" in requirements
 
 
-def test_a_trained_encoding_is_stored_with_its_corpus_and_part_of_its_fingerprint(
+def test_a_trained_encoding_is_stored_with_the_corpus_and_changes_the_fingerprint(
     cfg: DataConfig,
 ):
     large, small = (prepare(replace(cfg, tokenizer="bpe", vocabulary=size)) for size in (270, 258))
@@ -219,7 +219,7 @@ def test_a_trained_encoding_is_stored_with_its_corpus_and_part_of_its_fingerprin
     assert meta.heldout_bytes == len(tokenizer.decode(parts[1]))
 
 
-def test_an_encoding_from_a_file_is_used_whatever_the_file_name(cfg: DataConfig, tmp_path: Path):
+def test_a_tokenizer_file_may_have_any_name(cfg: DataConfig, tmp_path: Path):
     trained = prepare(replace(cfg, tokenizer="bpe", vocabulary=258))
     (tmp_path / "mine").write_bytes((trained / "tokenizer.json").read_bytes())
     given = prepare(replace(cfg, tokenizer=str(tmp_path / "mine")))

@@ -1,4 +1,4 @@
-"""Copies of prepared corpora in a bucket; a directory stands in for it."""
+"""Copies of prepared corpora in a bucket; in most tests, a directory replaces the bucket."""
 
 import errno
 import logging
@@ -144,12 +144,12 @@ def worker(tmp_path: Path, cfg: DataConfig) -> Callable[[int], list[Path]]:
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_cache, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(corpus_cache, "PULSE_SECONDS", 0.05)
 
 
-def test_only_process_0_tokenizes_and_the_others_read_its_corpus(worker, apart, written):
+def test_only_process_0_tokenizes_and_the_others_read_its_corpus(worker, fast_polling, written):
     with ThreadPoolExecutor(3) as pool:
         others = [pool.submit(worker, number) for number in (1, 2)]
         mine = pool.submit(worker, 0).result()
@@ -160,8 +160,8 @@ def test_only_process_0_tokenizes_and_the_others_read_its_corpus(worker, apart, 
         assert directory != mine[0]
 
 
-def test_the_others_wait_as_long_as_process_0_shows_that_it_works(
-    worker, apart, written, monkeypatch
+def test_other_processes_wait_while_process_0_changes_the_pulse(
+    worker, fast_polling, written, monkeypatch
 ):
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1.0)
     write = corpus._write
@@ -178,8 +178,8 @@ def test_the_others_wait_as_long_as_process_0_shows_that_it_works(
     assert written == ["text"]
 
 
-def test_without_a_sign_of_process_0_a_process_tokenizes_for_itself(
-    worker, apart, written, caplog, monkeypatch
+def test_a_process_prepares_the_corpus_if_process_0_is_silent(
+    worker, fast_polling, written, caplog, monkeypatch
 ):
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 0.3)
     worker(1)
@@ -187,7 +187,7 @@ def test_without_a_sign_of_process_0_a_process_tokenizes_for_itself(
     assert "process 0 prepares no corpus, so this process prepares text-" in caplog.text
 
 
-def test_a_copy_on_the_same_file_system_takes_no_space(tmp_path, worker):
+def test_a_copy_on_the_same_file_system_is_a_hard_link(tmp_path, worker):
     [directory] = worker(0)
     [copy] = (tmp_path / "checkpoints").rglob("train.bin")
     assert copy.samefile(directory / "train.bin")
@@ -204,7 +204,7 @@ def test_a_copy_on_another_file_system_has_the_same_files(tmp_path, worker, monk
     assert not copy.samefile(directory / "train.bin")
 
 
-def test_an_unreachable_bucket_is_one_warning(cfg, written, caplog, monkeypatch):
+def test_an_unreachable_bucket_causes_warnings(cfg, written, caplog, monkeypatch):
     def away(place):
         raise ConnectionError("no route")
 
@@ -229,7 +229,7 @@ def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
         files, root = open_filesystem(f"{place}/corpus")
 
         [directory] = prepared(cfg, contracts[0])
-        assert not upload_threads()  # process 0 alone does
+        assert not upload_threads()  # only process 0 uploads
         prepared(cfg, contracts[1])
         for thread in upload_threads():
             thread.join(60)

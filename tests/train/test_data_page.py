@@ -25,7 +25,7 @@ PAGE = (PROJECT / "docs" / "data.md").read_text()
 CONFIGS = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    if "roneneldan" not in block  # on the hub
+    if "roneneldan" not in block  # a dataset of the Hugging Face hub
 ]
 TALKS = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
 
@@ -83,7 +83,7 @@ def test_prepare_prints_what_the_page_shows(place: Path):
     assert re.sub("[0-9a-f]{16}", "N", done.stdout.strip()) == re.sub("[0-9a-f]{16}", "N", shown)
 
 
-def test_a_changed_object_is_another_corpus(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_changed_object_changes_the_corpus(place: Path, monkeypatch: pytest.MonkeyPatch):
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -102,7 +102,7 @@ def test_a_changed_object_is_another_corpus(place: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), ValueError("status 503")])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
-def test_a_bucket_that_fails_during_the_preparation_is_named_and_leaves_nothing(
+def test_a_bucket_error_names_the_object_and_leaves_no_partial_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ):
     class Bucket:
@@ -141,7 +141,7 @@ def test_a_renamed_file_of_a_bucket_is_copied_again(
         assert [path.name for path in copy.iterdir()] == [name]
 
 
-def test_a_bucket_that_cannot_be_listed_is_no_config_error(monkeypatch: pytest.MonkeyPatch):
+def test_a_bucket_that_cannot_be_listed_is_not_a_config_error(monkeypatch: pytest.MonkeyPatch):
     def away(place: str) -> None:
         raise ConnectionError("no route")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# Set before the library is imported, which reads it once: no test may contact the hub.
+# No test may contact the hub. The library reads this variable once, when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 pytest.importorskip("datasets")
 
@@ -49,7 +49,7 @@ def test_rows_of_a_dataset_are_joined_in_order(cfg: DataConfig):
     assert text_of(cfg) == "first\n\nsecond\n\n"
 
 
-def test_another_split_is_another_text(cfg: DataConfig):
+def test_a_dataset_split_selects_the_text(cfg: DataConfig):
     assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="test"))) == "third"
 
 
@@ -62,7 +62,7 @@ def test_downloads_are_stored_beside_the_corpora(cfg: DataConfig, tmp_path: Path
     assert list((tmp_path / "prepared" / "huggingface").rglob("*.arrow"))
 
 
-def test_a_changed_dataset_is_another_corpus(cfg: DataConfig, rows: Path):
+def test_a_changed_dataset_changes_the_corpus(cfg: DataConfig, rows: Path):
     before = prepare(cfg)
     (rows / "train.jsonl").write_text(json.dumps({"line": "new", "n": 1}) + "\n")
     assert prepare(cfg) != before
@@ -79,7 +79,7 @@ def test_a_changed_dataset_is_another_corpus(cfg: DataConfig, rows: Path):
         ({"id": "./nowhere"}, "data.dataset.id: ./nowhere is neither a directory"),
     ],
 )
-def test_a_missing_part_of_a_dataset_is_named_with_the_available_ones(
+def test_a_missing_part_of_a_dataset_is_reported_with_its_name(
     cfg: DataConfig, rows: Path, changes: dict, said: str
 ):
     with pytest.raises(ConfigError) as error:

@@ -31,10 +31,10 @@ FILES = {
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub's client needs to download the repository ``owner/name``."""
+    """HTTP server of the hub: only the requests that download the repository ``owner/name``."""
 
     paths: ClassVar[list[str]] = []
-    """What was requested."""
+    """Paths of all requests so far."""
 
     def do_GET(self) -> None:
         self.paths.append(self.path)
@@ -95,7 +95,7 @@ print(read_meta(prepared).vocabulary)
 
 
 def run(program: str, name: str, hub: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own, because the client reads variables at import."""
+    """Run Python code in a new process, because the client reads its environment at import."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = others | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-c", program, name]
@@ -187,7 +187,7 @@ def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
     assert [start("new", verb, NOWHERE) for verb in ("prepared", "fetched")] == [first, first]
 
 
-def test_an_unreachable_hub_is_no_bad_config(tmp_path: Path):
+def test_an_unreachable_hub_is_not_a_config_error(tmp_path: Path):
     error = run(OPEN, "owner/name", NOWHERE, tmp_path).stderr.strip().splitlines()[-1]
     assert error.startswith("train.storage.UnavailableError: init_from: owner/name is no file or ")
 

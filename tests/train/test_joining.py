@@ -27,7 +27,7 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_mesh")
-def test_a_save_makes_a_pending_request_void():
+def test_a_save_cancels_a_pending_request():
     request = mesh.SaveRequest(mesh.over(jax.devices()))
     assert not request.agreed(0, requested=True)
     request.cancel()

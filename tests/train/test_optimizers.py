@@ -89,7 +89,7 @@ json.dump(seen, sys.stdout)
 
 @pytest.fixture(scope="module")
 def spread(compiled: Compiled) -> dict[str, list[float]]:
-    """Losses on four devices, in a process of its own: JAX fixes their number when it starts."""
+    """Losses on four devices, from a new process: JAX fixes the number of devices at its start."""
     done = subprocess.run(
         [sys.executable, "-c", MESH],
         cwd=PROJECT,

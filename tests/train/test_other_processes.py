@@ -43,7 +43,7 @@ def test_checkpoints_have_no_array_metadata_files(two: Path):
     assert not list(two.glob("checkpoints/**/array_metadatas"))
 
 
-def test_on_four_devices_the_next_20_steps_have_the_same_losses(
+def test_a_run_resumed_on_four_devices_has_the_same_losses(
     launch: Callable[..., Attempt], two: Path, tmp_path: Path
 ):
     place = Path("checkpoints") / "40"
@@ -59,7 +59,7 @@ def test_on_four_devices_the_next_20_steps_have_the_same_losses(
     )
 
 
-def test_only_one_process_reads_the_state_that_both_have(
+def test_only_one_process_reads_a_replicated_state(
     launch: Callable[..., Attempt], two: Path, tmp_path: Path
 ):
     place = Path("checkpoints") / "60"
@@ -124,7 +124,7 @@ def outputs_of(launch: Callable[..., Attempt], run: Path, processes: int) -> dic
     return dict(zip(first[1::2], first[2::2], strict=True))
 
 
-def test_verbs_print_and_export_on_two_processes_what_they_do_on_one(
+def test_verbs_give_the_same_results_on_one_and_two_processes(
     two: Path, launch: Callable[..., Attempt]
 ):
     losses, texts, exported = [], [], []
@@ -133,7 +133,7 @@ def test_verbs_print_and_export_on_two_processes_what_they_do_on_one(
         losses.append(float(outputs["eval"].split()[2].rstrip(",")))
         texts.append(outputs["sample"])
         path = Path(outputs["export"].strip())
-        # Not the files: safetensors writes its metadata in a random order.
+        # Compare tensors, not files: safetensors writes metadata in a random order.
         exported.append({name: array.tobytes() for name, array in load_file(path).items()})
         path.unlink()
         assert outputs["bench"].startswith(f"{processes} x cpu: ")
@@ -169,7 +169,7 @@ if not READY:
 def test_processes_that_see_a_divergence_at_different_calls_end_together(
     launch: Callable[..., Attempt], tmp_path: Path, every: int
 ):
-    """Process 0 sees each step at once, process 1 as late as it may."""
+    """Process 0 gets the metrics of a step immediately, process 1 as late as allowed."""
     patch = "import os\nREADY = os.environ.get('TPUFLEET_PROCESS_ID') == '0'\n" + DIVERGE
     (tmp_path / "sitecustomize.py").write_text(patch)
     environment = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}

@@ -1,4 +1,4 @@
-"""What is temporary at the start of a run is exit code 1, which the fleet retries, not 2."""
+"""A temporary failure at the start of a run ends with exit code 1, which the fleet retries."""
 
 import errno
 import os
@@ -65,7 +65,7 @@ def failing(err: Exception) -> Callable[..., Any]:
     ],
     ids=["refused", "outage"],
 )
-def test_only_what_is_missing_or_forbidden_in_a_bucket_is_a_bad_config(
+def test_a_bucket_error_is_a_config_error_only_if_missing_or_forbidden(
     start: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -95,7 +95,7 @@ def test_only_what_is_missing_or_forbidden_in_a_bucket_is_a_bad_config(
         (OSError(errno.ESTALE, "Stale file handle"), CRASHED),
     ],
 )
-def test_only_a_directory_that_is_not_ours_is_a_bad_config(
+def test_a_write_error_is_a_config_error_only_if_permission_is_denied(
     start: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -108,7 +108,7 @@ def test_only_a_directory_that_is_not_ours_is_a_bad_config(
 
 
 @pytest.mark.parametrize("word", ["data.tokenizer=owner/name", "init_from=owner/name"])
-def test_an_unreachable_hub_is_no_bad_config(
+def test_an_unreachable_hub_is_not_a_config_error(
     start: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""Cross-entropy: its value and its own gradient equal those of a plain computation."""
+"""Cross-entropy: the value and the custom gradient equal those of a plain computation."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def plain(x_btd, head, targets_bt, weights_bt) -> jax.Array:
 
 @pytest.mark.parametrize("chunks", [1, 4])
 @pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_loss_and_gradients_equal_the_plain_ones_with_a_weight_per_token(
+def test_weighted_loss_and_gradients_equal_a_plain_computation(
     chunks: int, dtype: str, rtol: float
 ):
     arguments = inputs(dtype)

@@ -1,4 +1,4 @@
-"""Documents packed into sequences: addressed by numbers, learned once per epoch, apart."""
+"""Packed documents: each is learned once per epoch, and does not affect the others."""
 
 import json
 import signal
@@ -73,14 +73,12 @@ def documents(row: np.ndarray) -> list[np.ndarray]:
     lengths=st.lists(st.integers(1, 40), max_size=300),
     capacity=st.integers(40, 100),
 )
-def test_no_sequence_is_overfull_and_two_that_fit_together_are_rare(
-    lengths: list[int], capacity: int
-):
+def test_pack_respects_the_capacity_and_needs_few_sequences(lengths: list[int], capacity: int):
     sequence_of = pack(np.array(lengths, np.int64), capacity)
     filled = np.bincount(sequence_of, lengths).astype(int)
     assert (filled <= capacity).all()
     assert (filled > 0).all()
-    # First fit decreasing, which best fit decreasing is no worse than: at most 11/9 of the best.
+    # Best fit decreasing needs at most 11/9 of the optimum, like first fit decreasing.
     assert len(filled) <= 11 / 9 * -(-sum(lengths) // capacity) + 1 or max(lengths) > capacity / 3
 
 
@@ -109,7 +107,7 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
         }
 
 
-def test_the_held_out_tokens_per_byte_are_those_of_learned_tokens(corpus: Corpus):
+def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus):
     held = corpus.sources[0]._heldout
     learned = held.at(range(len(held)))[:, LEARNED].sum()
     assert 0 < learned < corpus.meta.heldout
@@ -151,7 +149,7 @@ def test_a_document_longer_than_a_sequence_is_divided_and_each_token_learned_onc
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("attention", ["plain", "blocks", "splash"])
-def test_a_packed_document_has_the_loss_that_it_has_alone(
+def test_documents_have_the_same_loss_packed_and_alone(
     corpus: Corpus, cfg: Config, positions: str, attention: str
 ):
     compute = replace(cfg.compute, attention=attention)
@@ -192,7 +190,7 @@ def test_a_run_on_packed_documents_learns_and_evaluates(
     assert lines[-1]["heldout_loss"] < lines[19]["heldout_loss"]
 
 
-def test_a_run_resumes_with_another_number_of_processes_and_has_the_losses_of_one(
+def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
     packed_tree: dict, tmp_path: Path, launch: Callable[..., Attempt], no_mesh: None
 ):
     data = packed_tree["data"]
@@ -267,9 +265,7 @@ def test_damaged_files_of_documents_are_refused(packed_tree: dict, tmp_path: Pat
     weights=st.lists(st.floats(0.01, 10), min_size=1, max_size=5),
     first=st.integers(0, 10**9),
 )
-def test_a_mixture_has_its_shares_and_leaves_out_no_sequence_of_a_source(
-    weights: list[float], first: int
-):
+def test_a_mixture_keeps_its_shares_and_skips_no_sequence(weights: list[float], first: int):
     schedule = Schedule(weights, seed=3)
     which, numbers = schedule.locate(np.arange(first, first + 20_000))
     for i, weight in enumerate(weights):
@@ -307,7 +303,7 @@ def test_an_evaluation_of_a_mixture_has_no_bits_per_byte(mixed: Config):
     assert found.bits_per_byte is None
 
 
-def test_a_mixture_with_other_weights_is_another_corpus(mixed: Config):
+def test_other_weights_change_the_fingerprint_of_a_mixture(mixed: Config):
     sources = (replace(mixed.data.mixture[0], weight=2.0), mixed.data.mixture[1])
     other = replace(mixed, data=replace(mixed.data, mixture=sources))
     metas = [Corpus(prepare_all(cfg.data), cfg).meta for cfg in (mixed, other)]
@@ -338,7 +334,7 @@ def test_contradictory_sources_are_refused_in_one_line(data: dict, error: str):
         build({"data": data})
 
 
-def test_the_config_of_a_packed_run_compiles_with_segments(
+def test_batches_of_packed_documents_have_four_rows_per_sequence(
     make_config: Callable[..., Config], cfg: Config
 ):
     from train.core.step import batch_shape

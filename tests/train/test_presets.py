@@ -35,7 +35,7 @@ def preset(name: str) -> Config:
 
 
 def count(cfg: ModelConfig) -> int:
-    """The number of parameters, without padding of the vocabulary."""
+    """Return the number of parameters, without padding of the vocabulary."""
     return sum(map(math.prod, tensor_shapes(cfg, None).values()))
 
 
@@ -49,7 +49,9 @@ def test_a_preset_has_the_expected_number_of_parameters(name: str, parameters: i
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
-def test_with_gpt_2_s_own_vocabulary_it_has_the_published_number(name: str, parameters: int):
+def test_a_preset_with_gpt2_s_vocabulary_has_the_published_number_of_parameters(
+    name: str, parameters: int
+):
     assert count(replace(preset(name).model, vocabulary=50257)) == parameters
 
 
@@ -76,7 +78,7 @@ def test_every_preset_can_be_sharded_over_four_devices(name: str, no_mesh: None)
 
 
 def narrow(cfg: Config, heads: int) -> Config:
-    """The preset with a model small enough to train in a test."""
+    """Return the preset with a model that is small enough to train in a test."""
     return replace(
         cfg,
         batch=8,
@@ -123,7 +125,7 @@ FIRST_LOSSES = {
         3,
         [3.4683, 3.3371, 3.2432, 3.1256, 3.0303, 2.8035, 2.9335, 2.6382, 2.4513, 2.2862],
     ),
-    "finetune-gpt2": (  # adapters on fresh parameters: with nothing to tune, they learn little
+    "finetune-gpt2": (  # adapters of random, not pretrained parameters learn little
         4,
         [3.3593, 3.2848, 3.3234, 3.3345, 3.338, 3.2962, 3.3207, 3.2857, 3.2829, 3.3159],
     ),
@@ -136,8 +138,8 @@ FIRST_LOSSES = {
         [3.3298, 3.1918, 3.1025, 2.9519, 2.8494, 2.5436, 2.5845, 2.2204, 2.168, 1.9567],
     ),
 }
-"""Heads and losses of each narrow variant, recorded with this code. They changed when queries, keys
-and values got matrices of their own, because each matrix draws its own random numbers."""
+"""Heads and first losses of each narrow variant, recorded with this code. A change of the
+parameters' shapes changes the losses, because each matrix has separate random numbers."""
 
 
 def test_every_preset_has_expected_losses():

@@ -1,4 +1,4 @@
-"""Weights that are of another model, invalid or incomplete are refused, with what to do."""
+"""Weights of another model and invalid or incomplete files are refused, with the fix."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from train.hf import families, weights
 from train.strict import overlay
 
 
-def test_an_option_that_the_config_json_does_not_name_is_checked(tmp_path: Path):
+def test_an_option_missing_in_config_json_is_checked(tmp_path: Path):
     gpt2 = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
     with pytest.raises(ConfigError, match=r"of another model\. Set in the config: .*kv_heads=2$"):
         weights.check(config(gpt2, model={"kv_heads": 1}))
@@ -30,9 +30,7 @@ def test_an_option_that_the_config_json_does_not_name_is_checked(tmp_path: Path)
         ({"kv_heads": 1, "dropout": 0.5, "context": 8}, r"model\.kv_heads=2"),
     ],
 )
-def test_plain_parameters_of_a_model_that_computes_differently_are_refused(
-    tmp_path: Path, changes: dict, fix: str
-):
+def test_plain_parameters_of_another_model_are_refused(tmp_path: Path, changes: dict, fix: str):
     cfg = config(model=MODERN)
     path = weights.export(tmp_path, drawn(cfg), cfg, "plain", b"")
     with pytest.raises(ConfigError, match=f"is of another model. Set in the config: {fix}$"):
@@ -71,7 +69,7 @@ def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path
     ],
     ids=str,
 )
-def test_a_gpt2_of_another_model_is_refused_with_all_options_to_set(
+def test_a_gpt2_with_other_options_is_refused_with_all_options_to_set(
     tmp_path: Path, changes: dict, said: str
 ):
     path = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
@@ -226,7 +224,7 @@ def test_a_deeply_nested_config_json_is_refused_in_one_line(tmp_path: Path):
         weights.check(config(directory, model=MODERN))
 
 
-def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path: Path):
+def test_a_tensor_without_a_parameter_of_the_model_is_refused(tmp_path: Path):
     directory = llama(tmp_path)
     arrays = load_file(directory / "model.safetensors")
     arrays["model.layers.0.self_attn.q_proj.bias"] = np.ones(D, np.float32)
@@ -294,7 +292,7 @@ FAMILY = st.sampled_from([{}, MODERN, MODERN | {"qk_norm": True}])
 
 
 @given(SIZES, FAMILY, SIZES)
-def test_the_options_in_the_error_are_exactly_those_to_set(
+def test_the_error_lists_exactly_the_options_to_set(
     there: dict[str, Any], family: dict[str, Any], here: dict[str, Any]
 ):
     theirs = build({"model": there | family}).model

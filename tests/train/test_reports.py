@@ -60,7 +60,7 @@ def test_tensorboard_has_every_metric_at_its_step(place: Contract):
 def test_a_resumed_run_continues_in_the_same_tensorboard_directory(place: Contract):
     cfg = cfg_of(tensorboard="tb")
     report_steps(cfg, place, 1, 4)
-    time.sleep(1.1)  # event files of one second are told apart by their process alone
+    time.sleep(1.1)  # in one second, this process would use the same name for both event files
     report_steps(cfg, place, 3, 5)
     assert losses_in(place.run_dir / "tb") == [(i, round(5 - i / 10, 3)) for i in range(1, 6)]
 
@@ -72,7 +72,7 @@ def test_a_shared_tensorboard_directory_has_one_subdirectory_per_run(
     assert losses_in(tmp_path / "all" / "feast") == [(1, 4.9), (2, 4.8)]
 
 
-def test_a_tensorboard_directory_that_cannot_be_written_is_one_warning(
+def test_an_unwritable_tensorboard_directory_causes_one_warning(
     place: Contract, caplog: pytest.LogCaptureFixture
 ):
     report_steps(cfg_of(tensorboard="/dev/null/tb"), place, 1, 3)
@@ -91,7 +91,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
 
 
-def test_without_a_key_wandb_records_offline_with_one_id_and_says_so(
+def test_wandb_without_a_key_warns_and_records_offline_with_one_id(
     place: Contract, no_key: None, caplog: pytest.LogCaptureFixture
 ):
     cfg = cfg_of(wandb="trial")
@@ -99,7 +99,7 @@ def test_without_a_key_wandb_records_offline_with_one_id_and_says_so(
     report_steps(cfg, place, 4, 5)
     recorded = sorted(place.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
-    assert len({path.name for path in recorded}) == 1  # run-ID.wandb
+    assert len({path.name for path in recorded}) == 1  # the name is run-ID.wandb
     said = [record.message for record in caplog.records if record.name.startswith("train.")]
     assert len(said) == 2  # one line per attempt
     assert said[0].startswith(f"W&B: no API key; recording offline in {place.run_dir}/wandb. ")
@@ -107,7 +107,7 @@ def test_without_a_key_wandb_records_offline_with_one_id_and_says_so(
     assert "docs/runs.md" in said[0]
 
 
-def test_wandb_that_was_asked_to_be_offline_does_not_mention_a_key(
+def test_wandb_in_offline_mode_does_not_mention_a_key(
     place: Contract,
     no_key: None,
     caplog: pytest.LogCaptureFixture,

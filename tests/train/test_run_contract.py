@@ -141,7 +141,7 @@ def metrics(step: int) -> Metrics:
     return Metrics(step, loss, 100.0 + step, None if step == 1 else 10.0, 1e-3, 0.5, 7.0)
 
 
-def test_metrics_read_back_to_the_same_bits(tmp_path: Path):
+def test_metrics_are_written_with_full_precision(tmp_path: Path):
     log = MetricsLog(tmp_path / "metrics.jsonl", 0)
     for step in (1, 2, 3):
         log.write(metrics(step))
@@ -159,7 +159,7 @@ def test_nan_is_written_as_null(tmp_path: Path):
 
 
 @pytest.mark.parametrize("rest", ["", '{"step": 4, "lo', "\0\0\0\n", "[]\n", "{}\n"])
-def test_resuming_drops_undone_steps_and_incomplete_lines(tmp_path: Path, rest: str):
+def test_resuming_removes_later_steps_and_incomplete_lines(tmp_path: Path, rest: str):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, 0)
     for step in (1, 2, 3):
@@ -171,7 +171,7 @@ def test_resuming_drops_undone_steps_and_incomplete_lines(tmp_path: Path, rest: 
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_finished_steps_are_returned_in_order_and_all_with_wait():
+def test_finished_with_wait_returns_all_steps_in_order():
     in_flight = InFlight(tokens_per_step=7)
     for step in range(1, 3 * MAX_IN_FLIGHT):
         in_flight.add(
@@ -184,7 +184,7 @@ def test_finished_steps_are_returned_in_order_and_all_with_wait():
 
 
 class SlowDevice:
-    """Computes calls one after the other, each in ``seconds``, by a clock that waits advance."""
+    """Device that computes each call in ``seconds``, with a clock that only waiting advances."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.now, self.busy_until = seconds, 0.0, 0.0
@@ -230,7 +230,7 @@ def test_calls_in_flight_are_limited_by_their_time_and_keep_the_device_busy(
     assert idle == 0
 
 
-def test_the_mfu_belongs_to_the_rate():
+def test_mfu_is_computed_from_the_rate():
     in_flight = InFlight(tokens_per_step=7, mfu=lambda rate: rate / 1000)
     for step in (1, 2):
         in_flight.add(
@@ -250,7 +250,7 @@ def test_nan_or_infinity_makes_a_step_not_finite(where: str, bad: float):
     assert not Metrics(**values | {where: bad}).finite
 
 
-def test_a_heartbeat_that_cannot_be_written_is_one_warning(
+def test_an_unwritable_heartbeat_causes_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "file").write_text("")
@@ -265,7 +265,7 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_metrics_that_cannot_be_written_are_one_warning(
+def test_unwritable_metrics_cause_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     log = MetricsLog(tmp_path / "metrics.jsonl", 0)

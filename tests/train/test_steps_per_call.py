@@ -1,4 +1,4 @@
-"""Runs with several steps per call log, evaluate and resume as others."""
+"""Runs with several steps per call log, evaluate and sample like other runs."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from train.run import contract
 
 
 def by_calls(cfg: Config, **changes: object) -> Config:
-    """Ten steps per call: 25 steps are three calls, the last one short."""
+    """Return a config with ten steps per call: 25 steps are three calls, the last one shorter."""
     return replace(cfg, steps=25, compute=replace(cfg.compute, steps_per_call=10), **changes)
 
 

@@ -67,7 +67,7 @@ def test_lone_surrogates_become_question_marks(bpe: tokens.Tokenizer, text: str)
     assert bpe.decode(bpe.encode_marked([[(text, True), (text, False)]])[0][0]) == 2 * expected
 
 
-def test_a_length_in_a_tokenizer_file_neither_cuts_nor_fills_texts(bpe: tokens.Tokenizer):
+def test_truncation_and_padding_in_a_tokenizer_file_are_ignored(bpe: tokens.Tokenizer):
     import tokenizers
 
     encoding = tokenizers.Tokenizer.from_str(bpe.definition.decode())
@@ -80,7 +80,7 @@ def test_a_length_in_a_tokenizer_file_neither_cuts_nor_fills_texts(bpe: tokens.T
         np.testing.assert_array_equal(found, bpe.encode(text))
 
 
-def test_a_trained_encoding_shortens_what_it_was_trained_on(bpe: tokens.Tokenizer):
+def test_a_trained_encoding_compresses_its_training_text(bpe: tokens.Tokenizer):
     assert bpe.vocabulary == 300
     assert len(bpe.encode(SENTENCE)) < len(SENTENCE) / 2
 
@@ -113,12 +113,12 @@ def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: 
     assert made.dtype is kind
 
 
-def test_bytes_of_a_text_are_counted_for_every_tokenizer(bpe: tokens.Tokenizer):
+def test_bytes_in_counts_the_utf8_bytes_of_a_text(bpe: tokens.Tokenizer):
     text = "".join(TEXTS)
     assert bpe.bytes_in(bpe.encode(text)) == len(text.encode())
 
 
-def test_tokens_beyond_the_encoding_decode_to_nothing(bpe: tokens.Tokenizer):
+def test_tokens_outside_the_vocabulary_decode_to_empty_text(bpe: tokens.Tokenizer):
     assert bpe.decode([*bpe.encode("come"), bpe.vocabulary + 3]) == "come"
 
 
@@ -151,7 +151,7 @@ def test_special_tokens_are_not_counted_as_text(bpe: tokens.Tokenizer):
 
 @pytest.mark.parametrize("beside", [None, "{}"])
 @pytest.mark.parametrize("has_end", [False, True])
-def test_a_tokenizer_without_any_end_of_a_text_is_a_warning(
+def test_a_tokenizer_without_an_end_token_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: str | None, has_end: bool
 ):
     definition = tokens.train_bpe(TEXTS, 300).decode()

@@ -44,7 +44,7 @@ def test_every_step_is_logged_once_with_all_metrics(finished: Path):
     )
 
 
-def test_the_first_step_has_the_start_and_the_steps_after_saves_the_waits(finished: Path):
+def test_metrics_contain_the_seconds_of_the_start_and_of_saves(finished: Path):
     lines = (finished / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [each["step"] for each in records if "start_seconds" in each] == [1]
@@ -116,7 +116,7 @@ def test_a_sample_that_fails_is_logged_and_the_run_is_done(
 
 
 @pytest.mark.usefixtures("no_mesh")
-def test_a_sample_computes_as_configured_and_logits_of_one_position_only(cfg: Config):
+def test_a_sample_uses_the_dtype_and_computes_logits_of_one_position(cfg: Config):
     model, compute = replace(cfg.model, vocabulary=200), ComputeConfig(dtype="bfloat16")
     half = replace(cfg, model=model, compute=compute)
     params = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
@@ -136,7 +136,7 @@ def test_starting_a_finished_run_changes_nothing(finished: Path, cfg: Config):
     assert (beat["step"], beat["state"]) == (40, "done")
 
 
-def test_a_resumed_run_writes_the_step_it_resumes_from_before_its_first_step(
+def test_a_resumed_run_writes_its_start_step_before_training(
     finished: Path, cfg: Config, tmp_path: Path
 ):
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")

@@ -1,7 +1,7 @@
-"""Two real processes, one mesh, disturbed by signals: the losses are those of an undisturbed run.
+"""A run of two processes that signals interrupt has the losses of an undisturbed run.
 
-TPUFLEET_MOMENTS is how many times it is disturbed (2 unless it is set; the full proof is 20);
-which moments these are follows from TPUFLEET_MOMENTS_SEED.
+TPUFLEET_MOMENTS is the number of interruptions: 2 by default, 20 for a thorough test.
+TPUFLEET_MOMENTS_SEED determines when they happen.
 """
 
 import os
@@ -29,7 +29,10 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Disturbance:
-    """An attempt that was ended by a signal to one process, and its state afterwards."""
+    """Result of an attempt in which one process got a signal.
+
+    ``saved`` is the step of the newest checkpoint, ``logged`` the number of steps in metrics.jsonl.
+    """
 
     number: signal.Signals
     codes: list[int]
@@ -40,8 +43,11 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class Story:
-    """One run that is disturbed several times and then finishes."""
+class Outcome:
+    """Results of a run that is disturbed several times and then finishes.
+
+    ``finished`` are the exit codes of the last attempt.
+    """
 
     disturbances: list[Disturbance]
     finished: list[int]
@@ -64,7 +70,7 @@ def saved(directory: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Story:
+def outcome(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     directory, quiet = (tmp_path_factory.mktemp(name) for name in ("disturbed", "undisturbed"))
     draw = random.Random(os.environ.get("TPUFLEET_MOMENTS_SEED", "0"))  # noqa: S311
 
@@ -76,7 +82,7 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
         attempt = start(10**6)
         attempt.wait_for(lambda: saved(directory) > before)
         number = (signal.SIGKILL, signal.SIGTERM)[moment % 2]
-        if moment % 4 == 0:  # in the middle of a save
+        if moment % 4 == 0:  # send the signal in the middle of a save
             attempt.wait_for(lambda: any(directory.glob("checkpoints/*.orbax-checkpoint-tmp*")))
         else:
             time.sleep(draw.uniform(0, 2))
@@ -95,38 +101,38 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
     attempt = start(end, quiet)
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     losses, undisturbed = (loss_log(where / "w0") for where in (directory, quiet))
-    return Story(disturbances, finished, log, losses, undisturbed)
+    return Outcome(disturbances, finished, log, losses, undisturbed)
 
 
-def test_sigkill_of_one_process_ends_the_other_as_crashed(story: Story):
-    for killed in story.ended_by(signal.SIGKILL):
+def test_sigkill_of_one_process_ends_the_other_as_crashed(outcome: Outcome):
+    for killed in outcome.ended_by(signal.SIGKILL):
         assert killed.codes[0] == -signal.SIGKILL
         assert killed.codes[1] not in (DONE, BAD_CONFIG, INTERRUPTED)
 
 
-def test_after_a_kill_the_run_resumes_from_its_last_checkpoint(story: Story):
-    for killed in story.ended_by(signal.SIGKILL):
+def test_after_a_kill_the_run_resumes_from_its_last_checkpoint(outcome: Outcome):
+    for killed in outcome.ended_by(signal.SIGKILL):
         assert killed.saved >= 10
-        assert f"from step {killed.saved} of" in story.log
+        assert f"from step {killed.saved} of" in outcome.log
 
 
-def test_sigterm_to_one_process_ends_both_as_interrupted(story: Story):
-    for told in story.ended_by(signal.SIGTERM):
-        assert told.codes == [INTERRUPTED, INTERRUPTED], told.log
+def test_sigterm_to_one_process_ends_both_as_interrupted(outcome: Outcome):
+    for stopped in outcome.ended_by(signal.SIGTERM):
+        assert stopped.codes == [INTERRUPTED, INTERRUPTED], stopped.log
 
 
-def test_sigterm_loses_no_step_and_ends_both_between_the_same_calls(story: Story):
-    for told in story.ended_by(signal.SIGTERM):
-        assert told.saved == told.logged
-        assert told.saved % CALL == 0
+def test_sigterm_loses_no_step_and_ends_both_processes_between_the_same_calls(outcome: Outcome):
+    for stopped in outcome.ended_by(signal.SIGTERM):
+        assert stopped.saved == stopped.logged
+        assert stopped.saved % CALL == 0
 
 
-def test_after_an_interruption_the_run_resumes_at_its_last_step(story: Story):
-    assert story.finished == [DONE, DONE], story.log
-    for told in story.ended_by(signal.SIGTERM):
-        assert f"from step {told.saved} of" in story.log
+def test_after_an_interruption_the_run_resumes_at_its_last_step(outcome: Outcome):
+    assert outcome.finished == [DONE, DONE], outcome.log
+    for stopped in outcome.ended_by(signal.SIGTERM):
+        assert f"from step {stopped.saved} of" in outcome.log
 
 
-def test_losses_of_an_interrupted_run_are_bitwise_those_of_an_undisturbed_one(story: Story):
-    assert [step for step, _ in story.losses] == list(range(1, len(story.losses) + 1))
-    assert story.losses == story.undisturbed
+def test_an_interrupted_run_has_bitwise_the_losses_of_an_undisturbed_run(outcome: Outcome):
+    assert [step for step, _ in outcome.losses] == list(range(1, len(outcome.losses) + 1))
+    assert outcome.losses == outcome.undisturbed

@@ -1,6 +1,6 @@
-"""Models of transformers compute the same here, and exported models the same there.
+"""Imported and exported models have the same logits here and in transformers.
 
-PyTorch and transformers are in .venv-transformers, which make env-transformers creates; without it
+PyTorch and transformers are in .venv-transformers, which make env-transformers creates; without it,
 these tests are skipped.
 """
 
@@ -68,7 +68,8 @@ LLAMA = GPT2 | {
     "attention_bias": False,
     "feedforward_bias": False,
 }
-# Of the wavelengths 6, 20, 63 and 199, the first two stay, the third is interpolated.
+# Of the wavelengths 6, 20, 63 and 199, the first two do not change, the third is interpolated, and
+# the fourth is multiplied by the factor.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,
@@ -132,7 +133,7 @@ def logits_of(directories: list[Path]) -> None:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a model of transformers, and its logits, per case."""
+    """A directory that contains, for each case, a model of transformers and its logits."""
     directory = tmp_path_factory.mktemp("theirs")
     keys = ("config", "options", "dtype", "shard_size")
     entries = {name: {key: getattr(case, key) for key in keys} for name, case in CASES.items()}
@@ -148,7 +149,7 @@ def imported(cfg: Config) -> model.Params:
 
 @pytest.fixture(scope="module")
 def ours(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the export of each imported model, and its logits in transformers."""
+    """A directory that contains the export of each imported model and its logits."""
     directory = tmp_path_factory.mktemp("ours")
     for name, case in CASES.items():
         cfg = case.cfg(theirs / name)
@@ -158,7 +159,7 @@ def ours(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_model_of_transformers_has_the_same_logits_here(theirs: Path, name: str):
+def test_an_imported_model_has_the_logits_of_transformers(theirs: Path, name: str):
     cfg = CASES[name].cfg(theirs / name)
     found = jax.jit(model.logits, static_argnums=2)(imported(cfg), tokens(), cfg.model)
     expected = np.load(theirs / name / "logits.npy")
@@ -166,14 +167,16 @@ def test_a_model_of_transformers_has_the_same_logits_here(theirs: Path, name: st
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_exported_model_has_the_same_logits_in_transformers(theirs: Path, ours: Path, name: str):
+def test_an_exported_model_has_the_original_logits_in_transformers(
+    theirs: Path, ours: Path, name: str
+):
     expected = np.load(theirs / name / "logits.npy")
     np.testing.assert_allclose(np.load(ours / name / "logits.npy"), expected, atol=1e-5)
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published model: its config.json, how our config differs from a preset's, its size."""
+    """A published model: config.json, the overrides of a preset that give it, and its size."""
 
     content: dict[str, Any]
     preset: str
@@ -285,7 +288,7 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with config.json, and the shapes of transformers, per published model."""
+    """A directory that contains, for each published model, config.json and tensor shapes."""
     directory = tmp_path_factory.mktemp("published")
     contents = {name: published.content for name, published in PUBLISHED.items()}
     contents |= {kind: {"model_type": kind} for kind in DEFAULTS}

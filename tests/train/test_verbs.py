@@ -96,7 +96,7 @@ def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(do: Ver
     assert "no intact checkpoint of step 35; has 30, 40" in said
 
 
-def test_an_export_is_a_gpt2_in_the_run_directory(do: Verb, finished: Path):
+def test_export_writes_a_gpt2_to_the_run_directory(do: Verb, finished: Path):
     assert do("export").strip() == str(finished / "export" / "model.safetensors")
     said = json.loads((finished / "export" / "config.json").read_text())
     assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
@@ -160,7 +160,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
     }
     resumed = launch(tmp_path / "resumed", words, processes=1, environment=place)
     assert resumed.codes() == [contract.DONE], resumed.logs()
-    # Not bitwise: another process, which XLA may compile for with other threads.
+    # Not bitwise equal: XLA may use another number of threads in the other process.
     np.testing.assert_allclose(loss_log(tmp_path / "parts"), losses, rtol=1e-5)
 
 
@@ -229,11 +229,11 @@ def test_bench_prints_tokens_per_second_and_changes_no_run(
     assert not (tmp_path / "none").exists()
 
 
-def test_a_bench_trains_as_a_run_does():
+def test_bench_trains_the_model():
     model = {"layers": 1, "heads": 2, "width": 16, "context": 8, "vocabulary": 16}
     cfg = build({"batch": 4, "model": model, "optimizer": {"learning_rate": 1e-2, "warmup": 0}})
     found = bench.measure(cfg, 30)
-    assert found.loss < math.log(16) - 0.3  # it sees the same few tokens again and again
+    assert found.loss < math.log(16) - 0.3  # all steps have the same tokens
     assert found.tokens_per_second == pytest.approx(4 * 8 / found.seconds_per_step)
 
 
@@ -285,7 +285,7 @@ def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, 
         ("cpu", None),
     ],
 )
-def test_the_peak_of_a_device_is_that_of_its_kind(device_kind: str, teraflops: int | None):
+def test_a_device_kind_has_its_published_peak(device_kind: str, teraflops: int | None):
     peak = mfu.PEAK_FLOPS.get(device_kind)
     assert (peak and peak / 1e12) == teraflops
 

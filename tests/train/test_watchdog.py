@@ -1,4 +1,4 @@
-"""The watchdog ends a run that hangs, also if nothing can be written."""
+"""The watchdog ends a run that hangs, even if nothing can be written."""
 
 import os
 import threading
@@ -46,7 +46,7 @@ def test_a_run_that_hangs_before_its_first_step_exits(
     assert "no step has finished for 0.02 s" in caplog.text
 
 
-def test_off_at_any_moment_stops_the_countdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_off_stops_the_countdown_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     dog = Watchdog(0, Heartbeat(tmp_path, steps=9))
     dog._seconds = 0.01
 

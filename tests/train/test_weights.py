@@ -59,7 +59,7 @@ def config(init_from: Path | str | None = None, **changes: dict) -> Config:
 
 
 def drawn(cfg: Config) -> model.Params:
-    """Random parameters, without zeros and ones except for the padding of the vocabulary."""
+    """Return random parameters; only the padding of the vocabulary is zero."""
     params = jax.jit(step.fresh_state, static_argnums=0)(cfg)["params"]
     keys = jax.random.split(jax.random.key(1), len(params))
     made = {
@@ -119,7 +119,7 @@ MODERN = {
 }
 
 
-def test_a_model_unlike_gpt2_exports_with_our_names(tmp_path: Path):
+def test_a_model_unlike_gpt2_can_be_exported_with_plain_names(tmp_path: Path):
     cfg = config(model=MODERN)
     params = drawn(cfg)
     path = weights.export(tmp_path, params, cfg, "plain", b"")

@@ -5,10 +5,11 @@
     python transformers_models.py random DIRECTORY…   for config.json in each
     python transformers_models.py shapes DIRECTORY…   for config.json in each
 
-``make`` saves a model per entry of models.json to a directory of the entry's name; ``random`` saves
-a model in bfloat16 with transformers' own initial values and random norms; ``logits`` loads
-the models, without a warning, and writes logits.npy; ``shapes`` writes shapes.json without
-allocating a model, and all values of its configuration, with the defaults, to values.json.
+``make`` saves a model for each entry of models.json, in a directory with the entry's name.
+``random`` saves a model in bfloat16 with transformers' initial values and random norms.
+``logits`` loads the models, fails on any warning, and writes logits.npy. ``shapes`` writes the
+shapes of tensors to shapes.json and the configuration with all defaults to values.json, without
+allocating a model.
 """
 
 import json
@@ -37,7 +38,7 @@ def save(model: transformers.PreTrainedModel, directory: Path, how: dict[str, st
 
 
 class Failing(logging.Handler):
-    """Raises for each record."""
+    """Log handler that raises an error for each record."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise AssertionError(record.getMessage())

@@ -1,6 +1,6 @@
 """Real programs of libtpu's compiler: ``python -m train compile``, and known matmuls.
 
-They run in .venv-tpu, which make env-compile creates; without it they are skipped.
+The tests need .venv-tpu, which make env-compile creates; without it, they are skipped.
 """
 
 import json
@@ -28,7 +28,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_step_compiles_for_two_slices_and_its_costs_are_printed():
+def test_compile_prints_the_costs_of_a_step_for_two_slices():
     slices = ("--topology", "v5p-8", "--slices", "2")
     done = run("-m", "train", "compile", SHAKESPEARE, "model.layers=1", *slices)
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,7 @@ def test_a_step_compiles_for_two_slices_and_its_costs_are_printed():
     ],
     ids=["batch", "memory"],
 )
-def test_what_cannot_run_is_refused_in_one_line(arguments: list[str], reason: str):
+def test_compile_refuses_an_impossible_config_in_one_line(arguments: list[str], reason: str):
     done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -104,13 +104,16 @@ json.dump((matmuls, reduced), sys.stdout)
 
 @pytest.fixture(scope="module")
 def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
-    """Return FLOPs and speed of each program of matmuls, and the bytes reduced by each ``sync``."""
+    """FLOPs and speed of two programs (relative to one matmul and the peak), and reduced bytes.
+
+    For each ``compute.sync``, these are the bytes reduced in loops and outside loops.
+    """
     done = run("-c", PROGRAMS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_known_matmuls_have_their_flops_and_a_plausible_speed(costs):
+def test_matmuls_have_exact_flops_and_a_plausible_speed(costs):
     one, ten = costs[0]
     assert (one[0], ten[0]) == (1, 10)
     assert 0.6 < one[1] < 1

@@ -1,4 +1,4 @@
-"""Estimate of a program: matmuls, loops, kernels and collectives are counted as they run."""
+"""Estimate of a program: matmuls, loops, attention kernels and collectives."""
 
 from pathlib import Path
 
@@ -29,12 +29,13 @@ def test_collectives_are_counted_by_kind_with_their_bytes(costs):
     reduce = costs.collectives[Transfer("all-reduce", "ICI", False, False)]
     assert (gather.count, gather.bytes) == (1, 2048 * 128 * 2)
     assert (reduce.count, reduce.bytes) == (1, 1024 * 4)
-    # All 16 chips use both links of a corner; an all-reduce moves its bytes twice.
+    # A corner chip has two links, and a group of all 16 chips uses both. An all-reduce moves each
+    # byte twice.
     assert reduce.seconds == pytest.approx(2 * 4096 * 15 / 16 / (2 * SLICE.chip.link_bandwidth))
     assert costs.time().exposed == gather.seconds + reduce.seconds
 
 
-def test_a_transfer_between_slices_runs_beside_the_program_at_the_network_s_bandwidth(costs):
+def test_a_transfer_between_slices_overlaps_with_computation(costs):
     sent = costs.collectives[Transfer("all-reduce", "DCN", True, False)]
     assert sent.seconds == pytest.approx(2 * 4096 / 2 / SLICE.chip.dcn_bandwidth)
     time = costs.time()
@@ -44,7 +45,7 @@ def test_a_transfer_between_slices_runs_beside_the_program_at_the_network_s_band
     )
 
 
-def test_other_instructions_give_a_range_from_memory_bandwidth_to_the_compiler_s_cycles(costs):
+def test_other_instructions_have_a_low_and_a_high_estimate(costs):
     time = costs.time()
     assert time.other_low == pytest.approx(2 * 4096 / SLICE.chip.memory_bandwidth)
     assert time.other_high == 1500 / SLICE.chip.clock
@@ -71,7 +72,7 @@ ONE = "bf16[2,8,1024,128]{3,2,1,0}"
         ("dkv_no_residuals", "_dkv", f"({ONE}, {ONE}, {ONE})", 5),
     ],
 )
-def test_an_attention_kernel_counts_the_blocks_that_the_mask_leaves(name, suffix, result, matmuls):
+def test_an_attention_kernel_does_not_count_masked_blocks(name, suffix, result, matmuls):
     costs = estimate(KERNEL.format(name=name, suffix=suffix, result=result), SLICE)
     visible = 3 * 512 * 512  # of 2 x 2 blocks, one is above the diagonal
     assert costs.kernel_flops == matmuls * 2 * 2 * 8 * visible * 128

@@ -1,8 +1,8 @@
 """Every preset compiles for every kind of slice and each ``fsdp``, or is refused in one line.
 
-This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all). The compiler works at
-its first level of optimization: a quarter of the time, a slower program, the same decision. With
-modern.yml on v5e-16 it needs 8.01 GiB of a chip, and 8.17 at the level that training uses.
+This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all). The tests compile at
+optimization level O1, which takes a quarter of the time. The program is slower, but needs about the
+same memory: modern.yml on v5e-16 needs 8.01 GiB per chip, and 8.17 GiB at the default level.
 """
 
 import os

@@ -20,14 +20,14 @@ from train.run.mfu import PEAK_FLOPS
         ("v5p:4x4x12", "v5p:4x4x12", 192),
     ],
 )
-def test_a_name_leads_to_its_slice(name: str, text: str, chips: int):
+def test_parse_returns_the_slice_of_a_name(name: str, text: str, chips: int):
     parsed = slices.parse(name)
     assert (str(parsed), parsed.chips) == (text, chips)
     assert slices.parse(str(parsed)) == parsed
 
 
 @pytest.mark.parametrize("version", slices.SHAPES)
-def test_a_shape_has_as_many_chips_as_its_accelerator_type_says(version: str):
+def test_a_shape_has_the_number_of_chips_of_its_accelerator_type(version: str):
     for chips, shape in slices.SHAPES[version].items():
         assert math.prod(shape) == chips
         number = chips * slices.CORES_PER_NUMBER[version]
@@ -49,7 +49,7 @@ def test_a_shape_has_as_many_chips_as_its_accelerator_type_says(version: str):
         "v5e-16 ",
     ],
 )
-def test_any_other_name_is_refused_with_the_known_ones(name: str):
+def test_an_unknown_name_is_refused_with_the_known_names(name: str):
     with pytest.raises(ValueError, match=r"v4-8, 16, .*v6e-1, 4, .* not '"):
         slices.parse(name)
 
@@ -67,12 +67,12 @@ def test_any_other_name_is_refused_with_the_known_ones(name: str):
         ("v5p-128", 6),
     ],
 )
-def test_links_of_the_worst_connected_chip(name: str, links: int):
+def test_links_counts_the_links_of_the_worst_connected_chip(name: str, links: int):
     assert slices.parse(name).links == links
 
 
 @pytest.mark.parametrize(
     ("kind", "peak"), [("TPU v5", 459e12), ("TPU v6 lite", 918e12), ("TPU7x", 2307e12 / 2)]
 )
-def test_the_peak_of_a_device_kind(kind: str, peak: float):
+def test_a_device_kind_has_its_published_peak(kind: str, peak: float):
     assert PEAK_FLOPS[kind] == peak

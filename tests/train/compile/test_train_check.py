@@ -51,13 +51,13 @@ def checked(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_its_memory_and_estimated_speed_are_shown(tmp_path: Path):
+def test_check_shows_memory_and_estimated_speed(tmp_path: Path):
     output = checked(tmp_path, "set=model.layers=1")
     assert "v5e:2x2: 4 chips, compiled in " in output
     assert " of 15.75 GiB: parameters" in output
 
 
-def test_a_config_that_cannot_run_there_fails_with_the_reason(tmp_path: Path):
+def test_check_fails_with_the_reason_for_an_impossible_config(tmp_path: Path):
     output = checked(tmp_path, "set=compute.fsdp=3")
     assert "train: compute.fsdp: 3 does not divide the number of devices (4)" in output
     assert "Fail if the run cannot start" not in output
