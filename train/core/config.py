@@ -31,7 +31,7 @@ class RotaryConfig:
     """
 
     theta: Positive = 10_000.0
-    """Base of the wavelengths, which range from ``2 pi`` to almost ``2 pi theta`` tokens."""
+    """Base of the wavelengths, which are from ``2 pi`` to almost ``2 pi theta`` tokens."""
     factor: Annotated[float, Bound(least=1)] = 1.0
     """Factor by which the longest wavelengths are multiplied; 1 changes no wavelength."""
     low_frequency_factor: Positive = 1.0

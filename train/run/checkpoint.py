@@ -204,7 +204,7 @@ class Checkpoints:
         if owner != run:
             raise ConfigError(
                 f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}; "
-                f"use another directory or run name, or, to continue that run, remove its {OWNER}"
+                f"use another directory or run name; to continue that run, remove {OWNER} there"
             )
 
     def _newest_intact(self, run: str | None) -> int:
@@ -289,7 +289,7 @@ class Checkpoints:
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
-            # Another attempt may have deleted the files, because it took the save for interrupted.
+            # Another attempt may have deleted the files, if it regarded the save as interrupted.
             if ORBAX_METADATA not in found:
                 raise FileNotFoundError(
                     f"{self.directory}/{step}: files disappeared during the save. Another attempt "
