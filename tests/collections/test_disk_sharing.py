@@ -253,7 +253,7 @@ def test_a_disk_for_writing_is_not_shared(environment, local_api, tmp_path):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     alone = DEMO | {"data_disks": [CORPUS | {"mode": "read-write"}], "accelerator_type": "v4-8"}
     done = fill(environment, tmp_path, *NAMED, fleet=[alone])
-    assert "has the disk corpus for writing, so it is not shared" in flat(done)
+    assert "has the disk corpus for writing, so the disk is not shared" in flat(done)
 
 
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")

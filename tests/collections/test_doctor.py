@@ -181,7 +181,7 @@ def test_a_wrong_zone_is_named_with_those_near_it_and_the_file_it_is_in():
 
 def test_without_any_zone_no_other_zone_is_proposed():
     [found] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
-    assert found.fix == "this project has no zone with TPUs: set project in tpu.yml to one that has"
+    assert found.fix == "this project has no zone with TPUs: set another project in tpu.yml"
 
 
 def test_an_api_that_does_not_answer_is_reported_once(scripted):

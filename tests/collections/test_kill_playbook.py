@@ -149,7 +149,7 @@ def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
     said = flat(done)
     assert "tpu=pdo: no TPU of this name exists" in said
     assert "Known TPUs: pod, " in said
-    assert "or leave it out to stop the run wherever it is" in said
+    assert "or omit -e tpu to stop the run on any TPU" in said
     assert (local_api.state / "fleet/runs/mine.json").read_text() == before
 
 

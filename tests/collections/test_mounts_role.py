@@ -128,7 +128,7 @@ def test_a_mount_in_use_stays_as_it_is(worker):
 
     done = worker.setup()
 
-    assert "target is busy. Stop what uses it" in flat(done)
+    assert "target is busy. Stop the processes that use it" in flat(done)
     assert worker.changes() == ["stop mnt-old.mount"]
     assert len(list(worker.units.iterdir())) == 2
 

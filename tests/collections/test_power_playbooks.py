@@ -94,7 +94,7 @@ def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
 def test_an_unknown_tpu_is_named(power, local_api):
     local_api.ready("other", **ON_DEMAND)
 
-    assert "TPU solo: expected one of this name (there is none)" in flat(power("stop"))
+    assert "TPU solo: expected one TPU of this name (there is none)" in flat(power("stop"))
 
 
 def test_variables_of_a_worker_such_as_secrets_are_not_shown(power, local_api):

@@ -154,7 +154,7 @@ def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, flee
     ("labels", "own_id", "why"),
     [
         ({LABEL: "default"}, True, ""),
-        ({LABEL: "default"}, False, "not the one to replace"),
+        ({LABEL: "default"}, False, "not the TPU to replace"),
         ({}, True, "this fleet did not create it"),
     ],
 )

@@ -29,8 +29,8 @@ def test_a_listed_user_has_the_listed_keys_only(host, play):
 @pytest.mark.parametrize(
     ("user", "error"),
     [
-        ({"name": "root", "keys": []}, "is not a user name or one of its keys"),
-        ({"name": "eve", "keys": ["AAAA"]}, "is not a user name or one of its keys"),
+        ({"name": "root", "keys": []}, "is not a user name, or one of its keys"),
+        ({"name": "eve", "keys": ["AAAA"]}, "is not a user name, or one of its keys"),
         ({"name": "daemon", "keys": []}, "the user daemon exists, but tpufleet did not"),
     ],
 )

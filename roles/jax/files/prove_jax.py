@@ -1,4 +1,4 @@
-"""Prove that JAX works on this worker: it finds the devices."""
+"""Prove that JAX works on this worker and finds its devices."""
 
 import json
 

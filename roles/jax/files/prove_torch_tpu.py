@@ -1,4 +1,4 @@
-"""Prove that TorchTPU computes on each chip. Each chip has its own process, one at a time."""
+"""Prove that TorchTPU computes on each chip, with one process per chip, one after another."""
 
 import json
 import os

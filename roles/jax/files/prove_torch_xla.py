@@ -9,13 +9,13 @@ from pathlib import Path
 
 SIDE = 128
 
-# torch_xla works only with the torch version of its build, but its package does not require it.
+# torch_xla works only with the torch version that it was built with, but does not require it.
 torch_version, xla_version = version("torch"), version("torch_xla")
 if torch_version.split(".")[:2] != xla_version.split(".")[:2]:
     fix = f"Require torch=={'.'.join(xla_version.split('.')[:2])}.*"
     sys.exit(f"torch_xla {xla_version} does not work with torch {torch_version}. {fix}")
 
-# torch_xla needs libpython. The dynamic loader does not find it if uv installed Python.
+# torch_xla needs libpython, which the dynamic loader does not find if uv installed Python.
 minor = sys.version_info.minor
 for library in Path(sys.base_prefix, "lib").glob(f"libpython3.{minor}.so.*"):
     ctypes.CDLL(str(library))

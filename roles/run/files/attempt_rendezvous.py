@@ -196,7 +196,7 @@ class Rendezvous:
             return False
         stranger.name = self.name(number)
         stranger.seal_with(mac(self.key, b"session", nonce, theirs.encode()), is_server=True)
-        arrived[number] = stranger  # its earlier connection, if any, is closed later
+        arrived[number] = stranger  # an earlier connection of this worker is closed later
         stranger.send({"welcome": True})
         for what in COMPARED:
             if same.get(what) != self.same[what]:

@@ -32,10 +32,10 @@ def initialize(environ):
 
 
 def exit_at_once(kind, error, traceback):
-    """Print an uncaught exception and end this process: an exception hook of Python.
+    """Print an uncaught exception and end this process at once (sys.excepthook).
 
-    An exit in the usual way would wait minutes for the other processes in JAX's shutdown barrier,
-    while they wait for this one in a collective.
+    A normal exit would wait minutes in JAX's shutdown barrier for the other processes, which wait
+    for this one in a collective.
     """
     sys.__excepthook__(kind, error, traceback)
     sys.stdout.flush()

@@ -61,8 +61,8 @@ def torch_variables(place, local, count, environ):
 class Ranks:
     """The ranks of this worker: child processes in the process group of this process.
 
-    systemd and the program ``attempt`` send SIGTERM to the whole group. So this process does not
-    forward it: a second SIGTERM would interrupt the ranks while they save.
+    systemd and the program ``attempt`` send SIGTERM to the whole group. This process does not
+    forward SIGTERM, because a second one would interrupt the ranks while they save.
 
     ``command`` is the trainer's command, ``environments`` has the variables of each rank.
     """

@@ -20,7 +20,8 @@ def torch_tpu_variables(place, count, attributes=ATTRIBUTES):
     """Return the variables for ``count`` chips on each worker.
 
     ``place`` says which worker of the run this is, ``attributes`` is the URL of the metadata. If
-    it can't be read or is of another TPU, writes a message and returns no variables.
+    the metadata can't be read or does not match ``place``, writes a message and returns no
+    variables.
     """
     try:
         tpu_env, endpoints, index = (
@@ -61,9 +62,9 @@ def addresses(endpoints):
 
 
 def shape(tpu_env):
-    """Return the chips of the whole slice along x, y and z, such as ``2,2,4``.
+    """Return the number of chips of the whole slice along x, y and z, such as ``2,2,4``.
 
-    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it has no such values.
+    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it has no bounds.
     """
     bounds = {found[1]: found.groups()[1:] for found in _BOUNDS.finditer(tpu_env)}
     if len(bounds) != 2:

@@ -84,7 +84,7 @@ def shown(environment, verb, *words):
 @each_run
 def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
     text = shown(environment, "logs", "-e", f"run={run}")
-    assert f"no worker has run {run}. Its attempt 2, from " in text
+    assert f"no worker has run {run}. The log of attempt 2, from " in text
     assert f"pod-w0: ValueError: the end of {run}" in text
 
 

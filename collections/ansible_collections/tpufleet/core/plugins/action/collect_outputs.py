@@ -69,10 +69,11 @@ def collect(
 ) -> dict[str, Any]:
     """Copy new output of a worker to ``directory``; if ``is_dry``, only count the files to copy.
 
-    ``host`` is the worker's name, and ``ask`` calls run_output on it with the ``state`` that the
-    last call has returned. A new state is written after the files, so an interruption repeats files
-    but misses none. Does nothing while another process copies output of this worker. Returns the
-    result of the task. Raises OutputError, OSError.
+    ``host`` is the worker's name. ``ask`` calls the module run_output on the worker, with the
+    ``state`` that the previous call returned. The files are written before the new state, so after
+    an interruption some files are copied again, but none is missing. Does nothing while another
+    process copies output of this worker. Returns the result of the task. Raises OutputError,
+    OSError.
     """
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
     if is_dry:

@@ -112,20 +112,20 @@ class ActionModule(ActionBase):
         yield from foreign_findings(foreign, {tpu.name for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):
             yield watch
-        yield from self._ways(address, str(ssh.get("known_hosts_file") or ""))
+        yield from self._connections(address, str(ssh.get("known_hosts_file") or ""))
 
     def _cloud(
         self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
     ) -> Iterator[Finding]:
         wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # The inventory's error message, empty if there is none; it ends with a command for the fix.
+        # The inventory's error message, which ends with a command that fixes it; empty if none.
         listed = str(self._value(INVENTORY_ERROR, ""))
         parts = _COMMAND.match(listed)
         inventory = (
             [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
         )
         if not api.get("storage_endpoint"):
-            # In the local cloud, the workers' environment names the storage emulator of the bucket.
+            # In the local cloud, the workers' environment has the address of the storage emulator.
             emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         try:
@@ -151,7 +151,7 @@ class ActionModule(ActionBase):
         outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
         yield from retention_findings(settings, str(outputs), days)
 
-    def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
+    def _connections(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
         hostvars = self._vars.get("hostvars", {})
         workers = workers_of(self._vars.get("groups", {}))
         ways = [way_of(str(host), hostvars[host]) for host in workers]

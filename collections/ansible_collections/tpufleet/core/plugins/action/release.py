@@ -31,10 +31,10 @@ LEADER_SECONDS = 900
 
 
 def ssh_command(option: Callable[[str], Any]) -> list[str]:
-    """Return ssh and its arguments, host included, from the options of an ssh connection.
+    """Return the ssh command with its arguments and the host, from Ansible's connection options.
 
-    ``option`` returns an option of ``ansible.builtin.ssh``. With ``control_path``, which
-    ansible.cfg sets, the program uses the connection that Ansible has open.
+    ``option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
+    set, as in ansible.cfg, the command reuses the connection that Ansible has open.
     """
     # rsync --compress compresses better than ssh -C, in a quarter of the time.
     words = [word for word in shlex.split(option("ssh_args") or "") if word != "-C"]
@@ -51,7 +51,7 @@ def ssh_command(option: Callable[[str], Any]) -> list[str]:
     for name in ("ssh_common_args", "ssh_extra_args"):
         words += shlex.split(option(name) or "")
     if option("control_path"):
-        # Last, because ssh uses the first value: a ControlPath in the arguments before counts.
+        # Last, because ssh uses the first value of an option, so one in ssh_args has precedence.
         directory = unfrackpath(option("control_path_dir"))
         words += ["-o", f'ControlPath="{option("control_path") % {"directory": directory}}"']
     return [option("ssh_executable"), *words, option("host")]
@@ -105,12 +105,12 @@ class ActionModule(ActionBase):
     def _bring(
         self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
     ) -> dict:
-        """Let the worker copy the release from its leader, or send what is missing; then verify it.
+        """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
-        ``options`` are the module's, ``tree`` is the copy of the code on the controller, and
-        ``name`` is the name of the code. The worker is not asked first whether it has the release.
-        The answer would take as long as verifying the release, and rsync skips the files that the
-        worker has.
+        ``options`` are the module's options, ``tree`` is the copy of the code on the controller,
+        and ``name`` is the name of the code. This does not check first whether the worker has the
+        release: such a check takes as long as verifying the release, and rsync skips the files
+        that the worker has.
         """
         if self._task.check_mode or way.wait():
             by_leader = not self._task.check_mode
@@ -176,7 +176,7 @@ class ActionModule(ActionBase):
         option = self._connection.get_option
         words = ssh_command(option)
         if option("control_path"):
-            # Ansible's connection has not created it yet if this is the first use of ssh.
+            # Ansible creates this directory only when it first uses ssh, which may be later.
             sockets = Path(unfrackpath(option("control_path_dir")))
             sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
@@ -203,11 +203,11 @@ class ActionModule(ActionBase):
 
 @dataclass(frozen=True)
 class Way:
-    """How this worker gets the release: a leader from the controller, the others from their leader.
+    """The source of the release for one worker: the controller or, if it has one, its leader.
 
-    ``leads`` says whether this worker is the leader. ``mark`` is the file in which the leader's
-    task reports whether it succeeded; None if there is no other worker or the leader is not in the
-    play.
+    ``leads`` says whether this worker is a leader, which gets the release from the controller.
+    ``mark`` is the file in which the leader's task reports whether it succeeded; None if there is
+    no other worker or the leader is not in the play.
     """
 
     leads: bool
@@ -215,7 +215,7 @@ class Way:
 
     @classmethod
     def of(cls, task_vars: Mapping[str, Any], folder: Path) -> Way:
-        """Return how this worker gets the release, from its variables and the hosts of the play.
+        """Return the source for a worker, from its variables and the hosts of the play.
 
         ``folder`` is the directory of the file ``mark``.
         """
@@ -239,7 +239,7 @@ class Way:
             replace_file(self.mark, b"good" if good else b"bad")
 
     def wait(self) -> bool:
-        """Wait for the leader; return whether to try to copy the release from it.
+        """Wait for the leader's task; return whether to try to copy the release from the leader.
 
         Also returns True if the leader is not in the play, since it may have the release already.
         """

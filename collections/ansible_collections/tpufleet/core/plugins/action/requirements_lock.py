@@ -62,7 +62,7 @@ class ActionModule(ActionBase):
                 f"{lock}: does not exist, and check mode does not create it. Create it: "
                 f"ansible-playbook setup.yml {sources.option()}"
             )
-        sources.digest()  # before the directory is created, in case the requirements do not exist
+        sources.digest()  # raises if a file can't be read, before the lock's directory is created
         answer = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):
             if is_current(sources, lock) and not options["relock"]:

@@ -121,8 +121,8 @@ def tpu_blocker(tpu_state: str) -> str:
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
     """Return why a run must not be restarted; empty if it may be restarted.
 
-    ``wanted`` is the run's desired state. A run that somebody stopped is not restarted, so that a
-    timer does not resume it, unless ``even_if_stopped``. A run that is done is never restarted.
+    ``wanted`` is the run's desired state. Unless ``even_if_stopped``, a run that somebody stopped
+    is not restarted, so that a timer does not resume it. A run that is done is never restarted.
     """
     if wanted == DesiredState.DONE:
         return (

@@ -50,12 +50,12 @@ class ActionModule(ActionBase):
             is_own = record.launch.command[: len(TRAINER)] == TRAINER
             layout = Layout(is_own, in_bucket=True, pattern=options["pattern"])
             folder, newest = Path(options["to"]) / "checkpoints", options["which"] == "newest"
-            told: Result = {"changed": False, "place": place, "files": []}
+            located: Result = {"changed": False, "place": place, "files": []}
             try:
                 bucket = Bucket.of(place, api)
-                return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except CloudError as error:  # not an error yet: the play still copies the logs
-                return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
+                return located | fetch(bucket, folder, layout, newest, self._task.check_mode)
+            except CloudError as error:  # return it, so that the play first copies the logs
+                return located | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
@@ -66,9 +66,9 @@ def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: boo
     """Download all checkpoints to ``folder``, or only the newest that is finished and readable.
 
     ``layout`` says which objects are checkpoints. With ``check``, nothing is downloaded. Returns
-    ``files`` (what was downloaded), ``passed_over`` (newer checkpoints, each with the reason to
-    skip it), ``unreadable`` (objects that can't be downloaded, with errors) and ``missing`` (why
-    there is no such checkpoint; else empty). Raises CloudError, OSError.
+    ``files`` (the downloaded objects), ``passed_over`` (newer checkpoints, each with the reason to
+    skip it), ``unreadable`` (objects that can't be downloaded, with errors) and ``missing`` (the
+    error if there is no checkpoint to download; else empty). Raises CloudError, OSError.
     """
     objects = {
         stored.name: stored

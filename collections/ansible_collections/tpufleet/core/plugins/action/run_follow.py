@@ -1,6 +1,7 @@
-"""The action plugin of tpufleet.core.run_follow.
+"""The action plugin of tpufleet.core.run_follow: show new log lines of all workers.
 
-Each fork reads the log of its worker; the first fork also shows the lines of all workers.
+Ansible runs the task of each worker in its own process (fork). Each fork reads the log of its
+worker. The first fork also shows the lines of all workers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WAIT_SECONDS = 20
 GATHER_SECONDS = 1.0
 """Pause between two calls of run_info on a worker, so that each call returns several lines."""
 LOST_SECONDS = 120
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 
 
 class ActionModule(ActionBase):
@@ -42,10 +43,10 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}
         )
-        told = task_vars or {}
+        variables = task_vars or {}
         host, hosts = (
-            str(told["inventory_hostname"]),
-            [str(each) for each in told["ansible_play_hosts"]],
+            str(variables["inventory_hostname"]),
+            [str(each) for each in variables["ansible_play_hosts"]],
         )
         forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
         if len(hosts) > forks:
@@ -62,8 +63,8 @@ class ActionModule(ActionBase):
             showing.start()
         state, run = "", ""
         try:
-            for heard in self._heard(options, task_vars):
-                run, state, lines = heard
+            for answer in self._poll(options, task_vars):
+                run, state, lines = answer
                 write(mine, {"lines": lines})
             return result | {"changed": False, "run": run, "state": state}
         finally:
@@ -71,10 +72,10 @@ class ActionModule(ActionBase):
             if showing:
                 showing.join()
 
-    def _heard(
+    def _poll(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run, its state as text and its new log lines, until it ends on this worker."""
+        """Yield the run's name, state as text and new log lines, until it ends on this worker."""
         run = options["run"]
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
@@ -119,10 +120,10 @@ class ActionModule(ActionBase):
             return answer
 
 
-def write(file: Path, news: Mapping[str, Any]) -> None:
-    """Append ``news``, the new lines or the end of a log, to a fork's file as one line of JSON."""
+def write(file: Path, entry: Mapping[str, Any]) -> None:
+    """Append an entry, the new lines or the end of a log, to a fork's file as one line of JSON."""
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(news) + "\n")
+        stream.write(json.dumps(entry) + "\n")
 
 
 def show(folder: Path, hosts: list[str]) -> None:
@@ -131,10 +132,10 @@ def show(folder: Path, hosts: list[str]) -> None:
     going = set(hosts)
     while True:
         for number, host in enumerate(hosts):
-            for news in since(folder / f"{number}.jsonl", read, host):
-                for line in news["lines"]:
+            for entry in since(folder / f"{number}.jsonl", read, host):
+                for line in entry["lines"]:
                     stream.add(host, line, time.monotonic())
-                if news.get("end"):
+                if entry.get("end"):
                     going.discard(host)
                     stream.leave(host)
         # One message: if a signal ends this process while it sends one, ansible-playbook hangs.
@@ -142,13 +143,13 @@ def show(folder: Path, hosts: list[str]) -> None:
             Display().display("\n".join(lines))
         if not going:
             return
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
-    """Return what a fork has appended to its file since the last call, parsed from JSON lines.
+    """Return the entries that a fork has appended to its file since the last call.
 
-    ``read`` has the number of bytes that were read so far, by host; the function updates it.
+    ``read`` maps each host to the number of bytes read so far; the function updates it.
     """
     try:
         with file.open("rb") as stream:

@@ -121,7 +121,7 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
-            # Leave the record of a run that was wanted before: a user may have stopped it since.
+            # Do not change the record of a run that was wanted before: a user may have stopped it.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
         again = [run for run in verdict["again"] if run in launches]

@@ -161,7 +161,7 @@ class ActionModule(ActionBase):
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
     ) -> list[Want]:
-        """Record all runs as wanted, at the same time, because each record may need HTTP requests.
+        """Record all runs as wanted, in parallel because each record may need HTTP requests.
 
         ``ready`` are the READY TPUs.
         """
@@ -177,7 +177,7 @@ class ActionModule(ActionBase):
             )
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            # Check all first, because the watch would launch runs that are already recorded.
+            # Check all runs before recording any, because the watch launches recorded runs.
             if len(launches) > 1:
                 list(pool.map(partial(one, check=True), launches))
             return list(pool.map(one, launches))

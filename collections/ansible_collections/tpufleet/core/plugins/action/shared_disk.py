@@ -41,7 +41,7 @@ _SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Use:
-    """One TPU that shares the disk, with its settings and the disk's from the fleet file."""
+    """One TPU that shares the disk, with the fleet file's settings of the TPU and of the disk."""
 
     node: Node
     spec: NodeSpec
@@ -172,8 +172,8 @@ def _uses(
         )
     if writing := [use for use in uses if use.disk.writable]:
         raise NotConfigured(
-            f"TPU {writing[0].node.where} has the disk {name} for writing, so it is not shared. "
-            f"Fill it there: ssh {writing[0].node.name}-w0"
+            f"TPU {writing[0].node.where} has the disk {name} for writing, so the disk is not "
+            f"shared. Fill it on that TPU: ssh {writing[0].node.name}-w0"
         )
     for use in uses:
         if use.disk.type.startswith("hyperdisk") and use.disk.type != "hyperdisk-ml":
@@ -220,7 +220,7 @@ def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None
 def _filled_words(name: str, sharing: Sequence[Node]) -> str:
     return (
         f"The disk {name} ({sharing[0].zone}) was filled before, and nobody can write to this "
-        "Hyperdisk any more. This copies nothing, and attaches it read-only to "
+        "Hyperdisk any more. This playbook copies nothing, and attaches the disk read-only to "
         f"{', '.join(node.name for node in sharing)}."
     )
 
@@ -243,7 +243,7 @@ def _words(
     is_final = is_hyperdisk or any(disk["type"].startswith("hyperdisk") for disk in missing)
     return (
         f"This {begin}, attaches it to worker 0 of {writer.name} for writing, formats it if it is "
-        "empty, replaces files on it that the source has, too, and "
+        "empty, replaces files on it that are also in the source, and "
         f"attaches it read-only to {names}."
         + (" After that, nobody can write to this Hyperdisk any more." if is_final else "")
     )

@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
             if given["only"] is not None and not given["only"].strip():
-                raise NotConfigured("the name of the TPU is empty (-e tpu=). Name one, or omit it")
+                raise NotConfigured("the name of the TPU is empty. Name a TPU, or omit -e tpu=")
             if given["node_id"] == "":
                 raise NotConfigured(
                     "node_id is empty. Set it to the id of the TPU, or omit -e node_id="
@@ -145,7 +145,7 @@ class ActionModule(ActionBase):
             # name is an error.
             known = any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(listed, name, zone, requests=requests, known=known)
-            requests = without_nodes(requests, nodes)  # they are deleted with these TPUs
+            requests = without_nodes(requests, nodes)  # deleting a TPU also deletes its request
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, listed, queued)
@@ -158,7 +158,7 @@ class ActionModule(ActionBase):
             requests = [
                 each for each, blocker in zip(requests, blockers, strict=True) if not blocker
             ]
-        # Find the disks before the TPUs are deleted, because the TPUs name their disks.
+        # Find the disks before the TPUs are deleted, because the API lists them with the TPUs.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in whole_fleet if tpu not in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs, others) if given["disks"] else []
@@ -244,8 +244,8 @@ def _owner_check(given: Mapping[str, Any]) -> Callable[[Node | QueuedResource], 
             raise Different(blocker)
         if given["node_id"] and node.is_lost and node.id != given["node_id"]:
             raise Different(
-                f"TPU {node.where} is {node.state}, but not the one to replace (id {node.id}, "
-                f"not {given['node_id']}). Replace it: ansible-playbook playbooks/create.yml "
+                f"TPU {node.where} is {node.state}, but not the TPU to replace (id {node.id}, "
+                f"expected {given['node_id']}). Replace it: ansible-playbook playbooks/create.yml "
                 f"-e tpu={node.name}"
             )
 

@@ -117,7 +117,7 @@ class ActionModule(ActionBase):
         )
         if given["run"]:
             return outcomes, UpkeepOutcome()
-        # Read here, not as an option, so that an invalid fleet file does not stop the recovery.
+        # Not an option of the module: an invalid fleet file must not stop the recovery of runs.
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)

@@ -172,7 +172,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self.inventory.set_variable("all", name, value)
 
     def _ssh_settings(self) -> dict[str, Any]:
-        """Return the value of ``tpu_ssh``, without templates that are not evaluated."""
+        """Return the value of ``tpu_ssh``, without options that were not evaluated yet."""
         options = {
             "user": "ssh_user",
             "private_key_file": "ssh_private_key_file",
@@ -216,7 +216,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate the option ``vars`` into ``_hints``, other template options into ``_text``."""
+        """Evaluate templates: of the option ``vars`` into ``_hints``, of others into ``_text``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         seen: dict[str, Any] = {
             "inventory_dir": directory,

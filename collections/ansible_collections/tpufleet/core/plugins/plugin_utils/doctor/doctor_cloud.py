@@ -85,7 +85,7 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     if reply.disabled:
         return problem(check, f"is not enabled in {settings.project}", _enable(settings, "tpu"))
     if reply.status == 401:
-        return unknown(check, "without valid credentials")
+        return unknown(check, "can't be checked without valid credentials")
     if reply.status == 403:
         role = f"gcloud projects get-iam-policy {settings.project} (roles/tpu.admin is needed)"
         return problem(check, reply.message, role)
@@ -114,7 +114,7 @@ def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
         message = f"Compute Engine, which TPUs run on, is not enabled in {name}"
         return problem(check, message, _enable(settings, "compute"))
     if reply.status == 401:
-        return unknown(check, f"{name}: without valid credentials")
+        return unknown(check, f"{name}: can't be checked without valid credentials")
     by = "set project in tpu.yml to one that gcloud projects list shows"
     return problem(check, f"{name}: {reply.message}", by)
 
@@ -129,7 +129,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> 
     """
     places = reply.body.get("locations") if reply.status == 200 else None
     if not isinstance(places, list):
-        return [unknown("zones", "without the API")]
+        return [unknown("zones", "can't be checked without the API")]
     there = {str(place.get("locationId")) for place in places if isinstance(place, dict)}
     asked = {zone: "tpu.yml" for zone in zones if zone != "-"}
     asked |= {zone: "fleet.yml" for zone in wanted if zone not in asked}
@@ -174,7 +174,7 @@ def _enable(settings: ApiSettings, service: str) -> str:
 
 def _another_zone(zone: str, there: set[str], file: str) -> str:
     if not there:
-        return "this project has no zone with TPUs: set project in tpu.yml to one that has"
+        return "this project has no zone with TPUs: set another project in tpu.yml"
     return f"set a zone in {file}: {closest_names(zone, there)}"
 
 

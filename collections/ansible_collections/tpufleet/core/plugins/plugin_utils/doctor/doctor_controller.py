@@ -22,7 +22,7 @@ GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 
 
 def installed(package: str) -> str:
-    """Return the version of an installed Python package, empty if it is missing."""
+    """Return the version of a Python package; empty if the package is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -35,7 +35,8 @@ def version_findings(
 ) -> Iterator[Finding]:
     """Check the versions of Python and of the packages that the collection needs.
 
-    ``python`` is Python's version; ``version`` returns a package's version, empty if it is missing.
+    ``python`` is Python's version. ``version`` returns the version of a package; empty if the
+    package is not installed.
     """
     text = ".".join(map(str, python))
     if python < OLDEST_PYTHON:
@@ -109,7 +110,7 @@ def secret_findings(
     """Check the variables ``secrets`` and ``worker_environment``, the environment of trainers.
 
     ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
-    nothing if a launch would accept all without a warning.
+    no finding if a launch would accept the variables without a warning.
     """
     if blocker := unfit_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")

@@ -207,7 +207,7 @@ def bucket_lines(
         yield problem(check, f"{where} does not exist", by)
         return
     if there.status == 401:
-        yield unknown(check, f"{where}: without valid credentials")
+        yield unknown(check, f"{where}: can't be checked without valid credentials")
         return
     held = rights.body.get("permissions", []) if rights.status == 200 else []
     missing = [right for right in RIGHTS if right not in held] if isinstance(held, list) else RIGHTS

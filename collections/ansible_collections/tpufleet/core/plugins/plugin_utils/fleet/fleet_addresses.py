@@ -13,8 +13,9 @@ def fleet_addresses(
 ) -> list[str]:
     """Return the internal addresses of this fleet's TPUs, sorted.
 
-    Addresses of foreign TPUs are not included. If ``host`` itself is a worker of a foreign TPU, the
-    addresses of its TPU and its multislice are, because their workers must reach each other.
+    Addresses of foreign TPUs are left out, with one exception: if ``host`` is a worker of a foreign
+    TPU, the addresses of that TPU and its multislice are included, because their workers must
+    reach each other.
 
     Args:
         variables: Ansible's hostvars.

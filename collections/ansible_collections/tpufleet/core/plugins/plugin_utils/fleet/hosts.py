@@ -221,7 +221,7 @@ def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
 
 def _node_host(node: Node, name: str, slice_: Slice) -> Host:
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
-    # A TPU under repair or restart keeps its addresses. Other TPUs reuse those of a deleted TPU.
+    # A TPU under repair or restart keeps its addresses. Google reuses those of deleted TPUs.
     is_gone = node.is_lost or node.is_being_deleted
     addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
     variables = node_variables(node, slice_) | {

@@ -39,7 +39,7 @@ def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
 
 
 def status_hosts(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
-    """Return the hosts of a TPU, or of this fleet if none is named, in any state of their TPUs.
+    """Return the hosts of a TPU, or of this fleet if none is named, whatever the TPUs' states.
 
     A READY TPU has a group of its workers. Any other TPU is one host with the TPU's name.
     ``groups`` has the hosts of each inventory group.
@@ -63,9 +63,10 @@ def foreign_workers_of_runs(
     groups: Mapping[str, Sequence[str]],
     facts: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Return the READY workers of the foreign TPUs on which runs were launched.
+    """Return the READY workers of foreign TPUs on which runs were launched.
 
-    TPUs are matched by id, because a later TPU may have the same name.
+    A foreign TPU does not have this fleet's label. TPUs are matched by id, because a later TPU may
+    have the same name.
 
     Args:
         records: the fields of run records, by the run's name.
@@ -98,10 +99,11 @@ def unmanaged_tpus(
     facts: Mapping[str, Mapping[str, Any]],
     fleet: Any,
 ) -> list[str]:
-    """Return the names of these hosts' TPUs that create.yml can't recreate until they are adopted.
+    """Return which of the hosts' TPUs create.yml can't recreate, by name.
 
-    Such a TPU is not in the fleet file, or does not belong to this fleet. Slices of a multislice
-    are left out, because the fleet file cannot describe them.
+    These TPUs are not in the fleet file, or do not belong to this fleet. Adopting a TPU lets
+    create.yml recreate it. Slices of a multislice are left out, because the fleet file cannot
+    describe them.
 
     Args:
         hosts: the inventory hosts of the TPUs.

@@ -72,9 +72,10 @@ def find(
 ) -> list[Node]:
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    ``requests`` are the queued resources of this name that have no TPU. Returns an empty list if
-    there is no such TPU, but there are ``requests``, or the name is ``known`` (in the fleet file).
-    Raises NotConfigured if there is none of the three, or if they are in several zones.
+    ``requests`` are the queued resources of this name that have no TPU. ``known`` says that the
+    name is in the fleet file. If there is no such TPU, returns an empty list. Raises NotConfigured
+    if there are no ``requests`` either and the name is not ``known``, or if several zones have
+    such a TPU or queued resource.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]

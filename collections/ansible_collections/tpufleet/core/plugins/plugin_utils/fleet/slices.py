@@ -19,11 +19,11 @@ _NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})")
 
 @dataclass(frozen=True)
 class Slice:
-    """A TPU as one slice of its multislice; a single TPU is the only slice, without a multislice.
+    """The position of a TPU in its multislice. A TPU outside a multislice is slice 0 of 1.
 
     Args:
-        multislice: the name of the queued resource that created all slices.
-        group: the inventory group of all workers of the multislice.
+        multislice: the queued resource that created all slices; empty outside a multislice.
+        group: the inventory group of all workers of the multislice; empty outside a multislice.
         id: the number of the slice, from 0.
         count: the number of slices.
         leader_ip: the internal address of worker 0 of slice 0; empty if it has none yet.

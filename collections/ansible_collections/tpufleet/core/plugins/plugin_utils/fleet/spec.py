@@ -25,7 +25,7 @@ _KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
 
 @dataclass(frozen=True)
 class Queued:
-    """Options of the TPU's queued resource: it waits ``valid_for`` seconds; None: no limit."""
+    """Options of a TPU's queued resource: how long it may wait, in seconds (None: no limit)."""
 
     valid_for: int | None = None
 
@@ -210,7 +210,7 @@ def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
         if entry.get(key) is None:
             continue
         if not isinstance(entry[key], kind):
-            expected = "a text" if kind is str else "true or false"
+            expected = "a string" if kind is str else "true or false"
             raise NotConfigured(f"{who}: {key}: expected {expected} ({entry[key]!r:.60})")
         values[key] = kind(entry[key])
     for key in _PAIRS:

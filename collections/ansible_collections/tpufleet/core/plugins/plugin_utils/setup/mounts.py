@@ -119,7 +119,7 @@ def unit_of(path: str) -> str:
 
 
 def parse_mounts(entries: object) -> tuple[Mount, ...]:
-    """Validate ``mounts``. Raises ValueError, which names the entry and what it expects."""
+    """Validate ``mounts``. Raises ValueError with the invalid entry and the expected value."""
     if not isinstance(entries, Sequence) or isinstance(entries, str | bytes):
         raise ValueError(f"expected a list of entries ({entries!r:.60})")
     mounts = tuple(_parse(entry, number) for number, entry in enumerate(entries, 1))
@@ -322,7 +322,8 @@ def mount_exports(
 ) -> list[dict[str, str]]:
     """Return the directories that hosts of the inventory must export by NFS.
 
-    ``mount_point`` is that of the data disk with the directory, empty if it is on no data disk.
+    If a directory is on a data disk of its server, ``mount_point`` is where the disk is mounted;
+    otherwise it is empty.
 
     Args:
         lists: the value of ``mounts`` of each worker.

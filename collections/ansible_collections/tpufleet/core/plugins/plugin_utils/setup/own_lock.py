@@ -1,4 +1,4 @@
-"""Lock files that the controller makes from requirements of the user, for the environment."""
+"""Lock files of the workers' environment that the controller makes from a user's requirements."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Sources:
 
     @property
     def constraints(self) -> tuple[Path, ...]:
-        """Lock files whose versions are fixed: tpufleet's; none if ``requirements`` is set."""
+        """Lock files whose versions must be used: tpufleet's; none if ``requirements`` is set."""
         return () if self.requirements else (self.project_lock,)
 
     def digest(self) -> str:
@@ -76,7 +76,7 @@ class Sources:
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def option(self) -> str:
-        """Return the option with which a user gives these sources to setup.yml, for messages."""
+        """Return the option of setup.yml that selects these sources, for messages."""
         if self.requirements:
             return f"-e requirements={self.requirements}"
         return f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}"
@@ -95,7 +95,7 @@ def own_lock(
     Raises AnsibleFilterError.
 
     Args:
-        requirements: the user's requirements file, beside which the lock file is; empty for none.
+        requirements: the user's requirements file; the lock file is beside it. Empty for none.
         extras: additional requirements.
         jax_requirements: the name of tpufleet's requirements, which are used if the user has only
             extras.

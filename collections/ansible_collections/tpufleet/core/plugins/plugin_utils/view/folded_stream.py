@@ -22,7 +22,7 @@ class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
     A line is due when all workers have sent it, or after HOLD_SECONDS. ``hosts`` are the workers,
-    in the order of their names before a line. All times are seconds of the same clock.
+    in the order in which their names precede a line. All times are seconds of the same clock.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:

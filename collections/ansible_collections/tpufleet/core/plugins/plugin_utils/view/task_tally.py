@@ -80,8 +80,8 @@ class TaskTally:
             for stem, (done, all_) in waiting.items()
             if done < all_
         ]
-        told = [line for text in self.progress.values() for line in text.splitlines()]
-        return (lines or [f"  {self.name}  {spent}"]) + [f"    {line}" for line in told]
+        messages = [line for text in self.progress.values() for line in text.splitlines()]
+        return (lines or [f"  {self.name}  {spent}"]) + [f"    {line}" for line in messages]
 
     def brief(self, now: float) -> tuple[str, str] | None:
         """Return the task with its TPUs, and their progress; None if it has progress messages."""
