@@ -51,7 +51,7 @@ def ssh_command(option: Callable[[str], Any]) -> list[str]:
     for name in ("ssh_common_args", "ssh_extra_args"):
         words += shlex.split(option(name) or "")
     if option("control_path"):
-        # Last, because ssh uses the first value of an option, so one in ssh_args has precedence.
+        # Last, because ssh uses the first ControlPath, so one in ssh_args takes precedence.
         directory = unfrackpath(option("control_path_dir"))
         words += ["-o", f'ControlPath="{option("control_path") % {"directory": directory}}"']
     return [option("ssh_executable"), *words, option("host")]

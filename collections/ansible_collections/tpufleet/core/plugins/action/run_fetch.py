@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
             try:
                 bucket = Bucket.of(place, api)
                 return located | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except CloudError as error:  # return it, so that the play first copies the logs
+            except CloudError as error:  # return the error, so that the play copies the logs first
                 return located | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None

@@ -90,7 +90,7 @@ class ActionModule(ActionBase):
         given = {name: options[name] for each in OPTIONS.values() for name in each}
         given["to"] = target
         words = overrides(options["set"])
-        # The attempt's number selects the ports. Commands that run in parallel need other ports.
+        # The number selects the ports, and is random so that parallel commands use other ports.
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, given, words, env, placed, attempt)
         checked = LaunchSpec.from_json(planned.to_json())

@@ -216,7 +216,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate templates: of the option ``vars`` into ``_hints``, of others into ``_text``."""
+        """Evaluate templates in options; store ``vars`` in ``_hints``, the others in ``_text``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         seen: dict[str, Any] = {
             "inventory_dir": directory,

@@ -100,7 +100,7 @@ class Probe:
 
 
 def storage_probe(address: str, credentials_file: str) -> Probe:
-    """Return a probe of Cloud Storage, or of an emulator, to which it sends no credentials.
+    """Return a probe of Cloud Storage, which sends no credentials if ``address`` is an emulator.
 
     Raises Unauthorized if the credentials are missing or invalid.
     """

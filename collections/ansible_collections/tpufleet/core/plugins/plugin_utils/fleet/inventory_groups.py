@@ -99,11 +99,10 @@ def unmanaged_tpus(
     facts: Mapping[str, Mapping[str, Any]],
     fleet: Any,
 ) -> list[str]:
-    """Return which of the hosts' TPUs create.yml can't recreate, by name.
+    """Return the names of those TPUs of the hosts that create.yml can't recreate unless adopted.
 
-    These TPUs are not in the fleet file, or do not belong to this fleet. Adopting a TPU lets
-    create.yml recreate it. Slices of a multislice are left out, because the fleet file cannot
-    describe them.
+    These TPUs are not in the fleet file, or do not belong to this fleet. Slices of a multislice
+    are left out, because the fleet file cannot describe them.
 
     Args:
         hosts: the inventory hosts of the TPUs.

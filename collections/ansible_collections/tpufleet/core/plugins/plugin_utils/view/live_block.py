@@ -47,7 +47,7 @@ def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> li
     """Return the lines that fit into a terminal, each cut to its width.
 
     The last column stays free. At most half of the rows are used, with ``fill`` all but two. If
-    there are more lines, the last one returned says how many.
+    there are more lines, the last returned line is their total number.
     """
     room = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
     shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]
