@@ -1,4 +1,4 @@
-"""What the collection's tests share."""
+"""Fixtures of the collection's tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.localcloud.api.local_api import LocalApi
 
 
 class Clock:
-    """Time that passes only by sleeping."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,26 +38,26 @@ def clock() -> Clock:
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> Iterator[ScriptedApi]:
-    """A server on loopback that says what the test wants."""
+    """A server on loopback that gives the answers that the test sets."""
     with serving(tmp_path) as api:
         yield api
 
 
 @pytest.fixture
 def client(scripted: ScriptedApi, clock: Clock) -> TpuApi:
-    """The client of that server; its waits pass in no time."""
+    """A client of the scripted server; its waits take no time."""
     return TpuApi(ApiSettings.of(scripted.api), polling=Polling(clock.sleep, clock))
 
 
 @pytest.fixture
 def api(local_api: LocalApi) -> TpuApi:
-    """The client of a local cloud's own API."""
+    """A client of the local cloud's API."""
     return cloud_of(local_api)
 
 
 @pytest.fixture
 def environment(local_api: LocalApi) -> dict[str, str]:
-    """The environment of playbooks on that local cloud."""
+    """The environment variables of playbooks that use the local cloud."""
     return environment_of(local_api)
 
 
@@ -70,12 +70,12 @@ def emulator() -> Iterator[str]:
 
 @pytest.fixture
 def bucket_api(emulator: str) -> dict[str, str]:
-    """The inventory's tpu_api of a cloud whose storage is that emulator."""
+    """The variable tpu_api of an inventory whose storage is the emulator."""
     return {"project": "local-fleet", "endpoint": emulator, "storage_endpoint": emulator}
 
 
 @pytest.fixture
 def bucket(emulator: str, request: pytest.FixtureRequest) -> Bucket:
-    """A directory of the test's own in that bucket."""
+    """A directory for this test in the bucket of the emulator."""
     quick = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
     return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=quick)

@@ -16,7 +16,7 @@ def cloud_of(local_api: LocalApi) -> TpuApi:
 
 
 def changes(local_api: LocalApi, kind: str) -> list[str]:
-    """The requests that change resources of a kind, as the server saw them."""
+    """Return the requests that change resources of a kind, as the server logged them."""
     lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
     verbs = ("POST", "PATCH", "DELETE")
     return [line for line in lines if line.startswith(verbs) and f"/{kind}" in line]

@@ -1,4 +1,4 @@
-"""Runs a module of the collection as Ansible does: a process, its arguments on standard input."""
+"""Run a module of the collection as Ansible does: as a process with its arguments on stdin."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ runpy.run_module("{PLUGINS}.modules." + sys.argv.pop(), run_name="__main__", alt
 def run_module(
     name: str, /, *, check: bool = False, constants: dict[str, str] | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """Run it to its end and give its result; ``process_output`` is all that it said.
+    """Run the module and return its result; ``process_output`` is all that it printed.
 
     ``constants`` replaces constants of contract.py, such as paths on workers.
     """

@@ -1,4 +1,4 @@
-"""Bad input gets the API's reason and what is allowed; no token is said at any verbosity."""
+"""Errors about bad input have the API's reason and the allowed values, but never a token."""
 
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -20,8 +20,8 @@ from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
 
 
-def refusing(code: int, words: str, *, zones_too: bool = True, zone_is: bool = True):
-    """Refuse every creation in these words; list what there is."""
+def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exists: bool = True):
+    """Return an answerer that refuses every creation, and lists types, runtimes and zones."""
     lists = {
         "acceleratorTypes": [{"type": kind} for kind in ("v4-8", "v4-16", "v5p-8")],
         "runtimeVersions": [{"version": "tpu-ubuntu2204-base"}, {"version": "v2-alpha-tpuv5"}],
@@ -31,11 +31,11 @@ def refusing(code: int, words: str, *, zones_too: bool = True, zone_is: bool = T
     def answer(asked):
         key = urlsplit(asked.path).path.rsplit("/", 1)[-1]
         if asked.method == "POST":
-            return error(code, words)
+            return error(code, message)
         if key == "locations":
-            return Say({key: lists[key]}) if zones_too else error(403, "not for you")
+            return Say({key: lists[key]}) if may_list_zones else error(403, "not for you")
         if key in lists:
-            return Say({key: lists[key]}) if zone_is else error(403, "location not found")
+            return Say({key: lists[key]}) if zone_exists else error(403, "location not found")
         return error(404, "not found")
 
     return answer
@@ -51,7 +51,7 @@ def refusing(code: int, words: str, *, zones_too: bool = True, zone_is: bool = T
         ),
     ],
 )
-def test_a_wrong_type_or_runtime_gets_the_apis_reason_and_what_the_zone_has(
+def test_an_error_about_type_or_runtime_has_the_apis_reason_and_the_allowed_values(
     client, scripted, change, allowed
 ):
     scripted.answerer = refusing(400, "Invalid value")
@@ -66,8 +66,8 @@ def test_a_wrong_type_or_runtime_gets_the_apis_reason_and_what_the_zone_has(
         assert allowed in str(caught.value)
 
 
-def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
-    scripted.answerer = refusing(403, "Location us-central9-z is not found", zone_is=False)
+def test_an_error_about_a_wrong_zone_lists_the_zones_with_tpus(client, scripted):
+    scripted.answerer = refusing(403, "Location us-central9-z is not found", zone_exists=False)
     with pytest.raises(errors.Forbidden, match="the zones with TPUs are us-central2-b") as caught:
         ensure_present(client, replace(DEMO, zone="us-central9-z"), timeout=20)
     assert "Location us-central9-z is not found" in str(caught.value)
@@ -75,7 +75,7 @@ def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
 
 def test_an_unknown_project_is_reported_with_how_to_list_projects(client, scripted):
     refusal = "Permission denied on resource project local-fleet"
-    scripted.answerer = refusing(403, refusal, zones_too=False, zone_is=False)
+    scripted.answerer = refusing(403, refusal, may_list_zones=False, zone_exists=False)
     with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows"):
         ensure_present(client, DEMO, timeout=20)
 
@@ -90,7 +90,7 @@ def test_a_forbidden_project_is_reported_with_how_to_list_projects(client, scrip
         client.list_nodes()
 
 
-def test_a_refusal_that_is_not_the_projects_sends_nobody_to_look_for_projects(client, scripted):
+def test_an_error_that_is_not_about_the_project_does_not_suggest_listing_projects(client, scripted):
     scripted.script = [error(403, "The account has no access to the network default")]
     with pytest.raises(errors.Forbidden) as caught:
         client.list_nodes()
@@ -100,14 +100,14 @@ def test_a_refusal_that_is_not_the_projects_sends_nobody_to_look_for_projects(cl
 @pytest.mark.parametrize(
     "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
 )
-def test_the_local_cloud_refuses_in_one_line_with_what_there_is(api, change):
+def test_the_local_cloud_refuses_in_one_line_with_the_allowed_values(api, change):
     with pytest.raises(errors.CloudError) as caught:
         ensure_present(api, replace(DEMO, **change), timeout=20)
-    said = str(caught.value)
-    assert said.isprintable()
-    assert next(iter(change.values())) in said
-    assert any(words in said for words in ("v4-16", "tpu-ubuntu2204-base", ZONE))
-    assert "has the" not in said, "what the API named itself is not said again"
+    message = str(caught.value)
+    assert message.isprintable()
+    assert next(iter(change.values())) in message
+    assert any(value in message for value in ("v4-16", "tpu-ubuntu2204-base", ZONE))
+    assert "has the" not in message, "the values that the API's error names are not repeated"
 
 
 TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
@@ -119,7 +119,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_credentials_that_are_refused_name_the_command_and_never_show_the_token(scripted, name):
+def test_an_error_about_refused_credentials_names_the_login_command_and_no_token(scripted, name):
     scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
     done = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
     assert (done["failed"], done["reason"]) == (True, "unauthorized")
@@ -128,7 +128,7 @@ def test_credentials_that_are_refused_name_the_command_and_never_show_the_token(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_missing_credentials_name_the_command_that_gets_some(scripted, tmp_path, name):
+def test_an_error_about_missing_credentials_names_the_login_command(scripted, tmp_path, name):
     api = scripted.api | {"credentials_file": str(tmp_path / "none.json")}
     done = run_module(name, api=api, **MODULES[name])
     assert done["reason"] == "unauthorized"
@@ -150,11 +150,11 @@ def test_no_token_is_printed_at_the_highest_verbosity(
     scripted.answerer = lambda asked: Say({}) if asked.method == "GET" else error(403, "no")
     book = tmp_path / "book.yml"
     book.write_text(play_of(node_task("present")))
-    said = ""
+    output = ""
     for playbook in (book, "playbooks/plan.yml"):
         done = play(environment, playbook, "-vvvvv", inventory=str(folder))
-        said += done.stdout + done.stderr
+        output += done.stdout + done.stderr
     assert scripted.tokens > 0
-    assert "tpu_node" in said
-    assert TOKEN not in said
-    assert "PRIVATE KEY" not in said
+    assert "tpu_node" in output
+    assert TOKEN not in output
+    assert "PRIVATE KEY" not in output

@@ -1,4 +1,4 @@
-"""The real ssh with the inventory's options, at an sshd whose host key is the known one, or not."""
+"""The real ssh, with the inventory's options, against an sshd with a known or changed host key."""
 
 import shlex
 import shutil
@@ -17,20 +17,30 @@ pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd here")
 
 
 def new_key(path: Path) -> str:
-    """Make a host key; give its public half."""
+    """Create a host key; return its public half."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path.with_name(path.name + ".pub").read_text().split()[1]
 
 
-def said_by_ssh(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
-    """Connect to an sshd that has the key ``host``, where ``known`` is written down."""
+def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
+    """Connect to an sshd with the key ``host`` while known_hosts has ``known``; return stderr."""
     file = tmp_path / "known_hosts"
     KnownHostsFile(file).add([KnownHost("4711-w0", {"ssh-ed25519": known})])
-    # sshd -i speaks on its standard input and output, so that nothing has to listen.
+    # sshd -i uses its standard input and output, so it needs no port.
     proxy = f"{SSHD} -i -f /dev/null -h {tmp_path / 'host'} -o PidFile=none"
-    words = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
+    options = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
     done = subprocess.run(
-        ["ssh", "-v", "-F", "none", "-o", f"ProxyCommand={proxy}", *words, "nobody@worker", "true"],
+        [
+            "ssh",
+            "-v",
+            "-F",
+            "none",
+            "-o",
+            f"ProxyCommand={proxy}",
+            *options,
+            "nobody@worker",
+            "true",
+        ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -42,15 +52,15 @@ def said_by_ssh(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
 
 
 def test_a_known_host_key_is_accepted_without_a_prompt(tmp_path):
-    said = said_by_ssh(tmp_path, new_key(tmp_path / "host"))
-    assert "is known and matches the ED25519 host key" in said
-    assert "Permission denied" in said
+    output = ssh_output(tmp_path, new_key(tmp_path / "host"))
+    assert "is known and matches the ED25519 host key" in output
+    assert "Permission denied" in output
 
 
 @pytest.mark.parametrize("accept_new", [False, True])
-def test_a_changed_key_is_an_error_and_no_question(tmp_path, accept_new):
+def test_a_changed_host_key_is_an_error_without_a_prompt(tmp_path, accept_new):
     new_key(tmp_path / "host")
-    said = said_by_ssh(tmp_path, new_key(tmp_path / "other"), accept_new=accept_new)
-    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
-    assert "Host key verification failed" in said
-    assert "Are you sure" not in said
+    output = ssh_output(tmp_path, new_key(tmp_path / "other"), accept_new=accept_new)
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in output
+    assert "Host key verification failed" in output
+    assert "Are you sure" not in output

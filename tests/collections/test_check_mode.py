@@ -1,6 +1,6 @@
-"""Every module that speaks to the cloud: --check asks for no change, and the second run makes none.
+"""Modules that call the cloud request no change with --check, nor when they run a second time.
 
-The API's own log is the witness. A module that is not in the table fails here.
+The API's log shows what they request. A module that is missing from the table fails a test here.
 """
 
 import re
@@ -45,8 +45,8 @@ DISK = {
     "name": "shared",
 }
 
-#: What each module is told, and whether it changes anything the first time. All run in this order
-#: against one API, so each has TPUs of its own.
+#: Options of each module, and whether its first run changes anything. All entries run in this
+#: order against one API, so each has its own TPUs.
 TABLE = {
     "tpu_plan": (FLEET, False),
     "tpu_node, present": (tpu("new", **KIND, tags=["a"], labels={"b": "c"}), True),
@@ -88,14 +88,14 @@ def imports_of(file: Path) -> set[Path]:
     return {file.parents[len(dots) - 1] / f"{name.replace('.', '/')}.py" for dots, name in found}
 
 
-def speaks_to_the_cloud(name: str) -> bool:
-    """Tell whether a module, or the action of its name, comes to Google's APIs by its imports."""
+def calls_the_cloud(name: str) -> bool:
+    """Return whether a module, or the action of this name, imports a client of Google's APIs."""
     todo = {file for kind in ("modules", "action") for file in PLUGINS.glob(f"{kind}/{name}.py")}
     seen: set[Path] = set()
     while todo:
         file = todo.pop()
         seen.add(file)
-        # Changes of records in a bucket are shown in the tests of those; filters change nothing.
+        # Other tests cover records in a bucket; filters change nothing.
         found = {
             each
             for each in imports_of(file)
@@ -107,21 +107,21 @@ def speaks_to_the_cloud(name: str) -> bool:
     return False
 
 
-def test_every_module_that_speaks_to_the_cloud_is_in_the_table():
+def test_every_module_that_calls_the_cloud_is_in_the_table():
     names = {file.stem for file in PLUGINS.glob("modules/*.py")}
-    there = {name for name in names if speaks_to_the_cloud(name)}
-    assert "tpu_node" in there
-    assert there == {key.split(",")[0] for key in TABLE}
+    calling = {name for name in names if calls_the_cloud(name)}
+    assert "tpu_node" in calling
+    assert calling == {key.split(",")[0] for key in TABLE}
 
 
 def changes(log: str) -> list[str]:
-    """The requests that change something, as the server saw them."""
+    """Return the requests that change something, as the server logged them."""
     lines = re.findall(r" request ((?:POST|PATCH|PUT|DELETE) .*)", log)
     return [line for line in lines if not any(word in line for word in READS)]
 
 
-def furnish(api: LocalApi) -> None:
-    """Create what the table's entries begin with."""
+def create_resources(api: LocalApi) -> None:
+    """Create the resources that entries of the table start from."""
     for name in ("changing", "going", "running", "unwanted", "sharing"):
         api.ready(name, labels={LABEL: DEFAULT_FLEET_NAME})
     api.ready("single", acceleratorType="v4-8")
@@ -145,7 +145,7 @@ def furnish(api: LocalApi) -> None:
 
 
 def steps_of(log: Path) -> Iterator[dict]:
-    """Yield the tasks: each entry in check mode, then twice, and the log's length after each."""
+    """Yield three tasks per entry, the first in check mode; after each, print the log's length."""
     for number, (key, (options, _)) in enumerate(TABLE.items()):
         for step in STEPS:
             yield {
@@ -160,29 +160,29 @@ def steps_of(log: Path) -> Iterator[dict]:
 
 @dataclass(frozen=True)
 class Played:
-    """The play's output, and the API's log with the number of changes requested before."""
+    """The output of the play, the API's log, and the changes requested before the play."""
 
     output: str
     log: str
     before: int
 
     def outcome(self, number: int, step: str) -> str:
-        """Return Ansible's word for the result of a step."""
+        """Return the result of a step in Ansible's output: ok, changed or fatal."""
         task = rf"TASK \[Task {number} {step}\](?:.*\n)*?(ok|changed|fatal): \[localhost\]"
         return re.findall(task, self.output)[0]
 
     def count(self, number: int, step: str) -> int:
-        """Return the number of changes that were requested until the end of a step."""
+        """Return the number of changes requested up to the end of a step."""
         [length] = re.findall(rf"Log {number} {step} (\d+)", self.output)
         return len(changes(self.log[: int(length)]))
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """All entries of the table in one play, because a start of Ansible takes seconds."""
+    """Run all entries of the table in one play, because Ansible takes seconds to start."""
     place = tmp_path_factory.mktemp("check")
     api = LocalApi(place / "cloud", KeyedMachines())
-    furnish(api)
+    create_resources(api)
     before = len(changes(api.log()))
     book = place / "book.yml"
     tasks = list(steps_of(api.state / "server.log"))

@@ -1,4 +1,4 @@
-"""Data disks: created on request, shared read-only, never deleted without a question."""
+"""Data disks: created on request, shared read-only, deleted only after a confirmation."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
@@ -39,7 +39,7 @@ def test_a_disk_is_created_once_and_attached_read_only_to_all_workers(api, local
     assert attached["sourceDisk"].endswith(f"zones/{ZONE}/disks/corpus")
 
 
-def test_tpus_that_share_a_disk_create_one(api):
+def test_tpus_that_share_a_disk_create_it_once(api):
     done = make(api, POD | {"name": "sweep", "count": 3})
     assert [each.msg for each in done if each.failed] == []
     assert disk(api)["sizeGb"] == "50"
@@ -77,7 +77,7 @@ def test_a_plan_names_each_missing_disk_once(api):
     assert missing_disks(api.compute, choices) == []
 
 
-def test_a_missing_disk_without_a_size_is_googles_error(api):
+def test_a_missing_disk_without_a_size_fails_with_googles_error(api):
     (done,) = make(api, DEMO | {"data_disks": ["nowhere"]})
     assert "nowhere" in done.msg
     assert done.reason == "not_found"
@@ -90,13 +90,13 @@ def test_a_disk_that_is_too_small_is_reported_with_the_fix(api):
     assert "gcloud compute disks resize corpus --zone=us-central2-b --size=80GB" in done.msg
 
 
-def test_writing_to_a_disk_of_several_workers_is_refused_before_asking():
+def test_a_writable_disk_of_several_workers_is_refused_before_any_request():
     with pytest.raises(errors.NotConfigured, match="its 4 workers can share the disk corpus only"):
         disks = [CORPUS | {"mode": "read-write"}]
         parse_fleet([POD | {"accelerator_type": "v3-32", "data_disks": disks}])
 
 
-def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
+def test_a_writable_disk_of_several_tpus_is_refused_before_any_request():
     entry = DEMO | {"accelerator_type": "v4-8", "name": "sweep", "count": 2}
     with pytest.raises(errors.NotConfigured, match="sweep-0, sweep-1 can share the disk corpus"):
         parse_fleet([entry | {"data_disks": [{"name": "corpus", "mode": "read-write"}]}])
@@ -111,7 +111,7 @@ def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
         ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't be created"),
     ],
 )
-def test_a_disk_that_can_t_be_is_named(change, what):
+def test_an_invalid_disk_is_refused_with_the_reason(change, what):
     with pytest.raises(errors.NotConfigured, match=what):
         parse_fleet([DEMO | {"data_disks": [{"name": "d"} | change]}])
 
@@ -126,12 +126,12 @@ def test_a_disk_that_can_t_be_is_named(change, what):
         ("v7x-8", "hyperdisk-balanced", "hyperdisk-ml"),
     ],
 )
-def test_the_type_of_a_new_disk_fits_generation_and_mode(kind, written, read):
+def test_the_type_of_a_new_disk_depends_on_tpu_generation_and_mode(kind, written, read):
     assert disk_type_for(kind, writable=True) == written
     assert disk_type_for(kind, writable=False) == read
 
 
-def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scripted):
+def test_a_failed_disk_operation_is_reported_with_its_error(client, scripted):
     failed = {
         "name": "op",
         "zone": f"https://x/zones/{ZONE}",
@@ -140,12 +140,12 @@ def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scrip
     }
     running = {**failed, "status": "RUNNING", "error": None}
     scripted.script = [*[error(404, "not found")] * 2, Say(running), Say(failed)]
-    (done,) = make_unseen(client, POD)
+    (done,) = create_without_listing(client, POD)
     assert "The disk type is not for this zone" in done.msg
     assert scripted.asked[-1].path.endswith(f"/zones/{ZONE}/operations/op")
 
 
-def test_a_quota_of_disks_that_is_used_up_ends_the_creation_and_leaves_no_tpu(api, local_api):
+def test_an_exceeded_disk_quota_fails_the_creation_and_leaves_no_tpu(api, local_api):
     full = {"method": "compute.disks.insert", "code": "QUOTA_EXCEEDED", "message": "Quota 'SSD'"}
     local_api.faults(outcomes=[full])
     (done,) = make(api, POD)
@@ -154,24 +154,24 @@ def test_a_quota_of_disks_that_is_used_up_ends_the_creation_and_leaves_no_tpu(ap
     assert (api.list_nodes().entries, disk(api)) == ([], None)
 
 
-def make_unseen(api: TpuApi, entry):
+def create_without_listing(api: TpuApi, entry):
     return create(
         CloudTpus(api), parse_fleet([entry]), {}, ChangeOptions(), lambda _name, _state: None
     )
 
 
-def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, api, tmp_path):
+def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api, api, tmp_path):
     make(api, POD)
     gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
     assert gone.returncode == 0, flat(gone)
     assert disk(api) is not None
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(f"tpu_fleet: {[POD]}\n")
-    said = ("-e", f"@{fleet}", "-e", "tpu=demo", "-e", "disks=true")
-    asked = play(environment, "playbooks/delete.yml", *said)
+    options = ("-e", f"@{fleet}", "-e", "tpu=demo", "-e", "disks=true")
+    asked = play(environment, "playbooks/delete.yml", *options)
     assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(asked)
     assert disk(api) is not None
-    gone = play(environment, "playbooks/delete.yml", *said, "-e", "yes=true")
+    gone = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
     assert gone.returncode == 0, flat(gone)
     assert disk(api) is None
 
@@ -181,8 +181,8 @@ def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_a
     operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
     compute.wait(operation, "make a disk", api.polling.deadline_in(20))
     make(api, POD)
-    said = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
-    gone = play(environment, "playbooks/delete.yml", *said)
+    options = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
+    gone = play(environment, "playbooks/delete.yml", *options)
     assert gone.returncode == 0, flat(gone)
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
 
@@ -195,11 +195,11 @@ def make_disk(api: TpuApi, zone: str) -> None:
 
 
 def asked_to_delete(environment, tmp_path, entry, tpu: str) -> str:
-    """Return what delete.yml asks before it deletes a TPU and its disks; nobody answers."""
+    """Return the question that delete.yml asks before it deletes a TPU and its disks."""
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(f"tpu_fleet: {[entry]}\n")
-    said = ("-e", f"@{fleet}", "-e", f"tpu={tpu}", "-e", "disks=true")
-    return flat(play(environment, "playbooks/delete.yml", *said))
+    options = ("-e", f"@{fleet}", "-e", f"tpu={tpu}", "-e", "disks=true")
+    return flat(play(environment, "playbooks/delete.yml", *options))
 
 
 def test_only_the_disk_of_the_named_zone_is_deleted(environment, local_api, api, tmp_path):
@@ -214,7 +214,7 @@ def test_only_the_disk_of_the_named_zone_is_deleted(environment, local_api, api,
     assert "the disk corpus (us-east1-d" not in question
 
 
-def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted_with_one(
+def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted(
     environment, local_api, api, tmp_path
 ):
     make_disk(api, ZONE)
@@ -229,7 +229,7 @@ def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted_with_one
 
 @pytest.mark.parametrize("api_url", ["", "https://www.googleapis.com/compute/v1/"])
 @pytest.mark.parametrize(("project", "owned"), [(PROJECT, ["corpus"]), ("shared-data", [])])
-def test_a_disk_of_another_project_does_not_count_as_the_one_of_its_name(
+def test_an_attached_disk_of_another_project_is_not_owned(
     client, scripted, api_url, project, owned
 ):
     scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "description": MARK})

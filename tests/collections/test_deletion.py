@@ -1,4 +1,4 @@
-"""Deletion by identity: a resource that took over a name is never deleted."""
+"""Deletion by identity: a new resource with the same name is never deleted."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
@@ -56,7 +56,7 @@ def delete_disk(client):
         (delete_disk, DISK, DISK | {"id": "2"}),
     ],
 )
-def test_what_took_the_name_between_two_tries_is_not_deleted(
+def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
     client, scripted, deletion, delete_it, there, later
 ):
     def answer(asked):
@@ -127,7 +127,7 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
     assert there["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"
 
 
-def test_a_deletion_that_is_always_refused_ends_with_that_error(client, scripted):
+def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scripted):
     scripted.answerer = lambda asked: BUSY if asked.method == "DELETE" else Say(node())
 
     with pytest.raises(errors.Unavailable, match="503"):

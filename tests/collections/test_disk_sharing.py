@@ -100,7 +100,7 @@ def test_check_mode_attaches_nothing(api, local_api):
     assert attached(local_api) == [("corpus", "READ_WRITE", ["0"])]
 
 
-def test_a_tpu_gets_a_new_hyperdisk_only_after_it_was_filled(api, local_api):
+def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local_api):
     (made,) = make(api, ML_POD)
     assert not made.failed, made.msg
     assert attached(local_api) == []
@@ -142,7 +142,7 @@ def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
 
 
 @pytest.mark.parametrize("pod", [POD, ML_POD], ids=["persistent", "hyperdisk"])
-def test_a_tpu_whose_disk_is_being_filled_is_not_to_be_recreated(api, pod):
+def test_create_does_not_suggest_recreating_a_tpu_whose_disk_is_being_filled(api, pod):
     make(api, pod)
     writable(api)
     (done,) = make(api, pod)
@@ -150,7 +150,7 @@ def test_a_tpu_whose_disk_is_being_filled_is_not_to_be_recreated(api, pod):
     assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in done.msg
 
 
-def test_a_missing_disk_of_a_tpu_is_attached_by_filling_it(api):
+def test_create_suggests_filling_a_disk_that_a_tpu_is_missing(api):
     make(api, POD)
     detached(api, "demo")
     (done,) = make(api, POD)
@@ -168,10 +168,10 @@ def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
         ensure_shared(api, "corpus", old, deadline=api.polling.deadline_in(60))
 
 
-def fill(environment, tmp_path, *words, fleet=(POD,)):
+def fill(environment, tmp_path, *options, fleet=(POD,)):
     file = tmp_path / "fleet.yml"
     file.write_text(f"tpu_fleet: {list(fleet)}\n")
-    return play(environment, "playbooks/fill_disk.yml", "-e", f"@{file}", *words)
+    return play(environment, "playbooks/fill_disk.yml", "-e", f"@{file}", *options)
 
 
 NAMED = ("-e", "disk=corpus", "-e", "source=/")
@@ -188,8 +188,8 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
         ("-e", "source=/"),
     ],
 )
-def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, words):
-    done = fill(environment, tmp_path, *words)
+def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options):
+    done = fill(environment, tmp_path, *options)
     assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in flat(done)
 
 
@@ -211,20 +211,20 @@ def planned(environment, local_api, tmp_path, disk):
 
 
 def test_the_plan_says_that_a_new_hyperdisk_stays_read_only(environment, local_api, tmp_path):
-    said = planned(environment, local_api, tmp_path, CORPUS)
-    assert "nobody can write to this Hyperdisk any more" in said
+    output = planned(environment, local_api, tmp_path, CORPUS)
+    assert "nobody can write to this Hyperdisk any more" in output
 
 
 def test_a_type_that_cannot_be_shared_is_refused_in_the_plan(environment, local_api, tmp_path):
     disk = CORPUS | {"type": "hyperdisk-balanced"}
-    said = planned(environment, local_api, tmp_path, disk)
-    assert "a disk of type hyperdisk-balanced cannot be shared. Set type: hyperdisk-ml" in said
+    output = planned(environment, local_api, tmp_path, disk)
+    assert "a disk of type hyperdisk-balanced cannot be shared. Set type: hyperdisk-ml" in output
 
 
 def test_a_disk_that_is_listed_by_its_path_is_found(environment, local_api, tmp_path):
     path = f"projects/local-fleet/zones/{ZONE}/disks/corpus"
-    said = planned(environment, local_api, tmp_path, path)
-    assert f"This uses the disk corpus ({ZONE})" in said
+    output = planned(environment, local_api, tmp_path, path)
+    assert f"This uses the disk corpus ({ZONE})" in output
 
 
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
@@ -259,11 +259,11 @@ def test_a_disk_for_writing_is_not_shared(environment, local_api, tmp_path):
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
 
 
-def test_a_dry_run_asks_every_worker_and_attaches_nothing(environment, local_api, api, tmp_path):
+def test_check_mode_asks_every_worker_and_attaches_nothing(environment, local_api, api, tmp_path):
     make(api, ML_POD | {"labels": OURS})
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
-    words = (*NAMED, *HERE, "-e", json.dumps(mount), "--check")
-    done = fill(environment, tmp_path, *words, fleet=[ML_POD])
+    options = (*NAMED, *HERE, "-e", json.dumps(mount), "--check")
+    done = fill(environment, tmp_path, *options, fleet=[ML_POD])
     assert done.returncode == 0, flat(done)
     assert "Attach the disk for writing" in flat(done)
     assert "is filled" not in flat(done)
@@ -274,8 +274,8 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
     environment, local_api, api, tmp_path
 ):
     make(api, ML_POD | {"labels": OURS})
-    words = (*NAMED, *HERE, "--limit", "localhost,demo-w0")
-    done = fill(environment, tmp_path, *words, fleet=[ML_POD])
+    options = (*NAMED, *HERE, "--limit", "localhost,demo-w0")
+    done = fill(environment, tmp_path, *options, fleet=[ML_POD])
     assert "1 of 4 workers answered, so the disk was not detached" in flat(done)
     assert "Unmount the disk everywhere" not in flat(done)
     assert attached(local_api) == []
@@ -309,14 +309,16 @@ def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     make(api, POD | {"labels": OURS})
     device = tmp_path / "device"
     device.touch()
-    told = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
-    done = fill(environment, tmp_path, *NAMED, *HERE, *told)
+    device_options = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
+    done = fill(environment, tmp_path, *NAMED, *HERE, *device_options)
     assert f"{device} is still there, so it is another disk. Nothing was written" in flat(done)
     assert attached(local_api) == []
 
 
 @pytest.mark.parametrize("has_disk", [True, False])
-def test_a_disk_is_not_taken_from_an_active_run(environment, local_api, api, tmp_path, has_disk):
+def test_a_disk_is_not_detached_while_a_run_is_active(
+    environment, local_api, api, tmp_path, has_disk
+):
     make(api, POD | {"labels": OURS})
     device = tmp_path / "device"
     if has_disk:
@@ -341,7 +343,9 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
 
 
-def test_a_tpu_that_was_not_planned_stops_the_filling(environment, local_api, api, tmp_path):
+def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
+    environment, local_api, api, tmp_path
+):
     make(api, POD | {"labels": OURS})
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(f"tpu_fleet: {[POD]}\n")

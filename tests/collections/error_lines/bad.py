@@ -1,4 +1,4 @@
-"""What the cases of bad input are made of, and how a person is shown what is said of them."""
+"""Helpers for cases of bad input: they cause an error and format it as the terminal view does."""
 
 import re
 import socket
@@ -31,7 +31,7 @@ from tests.collections.running_modules import run_module
 from tests.collections.test_fleet import DEMO
 from tests.localcloud.api.local_api import LocalApi
 
-SAYS_WHY = (
+ERRORS = (
     AnsibleFilterError,
     EnvError,
     ReleaseError,
@@ -39,12 +39,12 @@ SAYS_WHY = (
     ScheduleError,
     CloudError,
 )
-#: What a person typed or has, by what was wrong with it: the thing's name, and who says so.
+#: By the name of the case: a text that the error must contain, and the function that causes it.
 CASES: dict[str, tuple[str, Callable[["Bad"], str]]] = {}
 
 
 class Bad:
-    """What the cases make their bad input of."""
+    """What a case may use to cause its error: a directory, a local cloud, a scripted server."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.folder: Path = request.getfixturevalue("tmp_path")
@@ -64,7 +64,7 @@ class Bad:
         return path
 
     def create(self, **change: str) -> str:
-        """Ask the local cloud for a TPU as create.yml does, but for what is wrong."""
+        """Create a TPU in the local cloud with these wrong options; return the error."""
         cloud = self.cloud
         api = {
             "project": "local-fleet",
@@ -74,7 +74,7 @@ class Bad:
         return failed(run_module("tpu_node", api=api | change.pop("api", {}), **DEMO | change))
 
     def train(self, *given: str) -> str:
-        """Run the trainer by hand."""
+        """Run the trainer with these wrong arguments; return what it writes to stderr."""
         done = subprocess.run(
             [sys.executable, "-m", "train", "run", *given],
             cwd=ROOT,
@@ -88,16 +88,16 @@ class Bad:
         return done.stderr
 
 
-def case(thing: str):
-    def keep(tell: Callable[[Bad], str]) -> Callable[[Bad], str]:
-        CASES[tell.__name__] = (thing, tell)
-        return tell
+def case(expected: str):
+    def register(cause_error: Callable[[Bad], str]) -> Callable[[Bad], str]:
+        CASES[cause_error.__name__] = (expected, cause_error)
+        return cause_error
 
-    return keep
+    return register
 
 
 def failed(result: Mapping[str, Any]) -> str:
-    """Show a module's failure as the view does, on the worker's own lines."""
+    """Return the failure of a module's result as the terminal view prints it."""
     assert result.get("failed"), result
     return shown(failure_text(result))
 
@@ -106,23 +106,23 @@ def shown(text: str) -> str:
     return "\n".join(failure_lines([Failure("Do it", "pod-w1", "failed", text)]))
 
 
-def refused(tell: Callable[..., object], *words: Any, **more: Any) -> str:
-    """Show what a function of a module or an action plugin refuses."""
-    with pytest.raises(SAYS_WHY) as caught:
-        tell(*words, **more)
+def refused(cause_error: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Call a function that must raise an error; return the error as the view prints it."""
+    with pytest.raises(ERRORS) as caught:
+        cause_error(*arguments, **options)
     return shown(str(caught.value))
 
 
 def nowhere() -> str:
-    """An address on loopback at which nobody listens."""
+    """Return a URL on loopback where no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-def viewed(said: str) -> str:
-    """Keep of a playbook's output its failures, which stand before the recap."""
-    lines = said.splitlines()
+def viewed(output: str) -> str:
+    """Return the failures in a playbook's output, which the recap follows."""
+    lines = output.splitlines()
     first = next(n for n, line in enumerate(lines) if re.match("FAILED|UNREACHABLE", line))
     last = next(n for n, line in enumerate(lines) if n > first and re.match(r"\S+ : ok=", line))
     return "\n".join(lines[first:last])

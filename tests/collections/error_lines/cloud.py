@@ -1,4 +1,4 @@
-"""Bad input to the cloud: a wrong project, zone, type; credentials; an API that is away."""
+"""Cases of bad input to the cloud: project, zone, type, credentials and unreachable API."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
@@ -18,8 +18,8 @@ from tests.collections.test_fleet import DEMO
 
 @case("mine")
 def wrong_project(bad: Bad) -> str:
-    words = "Permission denied on resource project mine"
-    bad.scripted.answerer = refusing(403, words, zones_too=False, zone_is=False)
+    message = "Permission denied on resource project mine"
+    bad.scripted.answerer = refusing(403, message, may_list_zones=False, zone_exists=False)
     return failed(run_module("tpu_node", api=bad.scripted.api, **DEMO))
 
 
@@ -34,7 +34,7 @@ def wrong_zone(bad: Bad) -> str:
 
 
 @case("us-central2")
-def region_for_a_zone(bad: Bad) -> str:
+def region_instead_of_a_zone(bad: Bad) -> str:
     return refused(parse_fleet, [DEMO | {"zone": "us-central2"}])
 
 
@@ -74,8 +74,8 @@ def missing_credentials(bad: Bad) -> str:
 def api_that_is_down(bad: Bad) -> str:
     environment = environment_of(bad.cloud)
     (bad.cloud.state / "endpoint").write_text(nowhere())
-    said = play(environment, "playbooks/plan.yml").stderr
-    return "\n".join(line for line in said.splitlines() if line.strip())
+    output = play(environment, "playbooks/plan.yml").stderr
+    return "\n".join(line for line in output.splitlines() if line.strip())
 
 
 @case("us-east1-d")

@@ -1,7 +1,8 @@
-"""Bad input to runs: configs, names, sweeps, commands, schedules, checkpoints, workers in the way.
+"""Cases of bad input to runs: configs, names, sweeps, commands, schedules, checkpoints, workers.
 
-What a wrapper that swallows TERM leaves is no error (tests/journey/test_kill.py), and an interval
-can't overlap itself (test_run_schedule.py)."""
+Two mistakes are missing here because they cause no error: a wrapper that ignores SIGTERM
+(tests/journey/test_kill.py) and an interval shorter than the playbook (test_run_schedule.py).
+"""
 
 import subprocess
 
@@ -54,7 +55,7 @@ def missing_config(bad: Bad) -> str:
 
 
 @case("line 2")
-def config_that_is_no_yaml(bad: Bad) -> str:
+def config_that_is_not_yaml(bad: Bad) -> str:
     return refused(read_config, bad.file("steps: [\n"), strict=True)
 
 
@@ -64,7 +65,7 @@ def config_without_settings(bad: Bad) -> str:
 
 
 @case("'steps'")
-def override_that_is_none(bad: Bad) -> str:
+def override_without_a_value(bad: Bad) -> str:
     return refused(overrides, "steps")
 
 
@@ -79,7 +80,7 @@ def sweep_with_a_mistake(bad: Bad) -> str:
 
 
 @case("mine.yml")
-def sweep_that_is_no_list(bad: Bad) -> str:
+def sweep_that_is_not_a_list(bad: Bad) -> str:
     return refused(read_sweep, bad.file("set: {seed: 1}\n"))
 
 
@@ -95,22 +96,22 @@ def no_worker_to_run_on(bad: Bad) -> str:
 
 
 @case("pod")
-def part_of_a_slice(bad: Bad) -> str:
+def slice_with_a_missing_worker(bad: Bad) -> str:
     return refused(place, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
 
 
 @case("env")
-def environment_that_cannot_be_read(bad: Bad) -> str:
+def env_that_cannot_be_parsed(bad: Bad) -> str:
     return refused(parse_env, "A B")
 
 
 @case("command")
-def command_that_is_no_words(bad: Bad) -> str:
+def command_that_cannot_be_parsed(bad: Bad) -> str:
     return refused(command_words, "python 'x")
 
 
 def ended(run: str, status: str, log: str) -> str:
-    """Say how an attempt ended on a worker, as train.yml does at its end."""
+    """Return the error that train.yml shows at its end about an attempt that ended like this."""
     found = end_state(Exit(1, "exit-code", "exited", status, 7.0))
     codes = {"state": found.state.value, "reason_code": found.reason_code.value}
     answers = {"pod-w1": {"info": codes | {"exit_code": found.exit_code, "log": [log]}}}
@@ -128,15 +129,15 @@ def command_that_does_not_exist(bad: Bad) -> str:
 
 @case("pod-w1")
 def bad_config_on_the_workers(bad: Bad) -> str:
-    said = bad.train(str(bad.file("stepz: 1\n"))).splitlines()[-1]
-    return ended("mine", "2", said)
+    last_line = bad.train(str(bad.file("stepz: 1\n"))).splitlines()[-1]
+    return ended("mine", "2", last_line)
 
 
 @case("pod-w1")
 def worker_that_is_down_at_launch(bad: Bad) -> str:
     part = {"run": "mine", "process_id": 1, "tpu": "pod"}
-    said = "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.3 port 22: refused"
-    verdict = launch_verdict({"pod-w1": {"unreachable": True, "msg": said}}, {"pod-w1": part})
+    text = "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.3 port 22: refused"
+    verdict = launch_verdict({"pod-w1": {"unreachable": True, "msg": text}}, {"pod-w1": part})
     return shown(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
 
 
@@ -148,7 +149,7 @@ def release_that_fails_its_manifest(bad: Bad) -> str:
 
 
 @case("other")
-def worker_that_another_run_holds(bad: Bad) -> str:
+def worker_with_another_active_run(bad: Bad) -> str:
     paths = WorkerPaths(bad.folder, bad.folder, bad.folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
@@ -160,20 +161,20 @@ def worker_that_another_run_holds(bad: Bad) -> str:
 
 
 @case("checkpoints")
-def checkpoints_that_die_with_the_leader(bad: Bad) -> str:
+def checkpoints_on_a_disk_of_the_leader(bad: Bad) -> str:
     found = process(checkpoints="/opt/mine", volatile_checkpoints=False)
     return shown("; ".join(run_start.lost_with_tpu(found)))
 
 
 @case("gs://fleet/a")
-def bucket_without_the_right_to_write(bad: Bad) -> str:
+def bucket_without_write_permission(bad: Bad) -> str:
     bad.scripted.answerer = lambda asked: error(403, "no storage.objects.create access")
     emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
     return shown(run_checkpoints.trouble("gs://fleet/a", emulator) or "")
 
 
 @case("'soon'")
-def schedule_that_makes_no_sense(bad: Bad) -> str:
+def schedule_with_an_invalid_interval(bad: Bad) -> str:
     return refused(check, "watch", "", "", "soon")
 
 
@@ -183,15 +184,15 @@ def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
 
 
 @case("watch")
-def schedule_with_two_times(bad: Bad) -> str:
+def schedule_with_a_time_and_an_interval(bad: Bad) -> str:
     return refused(check, "watch", "", "2026-12-31 18:00", "1m")
 
 
 @case("delete")
-def schedule_of_a_delete_at_an_interval(bad: Bad) -> str:
+def delete_scheduled_at_an_interval(bad: Bad) -> str:
     return refused(check, "delete", "pod", "", "1d")
 
 
 @case("pod")
-def schedule_of_a_delete_of_a_tpu_that_is_not_known(bad: Bad) -> str:
+def delete_scheduled_for_an_unknown_tpu(bad: Bad) -> str:
     return refused(playbook_words, "delete", "pod", [])

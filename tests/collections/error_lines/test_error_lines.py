@@ -1,7 +1,6 @@
-"""Every bad input is answered in three lines at the most: what, what was seen, the command.
+"""An error about bad input has at most three lines: cause, observed value, command that fixes it.
 
-Each case takes the words from the code that says them to a person, and shows them as the terminal
-view does.
+Each case makes the code report its error, and formats the error as the terminal view does.
 """
 
 import re
@@ -20,15 +19,17 @@ COMMAND = re.compile(
     r"|python -m (?:train|localcloud) (?:--name \S+ )?\w+"
     r"|make env)"
 )
-#: What was read with these has put its cases into CASES.
-READ = (cloud, runs, trainer, workers)
+#: The import of these modules has registered their cases in CASES.
+CASE_MODULES = (cloud, runs, trainer, workers)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_three_lines_name_the_thing_and_the_command(name: str, request: pytest.FixtureRequest):
-    thing, tell = CASES[name]
-    said = tell(Bad(request))
-    assert 1 <= len(said.splitlines()) <= AT_MOST, said
-    assert thing in said
-    assert COMMAND.search(said), said
-    assert "Traceback" not in said
+def test_an_error_names_the_faulty_value_and_a_command_in_three_lines(
+    name: str, request: pytest.FixtureRequest
+):
+    expected, cause_error = CASES[name]
+    message = cause_error(Bad(request))
+    assert 1 <= len(message.splitlines()) <= AT_MOST, message
+    assert expected in message
+    assert COMMAND.search(message), message
+    assert "Traceback" not in message

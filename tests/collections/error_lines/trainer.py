@@ -1,4 +1,4 @@
-"""Bad input to the trainer, given by hand."""
+"""Cases of bad input to the trainer's command line."""
 
 from tests.collections.error_lines.bad import Bad, case
 
@@ -9,26 +9,26 @@ def unknown_key(bad: Bad) -> str:
 
 
 @case("data: short")
-def corpus_shorter_than_a_window(bad: Bad) -> str:
-    return bad.train(*short(bad), "model.context=4096")
+def corpus_shorter_than_a_sequence(bad: Bad) -> str:
+    return bad.train(*short_corpus(bad), "model.context=4096")
 
 
 @case("model.vocabulary")
-def vocabulary_that_does_not_fit(bad: Bad) -> str:
-    return bad.train(*short(bad), "model.context=8", "model.vocabulary=3")
+def vocabulary_that_is_too_small(bad: Bad) -> str:
+    return bad.train(*short_corpus(bad), "model.context=8", "model.vocabulary=3")
 
 
 @case("batch")
 def batch_that_is_not_divisible(bad: Bad) -> str:
-    return bad.train(*short(bad), "model.context=8", "batch=3", "compute.accumulate=2")
+    return bad.train(*short_corpus(bad), "model.context=8", "batch=3", "compute.accumulate=2")
 
 
 @case("/dev/null/c")
 def checkpoints_that_cannot_be_written(bad: Bad) -> str:
-    return bad.train(*short(bad), "model.context=8", "checkpoint.directory=/dev/null/c")
+    return bad.train(*short_corpus(bad), "model.context=8", "checkpoint.directory=/dev/null/c")
 
 
-def short(bad: Bad) -> list[str]:
+def short_corpus(bad: Bad) -> list[str]:
     text = bad.file("a few words, " * 9, "short.txt")
     return [
         str(bad.file("steps: 1\n")),

@@ -1,4 +1,4 @@
-"""Bad input to setup: what a worker lacks, or is told wrongly."""
+"""Cases of bad input to setup: packages, disks, Python, mounts, tunnels, unreachable workers."""
 
 import json
 import sys
@@ -33,25 +33,25 @@ def index_that_is_down(bad: Bad) -> str:
 def environment(bad: Bad, index: str) -> str:
     lock = f"apple==1.0 --hash=sha256:{'0' * 64}\n"
     uv, python = Path(sys.prefix) / "bin/uv", Path(sys.executable)
-    told = {"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"}
+    variables = {"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"}
     return refused(
-        install_from_index, bad.folder / "env", lock, python, uv, told, bad.folder / "cache"
+        install_from_index, bad.folder / "env", lock, python, uv, variables, bad.folder / "cache"
     )
 
 
 @case("/")
-def disk_with_no_room(bad: Bad) -> str:
+def disk_without_free_space(bad: Bad) -> str:
     return refused(check_free_space, Path("/nowhere"), 10**12)
 
 
 @case("Python")
-def python_too_old_and_its_mirror_down(bad: Bad) -> str:
+def old_python_and_unreachable_mirror(bad: Bad) -> str:
     uv = Path(sys.prefix) / "bin/uv"
     return refused(install_python, uv, bad.folder, "3.12", nowhere(), {"UV_HTTP_RETRIES": "0"})
 
 
 @case("gs://data")
-def mount_of_a_bucket_with_its_scheme(bad: Bad) -> str:
+def mount_of_a_bucket_with_gs_scheme(bad: Bad) -> str:
     entry = {"kind": "gcsfuse", "path": "/mnt/data", "bucket": "gs://data"}
     show = "'{{ [entry] | tpufleet.core.mount_units(inventory_hostname, hostvars, 64042) }}'"
     task = f"- ansible.builtin.debug: {{msg: {show}}}\n  vars: {{entry: {json.dumps(entry)}}}\n"
@@ -59,7 +59,7 @@ def mount_of_a_bucket_with_its_scheme(bad: Bad) -> str:
 
 
 @case("which port?")
-def tunnel_to_no_port(bad: Bad) -> str:
+def tunnel_without_a_port(bad: Bad) -> str:
     _, play = yaml.safe_load((ROOT / "playbooks/tunnel.yml").read_text())
     [block] = [task["block"] for task in play["tasks"] if "block" in task]
     check = block[0] | {"vars": play["vars"]}

@@ -1,4 +1,4 @@
-"""The report in real browsers: what its script draws, compares, filters and sorts."""
+"""The report in a real browser: what its script draws, compares, filters and sorts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def chrome():
 
 @pytest.fixture
 def opened(chrome: Browser, tmp_path: Path):
-    """Open a page with some runs; every test ends without an error of the page."""
+    """Return a function that opens a page with some runs; the page must not report errors."""
 
     def opened(views, **more) -> Browser:
         (tmp_path / "report.html").write_text(page(views, "my-project", NOW), encoding="utf-8")
@@ -67,7 +67,7 @@ def test_open_runs_have_charts_and_folded_ones_get_them_when_opened(opened):
     assert count(chrome, ".run[open] .chart > svg") == 5 * 4
 
 
-def test_a_curve_has_all_points_within_the_picture(opened):
+def test_all_points_of_a_curve_are_inside_the_chart(opened):
     chrome = opened([run("mine", RunState.TRAINING)])
     path = "document.querySelector('.chart > svg path.curve')"
     assert chrome.evaluate(f"{path}.getAttribute('d').match(/[ML]/g).length") == 1000
@@ -93,7 +93,7 @@ def test_the_loss_shows_where_attempts_resumed(opened):
     assert chrome.evaluate(f"{marks}[0].textContent") == "attempt 2, from step 14,900"
 
 
-def test_the_pointer_reads_the_values_of_a_step(opened):
+def test_pointing_at_a_chart_shows_the_values_of_the_step(opened):
     chrome = opened([run("mine", RunState.TRAINING)])
     point = (
         "(() => { const svg = document.querySelector('.chart > svg'), box = "
@@ -104,7 +104,7 @@ def test_the_pointer_reads_the_values_of_a_step(opened):
     assert chrome.evaluate(point) == f"step 99,950: {loss} · {heldout}"
 
 
-def test_ticked_runs_are_compared_by_step_and_by_time(opened):
+def test_selected_runs_are_compared_by_step_and_by_time(opened):
     chrome = opened([run("slow", RunState.DONE, hours=20), run("fast", RunState.DONE, hours=5)])
     assert texts(chrome, "#compare") == []
     for box in range(2):
@@ -128,7 +128,7 @@ def test_ticked_runs_are_compared_by_step_and_by_time(opened):
     assert texts(chrome, "#compare") == []
 
 
-def test_a_sweep_is_compared_by_one_button(opened):
+def test_one_button_compares_all_runs_of_a_sweep(opened):
     chrome = opened(every_kind())
     click(chrome, "button[data-runs]")
     assert count(chrome, "#together path.curve") == 20
@@ -137,7 +137,7 @@ def test_a_sweep_is_compared_by_one_button(opened):
     assert chrome.evaluate(styles) == 20
 
 
-def test_a_sweep_is_sorted_by_the_size_of_its_values(opened):
+def test_the_runs_of_a_sweep_are_sorted_numerically(opened):
     chrome = opened(every_kind())
     click(chrome, ".fold:not(.run) summary")
     click(chrome, ".fold:not(.run) th:nth-child(3) button")
@@ -146,7 +146,7 @@ def test_a_sweep_is_sorted_by_the_size_of_its_values(opened):
     assert len(set(rates)) == 5
 
 
-def test_logarithmic_losses_are_another_curve(opened):
+def test_the_logarithmic_scale_changes_the_loss_curve(opened):
     chrome = opened([run("mine", RunState.TRAINING)])
     path = "document.querySelector('.chart > svg path.curve').getAttribute('d')"
     before = chrome.evaluate(path)
@@ -163,20 +163,20 @@ def test_the_overview_shows_the_first_runs_and_all_on_request(opened):
 
 def test_the_filter_finds_runs_by_name_state_and_tpu(opened):
     chrome = opened([*every_kind(), *old_runs(20, 10)])
-    search = "(words) => { const box = document.getElementById('filter'); box.value = words; "
+    search = "(query) => { const box = document.getElementById('filter'); box.value = query; "
     search += "box.dispatchEvent(new Event('input')); }"
-    for words, found in (
+    for query, found in (
         ("CRASHED", ["wide-heads"]),
         ("done ablation-013", ["ablation-013"]),
         ("sweep-19", ["lr-width-19"]),
         ("nothing like this", []),
     ):
-        chrome.evaluate(f"({search})({words!r})")
+        chrome.evaluate(f"({search})({query!r})")
         assert texts(chrome, ROWS) == found
     assert texts(chrome, "#no-match") == ["No run matches."]
 
 
-def test_a_click_on_a_header_sorts_and_values_that_are_missing_come_last(opened):
+def test_a_click_on_a_header_sorts_runs_and_puts_missing_values_last(opened):
     views = [run(name, RunState.DONE, seed=seed) for seed, name in enumerate(("b10", "b9", "a"))]
     views.append(replace(views[0], name="new", last={}, curves={}))
     chrome = opened(views)
@@ -190,13 +190,13 @@ def test_a_click_on_a_header_sorts_and_values_that_are_missing_come_last(opened)
     assert count(chrome, "#overview th[aria-sort]") == 1
 
 
-def test_the_row_of_a_folded_run_leads_to_it(opened):
+def test_a_link_in_the_overview_opens_a_folded_run(opened):
     chrome = opened(every_kind())
     click(chrome, "#overview tbody tr:nth-child(9) a")
     assert count(chrome, ".run:target[open]") == 1
 
 
-def test_hostile_texts_do_nothing_and_are_shown(opened):
+def test_hostile_texts_are_shown_and_not_executed(opened):
     chrome = opened([evil_run(), replace(evil_run(), name=f"{EVIL}2")])
     assert texts(chrome, ROWS) == [SHOWN_EVIL, f"{SHOWN_EVIL}2"]
     click(chrome, "#overview [data-pick='0']")
@@ -220,13 +220,13 @@ def test_an_empty_page_has_no_errors(opened):
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
-def test_no_width_scrolls_sideways(opened, width):
+def test_the_page_does_not_scroll_horizontally(opened, width):
     chrome = opened(every_kind(), width=width)
     click(chrome, "button[data-runs]")
     assert chrome.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_everything_that_can_be_used_has_a_name(opened):
+def test_every_control_has_an_accessible_name(opened):
     chrome = opened(every_kind())
     click(chrome, "#overview [data-pick='0']")
     nodes = chrome.ask("Accessibility.getFullAXTree")["nodes"]
@@ -237,7 +237,7 @@ def test_everything_that_can_be_used_has_a_name(opened):
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_curves_have_their_colours(opened, tmp_path, is_dark):
+def test_curves_have_the_colours_of_the_theme(opened, tmp_path, is_dark):
     chrome = opened([run("mine", RunState.TRAINING)], is_dark=is_dark)
     chrome.picture(tmp_path / "page.png", is_whole=True)
     with Image.open(tmp_path / "page.png") as image:

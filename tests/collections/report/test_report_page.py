@@ -1,4 +1,4 @@
-"""The report's page: whole, escaped, asking nobody for anything, and complete for every run."""
+"""The report's page: valid HTML with escaped texts, all runs and no external resources."""
 
 import html
 import json
@@ -44,13 +44,13 @@ VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 
 class Reader(HTMLParser):
-    """Reads a page strictly: every tag that begins ends, in order."""
+    """Parser that collects tags and texts of a page, and checks that tags are closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -68,10 +68,10 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         if self.open and self.open[-1] not in ("script", "style"):
-            self.words.append(data)
+            self.texts.append(data)
 
     def all(self, tag: str, css: str = "") -> list[dict[str, str | None]]:
-        """Give the attributes of the elements of a tag, and of one class if it is given."""
+        """Return the attributes of all elements with a tag, and with a class if one is given."""
         return [
             attributes
             for name, attributes in self.tags
@@ -83,12 +83,12 @@ def shown(*views: RunView) -> Reader:
     return Reader(page(views, "my-project", NOW))
 
 
-def said(*views: RunView) -> str:
-    return " ".join(" ".join(shown(*views).words).split())
+def page_text(*views: RunView) -> str:
+    return " ".join(" ".join(shown(*views).texts).split())
 
 
 def evil_run() -> RunView:
-    """A run in which every text that may come from elsewhere is hostile."""
+    """Return a run in which every text from users or workers is hostile."""
     return replace(
         crashed_run(EVIL),
         tpu=EVIL,
@@ -104,11 +104,11 @@ def evil_run() -> RunView:
     )
 
 
-def test_a_training_run_has_its_figures_and_the_charts_that_there_are():
+def test_a_training_run_shows_its_numbers_and_only_charts_with_data():
     view = run("mine", RunState.TRAINING, share=0.5)
-    words = said(view)
-    for text in ("mine", "training", "50,000 of 100,000", "47", "27.7 GiB", "shakespeare.yml"):
-        assert text in words, text
+    text = page_text(view)
+    for expected in ("mine", "training", "50,000 of 100,000", "47", "27.7 GiB", "shakespeare.yml"):
+        assert expected in text, expected
     metrics = [each.get("data-metric") for each in shown(view).all("figure", "chart")]
     assert [each for each in metrics if each] == ["loss", "rate", "mfu", "memory"]
 
@@ -117,19 +117,19 @@ def test_a_training_run_has_its_figures_and_the_charts_that_there_are():
     assert [each for each in metrics if each] == ["loss"]
 
 
-def test_a_crashed_run_has_its_reason_and_the_last_lines_of_its_log():
-    words = said(crashed_run("mine"))
-    assert "crashed (exit 1) pod-w2: RESOURCE_EXHAUSTED" in words
-    assert "Last lines of the log of pod-w2, attempt 1" in words
-    assert "There are 1.87G free." in words
+def test_a_crashed_run_shows_its_reason_and_the_last_lines_of_its_log():
+    text = page_text(crashed_run("mine"))
+    assert "crashed (exit 1) pod-w2: RESOURCE_EXHAUSTED" in text
+    assert "Last lines of the log of pod-w2, attempt 1" in text
+    assert "There are 1.87G free." in text
 
     assert shown(replace(crashed_run("mine"), reason="")).all("div", "alarm")
 
 
-def test_a_run_that_did_not_end_badly_has_its_log_folded():
+def test_the_log_of_a_run_that_did_not_fail_is_folded():
     reader = shown(replace(run("mine", RunState.DONE), log=["saved"]))
     assert not reader.all("div", "alarm")
-    assert "saved" in reader.words
+    assert "saved" in reader.texts
 
 
 def test_current_runs_are_open_and_the_others_are_folded():
@@ -140,7 +140,7 @@ def test_current_runs_are_open_and_the_others_are_folded():
 
 
 @pytest.mark.parametrize(("wanted", "tone"), [("running", "waiting"), ("stopped", "stopped")])
-def test_an_interrupted_run_waits_only_if_it_is_to_go_on(wanted, tone):
+def test_an_interrupted_run_is_shown_as_waiting_only_if_it_is_wanted(wanted, tone):
     view = replace(run("mine", RunState.INTERRUPTED), wanted=wanted)
     assert shown(view).all("span", tone)
 
@@ -151,7 +151,7 @@ def test_without_a_current_run_the_last_one_is_open():
     assert folded == [False, True]
 
 
-def test_the_overview_has_a_row_for_each_run_that_leads_to_it():
+def test_each_run_has_a_row_in_the_overview_that_links_to_it():
     reader = shown(*every_kind())
     rows = [each["data-name"] for each in reader.all("tr") if "data-name" in each]
     assert rows == [view.name for view in every_kind()]
@@ -159,25 +159,25 @@ def test_the_overview_has_a_row_for_each_run_that_leads_to_it():
     assert {each["href"] for each in reader.all("a")} == ids
 
 
-def test_runs_that_differ_in_their_values_are_a_sweep_with_the_best_first():
+def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
     views = swept_runs("lr", 20)
-    words = said(*views)
+    text = page_text(*views)
     best = min(views, key=lambda view: view.last["heldout_loss"])
     loss = best.last["heldout_loss"]
-    assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in words
-    assert "run learning_rate width held-out loss loss step state" in words
-    order = [each for each in shown(*views).words if re.fullmatch(r"lr-\d+", each)]
+    assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in text
+    assert "run learning_rate width held-out loss loss step state" in text
+    order = [each for each in shown(*views).texts if re.fullmatch(r"lr-\d+", each)]
     assert order[20] == best.name  # after the 20 rows of the overview
 
 
-def test_runs_of_other_code_or_with_the_same_values_are_no_sweep():
+def test_runs_with_different_code_or_equal_overrides_are_no_sweep():
     one, two = swept_runs("lr", 2)
-    assert "Sweeps" not in said(one, replace(two, release="0123456789abcdef"))
-    assert "Sweeps" not in said(one, replace(two, overrides=one.overrides))
-    assert "Sweeps" in said(one, two)
+    assert "Sweeps" not in page_text(one, replace(two, release="0123456789abcdef"))
+    assert "Sweeps" not in page_text(one, replace(two, overrides=one.overrides))
+    assert "Sweeps" in page_text(one, two)
 
 
-def test_nothing_in_it_leads_out_of_it():
+def test_the_page_has_no_external_links_or_resources():
     text = page([evil_run(), *every_kind()], "my-project", NOW)
     reader = Reader(text)
     assert {tag for tag, _ in reader.tags} & {"link", "img", "iframe", "object", "form"} == set()
@@ -185,12 +185,12 @@ def test_nothing_in_it_leads_out_of_it():
     assert names & {"src", "srcset", "xlink:href", "style", "action"} == set()
     assert not any(name.startswith("on") for name in names)
     assert all(re.fullmatch(r"#run-\d+", each["href"]) for each in reader.all("a"))
-    # Only the namespace of SVG, which nothing is loaded from, looks like an address.
+    # The namespace of SVG looks like an address, but nothing is loaded from it.
     outside = text.replace(escaped(EVIL), "").replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"(?i)https?:|url\(|@import", outside)
 
 
-def test_the_policy_allows_one_script_and_one_style_by_hash():
+def test_the_content_security_policy_allows_one_script_and_one_style_by_hash():
     [policy] = [each["content"] for each in shown().all("meta") if "http-equiv" in each]
     assert re.fullmatch(
         r"default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}='; "
@@ -199,32 +199,32 @@ def test_the_policy_allows_one_script_and_one_style_by_hash():
     )
 
 
-def test_hostile_texts_are_shown_as_they_are():
+def test_hostile_texts_are_shown_as_text():
     text = page([evil_run(), replace(evil_run(), overrides={EVIL: "2"})], EVIL, NOW)
     reader = Reader(text)
     assert len([each for each in reader.all("script") if "type" not in each]) == 1
     assert not reader.all("img")
     assert text.count(html.escape(SHOWN_EVIL)) > 20
-    assert SHOWN_EVIL in reader.words
+    assert SHOWN_EVIL in reader.texts
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
 @given(st.text(st.characters(), max_size=50))
-def test_any_text_comes_back_as_text(text):
+def test_any_text_is_escaped_without_loss_of_characters(text):
     safe = escaped(text)
     assert not re.search("[<>\"']", safe)
     assert len(html.unescape(safe)) == len(text)
     safe.encode("utf-8")
 
 
-def test_the_data_of_charts_cannot_end_its_element():
+def test_chart_data_cannot_close_its_script_element():
     view = replace(run("mine", RunState.DONE, points=10), curves={"</script>": [(1.0, 2.0)]})
     text = chart_data(view, 3)
     assert text.count("<") == 2
     assert json.loads(re.sub("<[^>]*>", "", text))["curves"] == {"</script>": [[1], [2]]}
 
 
-def test_the_data_of_charts_is_short_and_times_are_relative():
+def test_chart_data_is_small_and_has_relative_times():
     view = run("mine", RunState.DONE, points=1000)
     data = json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))
     assert set(data["curves"]) == set(view.curves)
@@ -240,7 +240,7 @@ def test_points_that_are_not_finite_are_not_drawn():
 
 @settings(max_examples=30)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=600))
-def test_no_number_that_a_worker_may_report_prevents_the_page(numbers):
+def test_the_page_can_show_any_number_that_a_worker_reports(numbers):
     points = [(float(step), value) for step, value in enumerate(sorted(numbers))]
     names = ("loss", "heldout", "rate", "mfu", "memory", "times")
     largest, smallest = max(numbers), min(numbers)
@@ -265,25 +265,25 @@ def test_every_attempt_has_a_bar_and_every_event_a_mark_in_its_row():
         left, width = (float(each[name].rstrip("%")) for name in ("x", "width"))
         assert left >= 0
         assert left + width <= 100.5
-    assert "2 h 30 min, preempted" in drawn.words
+    assert "2 h 30 min, preempted" in drawn.texts
     rows = timeline(preempted_run("mine")).split("<li>")[1:]
     assert [row.count("m-launch") for row in rows] == [1] * 6
     assert [row.count("m-preempted") for row in rows] == [1] * 5 + [0]
 
 
-def test_an_end_that_is_no_event_is_marked_once():
+def test_the_end_of_a_run_is_marked_once_with_or_without_an_event():
     view = run("mine", RunState.DONE)
     done = Event(NOW + 5, "done", "done")
     for events in (view.events, [*view.events, done]):
         assert timeline(replace(view, events=events)).count("m-done") == 1
 
 
-def test_the_time_is_one_bar_whose_shares_sum_to_100():
+def test_the_time_spent_is_one_bar_whose_shares_sum_to_100():
     drawn = Reader(time_spent(preempted_run("mine").goodput_by_cause))
     widths = [float(each["width"].rstrip("%")) for each in drawn.all("rect") if "x" in each]
     assert sum(widths) == pytest.approx(100, abs=0.01)
-    assert "training 81 %" in drawn.words
-    assert "launch <1 %" in drawn.words
+    assert "training 81 %" in drawn.texts
+    assert "launch <1 %" in drawn.texts
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e9), min_size=1, max_size=9))
@@ -296,13 +296,13 @@ def test_shares_sum_to_100(seconds):
 
 
 def test_an_empty_fleet_and_an_empty_run_have_a_page():
-    assert "No run has a record" in said()
-    empty = said(*run_views({"new": {"wanted": "running"}}, {}, {}, {}, NOW))
+    assert "No run has a record" in page_text()
+    empty = page_text(*run_views({"new": {"wanted": "running"}}, {}, {}, {}, NOW))
     assert "No metrics yet" in empty
     assert "No attempts yet" in empty
 
 
-def test_many_attempts_make_no_huge_page():
+def test_many_attempts_do_not_make_the_page_huge():
     history = [{"time": NOW - 60 * n, "kind": "launched"} for n in range(50)]
     record = {"wanted": "running", "attempt": 900, "history": history}
     views = run_views({"mine": record}, {}, {}, {}, NOW)
@@ -310,8 +310,8 @@ def test_many_attempts_make_no_huge_page():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [(0, "0 s"), (59.6, "1 min"), (425, "7 min 5 s"), (12000, "3 h 20 min"), (187200, "2 d 4 h")],
 )
-def test_durations_have_two_units(seconds, said):
-    assert duration(seconds) == said
+def test_durations_have_two_units(seconds, text):
+    assert duration(seconds) == text

@@ -1,4 +1,4 @@
-"""playbooks/report.yml, as it is called."""
+"""playbooks/report.yml, run by ansible-playbook."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.collections.test_run_schedule_cron import CRONTAB, script
 REPORT = "playbooks/report.yml"
 
 
-def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
+def test_without_workers_the_report_is_made_from_the_records(local_api):
     RecordFolder(str(local_api.state / "fleet")).change(
         "pod-run", 0, record_fields("pod-run"), {"kind": "launched", "release": "a"}
     )
@@ -30,7 +30,7 @@ def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
     done = play(environment, REPORT, "-e", f"report={where}")
     assert done.returncode == 0, flat(done)
     assert f"{where} shows 1 run" in flat(done)
-    assert "launched with release a" in " ".join(Reader(where.read_text()).words)
+    assert "launched with release a" in " ".join(Reader(where.read_text()).texts)
 
 
 def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(local_api):
@@ -73,24 +73,24 @@ def test_a_report_is_published_only_to_an_html_file_in_a_bucket(local_api):
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         ([], "publish=gs://local-fleet/report.html"),
         (["-e", "publish=gs://fleet/x.html"], "publish=gs://fleet/x.html"),
     ],
 )
-def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path, words, expected):
+def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path, arguments, expected):
     script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
     environment = environment_of(local_api)
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    words = ["-e", "report=5m", "-e", "bucket=gs://local-fleet", *words]
-    done = play(environment, "playbooks/schedule.yml", *words)
+    arguments = ["-e", "report=5m", "-e", "bucket=gs://local-fleet", *arguments]
+    done = play(environment, "playbooks/schedule.yml", *arguments)
     assert done.returncode == 0, flat(done)
     assert "*/5 * * * * tpufleet-do-report" in flat(done)
     assert f"playbooks/report.yml -e {expected} " in (tmp_path / "table").read_text()
 
 
-def test_a_place_that_cannot_be_written_is_named(local_api, tmp_path):
+def test_the_error_about_an_unwritable_path_names_it(local_api, tmp_path):
     (tmp_path / "file").write_text("")
     done = play(environment_of(local_api), REPORT, "-e", f"report={tmp_path}/file/report.html")
     assert done.returncode != 0

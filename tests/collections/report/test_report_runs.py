@@ -35,12 +35,12 @@ def answer(**more):
     }
 
 
-def wrote(*attempts, **more):
+def run_output(*attempts, **more):
     return RunOutput(attempts=attempts, **more)
 
 
 def stored(number=1, began=1000.0, end=None, ended=None, **more):
-    """An attempt of one process, which ended with an exit code, or was lost."""
+    """Return the output of an attempt of one process; without an exit code it was lost."""
     process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 
@@ -95,21 +95,23 @@ def test_an_event_has_a_kind_and_a_text(event, kind, text):
 
 
 def test_attempts_end_as_recorded():
-    told = record(
+    fields = record(
         (1000, LAUNCHED),
         (2000, watch("preempted", "recreate")),
         (3000, LAUNCHED),
     )
-    found = attempts_of(told, events_of(told), NOTHING, NOW, is_active=True)
+    found = attempts_of(fields, events_of(fields), NOTHING, NOW, is_active=True)
     assert found == [
         Attempt(1, 1000, 2000, "preempted", "preempted"),
         Attempt(2, 3000, NOW),
     ]
 
 
-def test_an_attempt_begins_when_its_worker_began_it():
-    told = record((1000, LAUNCHED), (3000, LAUNCHED))
-    found = attempts_of(told, events_of(told), wrote(stored(2, 3010.0)), NOW, is_active=True)
+def test_an_attempt_starts_when_its_worker_started_it():
+    fields = record((1000, LAUNCHED), (3000, LAUNCHED))
+    found = attempts_of(
+        fields, events_of(fields), run_output(stored(2, 3010.0)), NOW, is_active=True
+    )
     assert [(each.number, each.start) for each in found] == [(1, 1000), (2, 3010)]
     assert found[0].ended == "other"
 
@@ -122,42 +124,42 @@ def test_an_attempt_begins_when_its_worker_began_it():
         ("75", "kill", "interrupted, saved"),
     ],
 )
-def test_an_attempt_ends_as_its_worker_told(end, kind, how):
-    told = record((1000, LAUNCHED), (1800, {"kind": "done"}), attempt=1)
-    output = wrote(stored(end=end, ended=1700.0))
-    found = attempts_of(told, events_of(told), output, NOW)
+def test_an_attempt_ends_as_its_worker_reported(end, kind, how):
+    fields = record((1000, LAUNCHED), (1800, {"kind": "done"}), attempt=1)
+    output = run_output(stored(end=end, ended=1700.0))
+    found = attempts_of(fields, events_of(fields), output, NOW)
     assert found == [Attempt(1, 1000, 1700, kind, how)]
 
 
 def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
-    told = record((1000, LAUNCHED), (1800, watch("preempted", "recreate")), attempt=1)
-    output = wrote(stored(end="75", ended=1700.0))
-    [found] = attempts_of(told, events_of(told), output, NOW)
+    fields = record((1000, LAUNCHED), (1800, watch("preempted", "recreate")), attempt=1)
+    output = run_output(stored(end="75", ended=1700.0))
+    [found] = attempts_of(fields, events_of(fields), output, NOW)
     assert (found.end, found.ended) == (1700, "preempted")
 
 
-def test_an_attempt_has_the_step_from_which_it_resumed():
-    told = record((1000, LAUNCHED), (3000, LAUNCHED))
-    output = wrote(stored(1, end="1", first_step=1), stored(2, 3010.0, first_step=31))
+def test_an_attempt_has_its_first_step():
+    fields = record((1000, LAUNCHED), (3000, LAUNCHED))
+    output = run_output(stored(1, end="1", first_step=1), stored(2, 3010.0, first_step=31))
     for is_active in (False, True):
-        found = attempts_of(told, events_of(told), output, NOW, is_active)
+        found = attempts_of(fields, events_of(fields), output, NOW, is_active)
         assert [each.first_step for each in found] == [1, 31]
 
 
 def test_a_lost_attempt_ends_at_its_last_step():
-    told = record((1000, LAUNCHED), attempt=1)
-    output = wrote(stored(last=1600.0))
-    assert attempts_of(told, events_of(told), output, NOW) == [Attempt(1, 1000, 1600)]
-    assert attempts_of(told, events_of(told), NOTHING, NOW) == [Attempt(1, 1000, 1000)]
+    fields = record((1000, LAUNCHED), attempt=1)
+    output = run_output(stored(last=1600.0))
+    assert attempts_of(fields, events_of(fields), output, NOW) == [Attempt(1, 1000, 1600)]
+    assert attempts_of(fields, events_of(fields), NOTHING, NOW) == [Attempt(1, 1000, 1000)]
 
 
-def test_a_live_run_has_its_workers_and_the_curves_that_are_stored():
+def test_a_live_run_shows_its_workers_and_its_stored_curves():
     answers = {
         "pod-w0": {"runs": [answer()]},
         "pod-w1": {"runs": [answer(heartbeat=None)]},
         "pod-w2": {"unreachable": True, "msg": "no route"},
     }
-    output = wrote(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
+    output = run_output(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
     [view] = shown({"pod-run": record()}, answers, {"pod-run": output})
     assert view.curves["loss"] == [(1.0, 2.0)]
     assert [each.host for each in view.workers] == ["pod-w0", "pod-w1"]
@@ -176,9 +178,11 @@ def test_a_live_run_has_its_workers_and_the_curves_that_are_stored():
     ],
 )
 def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, state, code):
-    output = wrote(stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x")
-    told = record(wanted=wanted, tpu="pod")
-    [view] = shown({"pod-run": told}, outputs={"pod-run": output}, tpus={})
+    output = run_output(
+        stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x"
+    )
+    fields = record(wanted=wanted, tpu="pod")
+    [view] = shown({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
     assert (view.state, view.state_code) == (state, code)
     assert view.reason == ("E: x" if end == "1" else "")
     assert (view.log, view.log_from) == (("bye",), "pod-w0, attempt 2")
@@ -191,39 +195,39 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
 def test_a_run_whose_workers_were_not_asked_is_unknown_unless_its_newest_attempt_has_an_end(
     number, end, state
 ):
-    output = {"pod-run": wrote(stored(number, end=end))}
+    output = {"pod-run": run_output(stored(number, end=end))}
     [view] = shown({"pod-run": record(tpu="pod")}, outputs=output)
     assert view.state == state
 
 
-def test_the_end_of_an_older_attempt_is_not_that_of_a_preempted_one():
-    output = {"pod-run": wrote(stored(1, end="1"))}
+def test_a_preempted_attempt_does_not_take_the_end_of_an_older_one():
+    output = {"pod-run": run_output(stored(1, end="1"))}
     [view] = shown({"pod-run": record(tpu="pod")}, outputs=output, tpus={"pod": "PREEMPTED"})
     assert (view.state, view.reason) == ("preempted", "")
 
 
 def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
-    damaged = {"pod-run": wrote(stored(2, began="soon"))}
-    told = {"pod-run": record((1000, LAUNCHED), tpu="pod"), "other": record(tpu="pod")}
-    views = {view.name: view.state for view in shown(told, outputs=damaged)}
+    damaged = {"pod-run": run_output(stored(2, began="soon"))}
+    records = {"pod-run": record((1000, LAUNCHED), tpu="pod"), "other": record(tpu="pod")}
+    views = {view.name: view.state for view in shown(records, outputs=damaged)}
     assert views["pod-run"].startswith("its output can't be shown (TypeError: ")
     assert views["other"] == "unknown"
 
 
 @pytest.mark.parametrize("where", ["on its workers", "in its stored output"])
-def test_a_run_that_has_ended_by_itself_is_done_before_that_is_recorded(where):
-    output = wrote(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
-    told = record(attempt=1, workers=1, tpu="pod", wanted_seconds=0.0, wanted_since=990.0)
+def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(where):
+    output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
+    fields = record(attempt=1, workers=1, tpu="pod", wanted_seconds=0.0, wanted_since=990.0)
     ended = report("done", run="pod-run", ended_at=1090.0)
     answers = {"pod-w0": {"runs": [ended]}} if where == "on its workers" else {}
-    [view] = shown({"pod-run": told}, answers, {"pod-run": output}, tpus={})
+    [view] = shown({"pod-run": fields}, answers, {"pod-run": output}, tpus={})
     assert (view.state, view.wanted, is_current(view)) == ("done", "done", False)
     assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
 
 
 @pytest.mark.parametrize("answers", [{}, {"pod-w0": {"runs": [report("done", run="pod-run")]}}])
-def test_a_run_that_had_ended_by_itself_before_it_was_stopped_is_shown_as_done(answers):
-    output = wrote(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
+def test_a_run_that_exited_with_0_before_it_was_stopped_is_shown_as_done(answers):
+    output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
     killed = record(attempt=1, workers=1, tpu="pod", wanted="stopped")
 
     [view] = shown({"pod-run": killed}, answers, {"pod-run": output}, tpus={})
@@ -232,7 +236,7 @@ def test_a_run_that_had_ended_by_itself_before_it_was_stopped_is_shown_as_done(a
 
 
 @pytest.mark.parametrize("second", [{"state": "training"}, {"state": "failed"}, None])
-def test_a_run_is_still_wanted_unless_all_its_processes_have_ended_by_themselves(second):
+def test_a_run_stays_wanted_until_all_its_processes_are_done(second):
     parts = [report("done", run="pod-run")]
     parts += [report(run="pod-run", **second)] if second else []
     answers = {f"pod-w{place}": {"runs": [part]} for place, part in enumerate(parts)}
@@ -240,15 +244,15 @@ def test_a_run_is_still_wanted_unless_all_its_processes_have_ended_by_themselves
     assert (view.wanted, is_current(view)) == ("running", True)
 
 
-def test_goodput_is_the_time_of_kept_steps_per_wanted_time():
+def test_goodput_is_the_time_of_kept_steps_divided_by_the_wanted_time():
     attempts = stored(1, first_step=1, kept=30.0), stored(2, first_step=31, kept=20.0)
-    output = wrote(*attempts, last={"step": 60.0})
-    told = record(wanted="stopped", wanted_seconds=100.0, tpu="pod")
-    [view] = shown({"pod-run": told}, outputs={"pod-run": output}, tpus={})
+    output = run_output(*attempts, last={"step": 60.0})
+    fields = record(wanted="stopped", wanted_seconds=100.0, tpu="pod")
+    [view] = shown({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
     assert view.goodput == 0.5
 
 
-def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
+def test_a_run_known_only_to_a_worker_or_only_by_its_record_is_shown():
     views = shown({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}})
     assert {view.name: view.wanted for view in views} == {"lost": "running", "stray": "no record"}
     assert [view.name for view in shown({"a": {}, "b": {}}, only="b")] == ["b"]
@@ -256,7 +260,7 @@ def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
 
 def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
     never = answer(attempt=None, state="lost", active=False, heartbeat=None)
-    output = {"pod-run": wrote(stored(2, end="1"))}
+    output = {"pod-run": run_output(stored(2, end="1"))}
     [view] = shown({"pod-run": record()}, {"w0": {"runs": [never]}}, output)
     assert [(each.host, process_text(each)) for each in view.workers] == [
         ("pod-w0", "crashed (exit 1)")
@@ -264,12 +268,12 @@ def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
 
 
 def test_the_run_that_changed_last_comes_first():
-    told = {"old": record((1000, LAUNCHED)), "new": record((2000, LAUNCHED))}
-    assert [(view.name, view.changed) for view in shown(told)] == [("new", 2000), ("old", 1000)]
+    records = {"old": record((1000, LAUNCHED)), "new": record((2000, LAUNCHED))}
+    assert [(view.name, view.changed) for view in shown(records)] == [("new", 2000), ("old", 1000)]
 
 
 def test_overrides_are_the_settings_in_the_command():
-    words = [
+    command = [
         "python",
         "-m",
         "train",
@@ -280,20 +284,20 @@ def test_overrides_are_the_settings_in_the_command():
         "--x=1",
         "A B=1",
     ]
-    assert overrides_of(words) == {"lr": "0.1", "data.path": "/a=b", "x": "1"}
+    assert overrides_of(command) == {"lr": "0.1", "data.path": "/a=b", "x": "1"}
 
 
 def test_events_are_sorted_by_time():
-    told = record((5, {"kind": "done"}), (1, LAUNCHED))
-    assert events_of(told)[0] == Event(1, "launch", "launched with release a")
+    fields = record((5, {"kind": "done"}), (1, LAUNCHED))
+    assert events_of(fields)[0] == Event(1, "launch", "launched with release a")
 
 
 STEPS = {"first": 1000.0, "last": 1080.0, "first_step": 1, "kept": 80.0}
 COUNTED = {"wanted_seconds": 100.0, "wanted_since": NOW}
 
 
-def test_the_time_of_a_run_whose_output_is_complete_is_divided():
-    output = wrote(stored(1, **STEPS), last={"step": 81})
+def test_time_is_divided_by_cause_if_the_output_is_complete():
+    output = run_output(stored(1, **STEPS), last={"step": 81})
     [view] = shown({"pod-run": record(attempt=1, **COUNTED)}, outputs={"pod-run": output})
     assert (view.goodput, view.goodput_by_cause["training"]) == (0.8, 80.0)
 
@@ -301,10 +305,10 @@ def test_the_time_of_a_run_whose_output_is_complete_is_divided():
 @pytest.mark.parametrize(
     "first", [{"number": 3}, {"began": None}], ids=["first attempts", "first segments"]
 )
-def test_the_time_of_a_run_whose_first_output_is_missing_is_not_divided(first):
-    """Its goodput counts the missing steps as if they had been as fast as the others."""
+def test_time_is_not_divided_by_cause_if_the_first_output_is_missing(first):
+    """Goodput is still known: it assumes that missing steps took as long as the others."""
     steps = STEPS | {"first_step": 101}
-    output = wrote(stored(**first, **steps), last={"step": 201})
+    output = run_output(stored(**first, **steps), last={"step": 201})
     counted = COUNTED | {"wanted_seconds": 200.0}
     [view] = shown({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
     assert (view.goodput, view.goodput_by_cause) == (0.8, None)

@@ -1,4 +1,4 @@
-"""Real playbooks under the view, with nobody at the terminal or on a terminal of the test's own."""
+"""Real playbooks with the terminal view, without a terminal or on a pseudoterminal."""
 
 import os
 import pty
@@ -41,7 +41,7 @@ class Stage:
         self.environment.pop("CI", None)
 
     def play(self, tasks: str, *arguments: str, **environment: str) -> Shown:
-        """Run tasks with nobody at the terminal."""
+        """Run tasks without a terminal."""
         done = subprocess.run(
             self._command(tasks, arguments),
             env={**self.environment, **environment},
@@ -55,7 +55,7 @@ class Stage:
         return Shown(done.returncode, done.stdout, self._log())
 
     def play_on_terminal(self, tasks: str, *arguments: str) -> Shown:
-        """Run tasks on a terminal, and give everything that was written to it."""
+        """Run tasks on a pseudoterminal; return everything that was written to it."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             self._command(tasks, arguments),

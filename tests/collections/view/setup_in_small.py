@@ -1,4 +1,4 @@
-"""The play of setup.yml in small: its roles' tasks by name, each changing something, at no cost."""
+"""A cheap copy of setup.yml: the tasks have their real names, but each only reports a change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,19 +21,19 @@ QUIET = {
 }
 OFF_BY_DEFAULT = {"users", "mounts", "devtools"}
 NOT_TAKEN = {"absent.yml", "slice.yml"}
-"""Task files for which the inventory or the command line has to ask."""
+"""Task files that run only if the inventory or the command line asks for them."""
 BRANCHES = ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
 
 
 def roles_of_setup() -> list[str]:
-    """Name the roles that setup.yml runs on a worker when nothing is said in the inventory."""
+    """Return the roles that setup.yml runs on a worker with default settings."""
     plays = yaml.safe_load((PROJECT_ROOT / "playbooks/setup.yml").read_text())
     [roles] = [play["roles"] for play in plays if play.get("roles")]
     return [role["role"] for role in roles if role["role"] not in OFF_BY_DEFAULT]
 
 
 def changing(role: str) -> list[str]:
-    """Name the tasks and handlers of a role that may change something."""
+    """Return the names of the tasks and handlers of a role that may change something."""
     files = [ROLES / role / "tasks/main.yml", ROLES / role / "handlers/main.yml"]
     return [name for file in files if file.exists() for name in _names(file)]
 
@@ -55,9 +55,9 @@ def _of_tasks(tasks: list[dict[str, Any]], folder: Path) -> Iterator[str]:
 
 
 def write_roles(folder: Path) -> None:
-    """Write the roles anew into a folder, each task as one that changes and costs next to nothing.
+    """Write a copy of the roles into a folder, in which each task only reports a change.
 
-    As on real workers a third of them concerns the leader or the others alone.
+    As on real workers, a third of the tasks run only on the leader or only on the other workers.
     """
     for role in roles_of_setup():
         tasks = [

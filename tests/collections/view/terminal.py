@@ -1,4 +1,4 @@
-"""As much of a terminal as the view needs: what stays on it after all the redrawing."""
+"""A minimal terminal emulator for tests of the view: the screen after all redrawing."""
 
 import re
 
@@ -6,7 +6,7 @@ _PIECES = re.compile(r"\x1b\[(\d*)([AJ])|\x1b\[[\d;]*m|(\r)|(\n)|([^\x1b\r\n]+)"
 
 
 def screen_of(written: str) -> list[str]:
-    """Give the lines that a person sees at last (ECMA-48: CUU, ED 0, SGR; no wrapping)."""
+    """Return the final lines of the screen (ECMA-48: CUU, ED 0, SGR; no wrapping)."""
     lines, row, column = [""], 0, 0
     for match in _PIECES.finditer(written):
         count, verb, back, newline, text = match.groups()

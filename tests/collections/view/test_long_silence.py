@@ -9,7 +9,7 @@ TASK = "jax : Install the packages of the lock file and check that JAX sees its 
 
 
 def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypatch):
-    """The task takes 270 s and prints its time every 9 s; then another line is printed."""
+    """The view prints the elapsed time of a task of 270 s every 9 s, and then another line."""
     monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
     texts: list[str] = []
 

@@ -1,4 +1,4 @@
-"""All that setup.yml changes on 12 workers fits one screen, though nobody sits at a terminal."""
+"""The changes that setup.yml reports for 12 workers fit on one screen, even without a terminal."""
 
 import re
 
@@ -14,7 +14,7 @@ PROGRESS = r"  Wait as for a download  pod  \d+ s"
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory) -> Shown:
-    """The output of all of its roles, on 12 hosts that are this computer."""
+    """Output of all roles of setup.yml for 12 hosts, all of which are this computer."""
     stage = Stage(tmp_path_factory.mktemp("setup"))
     (stage.directory / "hosts.ini").write_text("pod-w[0:11] ansible_connection=local\n")
     write_roles(stage.directory)
@@ -30,7 +30,7 @@ def test_setup_of_12_bare_workers_fits_one_screen(setup: Shown):
     assert [line for line in lines[:-1] if len(line) > 120] == []
 
 
-def test_every_change_is_on_it(setup: Shown):
+def test_the_screen_shows_every_change(setup: Shown):
     everything = [name for role in roles_of_setup() for name in changing(role)]
 
     assert all(changing(role) for role in ("base", "fleet_ssh", "jax", "run", "firewall"))

@@ -1,4 +1,4 @@
-"""status.yml -e follow=true: the status in place on a terminal, as plain lines otherwise."""
+"""status.yml -e follow=true redraws the status on a terminal, and prints new lines otherwise."""
 
 import json
 import os
@@ -34,14 +34,14 @@ ROWS = 30
 
 @dataclass
 class Terminal:
-    """A playbook on a terminal of the test's own, and what it has written there so far."""
+    """A playbook on a pseudoterminal, and what it has written there so far."""
 
     process: subprocess.Popen[bytes]
     keyboard: int
     written: bytes = field(default=b"")
 
-    def read_until(self, is_there: Callable[[list[str]], bool]) -> list[str]:
-        """Read until the screen is as wanted, or the playbook has ended; return the screen."""
+    def read_until(self, matches: Callable[[list[str]], bool]) -> list[str]:
+        """Read until the screen matches or the playbook has ended; return the screen."""
         ends = time.monotonic() + SECONDS
         while time.monotonic() < ends:
             try:
@@ -49,7 +49,7 @@ class Terminal:
             except OSError:  # the other end is closed: the playbook is over
                 break
             self.written += chunk
-            if not chunk or is_there(self.screen):
+            if not chunk or matches(self.screen):
                 break
         return self.screen
 
@@ -87,10 +87,10 @@ def record(local_api) -> Path:
 
 
 def write(file: Path, **fields: Any) -> None:
-    """Replace a record at once, since the playbook may be reading it."""
-    told = record_fields(file.stem, attempt=2, generation=3, **fields)
+    """Replace a record atomically, because the playbook may be reading it."""
+    content = record_fields(file.stem, attempt=2, generation=3, **fields)
     new = file.with_suffix(".new")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(content))
     new.replace(file)
 
 
@@ -108,7 +108,7 @@ def rows(screen: list[str], run: str = "mine") -> list[str]:
     return [line for line in screen if line.split()[:1] == [run]]
 
 
-def test_a_terminal_shows_the_status_in_place_until_all_runs_have_ended(record, environment):
+def test_a_terminal_redraws_the_status_in_place_until_all_runs_have_ended(record, environment):
     with on_terminal(live(environment)) as terminal:
         terminal.read_until(rows)
         write(record, watch={"best_step": 70})
@@ -129,7 +129,7 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, temporary):
+def test_ctrl_c_ends_the_playbook_and_all_processes_that_it_started(record, environment, temporary):
     places = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
     with on_terminal(live(environment) | places) as terminal:
         terminal.read_until(rows)
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment, tem
     assert list(temporary.iterdir()) == []
 
 
-def test_many_runs_may_fill_the_terminal(record, environment):
+def test_all_runs_are_shown_if_the_terminal_has_enough_rows(record, environment):
     names = [f"run-{number}" for number in range(ROWS - 6)]
     for name in names:
         write(record.with_name(f"{name}.json"), wanted="running")
@@ -156,7 +156,7 @@ def test_many_runs_may_fill_the_terminal(record, environment):
     assert [name for name in names if not rows(screen, name)] == []
 
 
-def test_without_a_terminal_each_status_is_printed_below_the_last_one(record, environment):
+def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record, environment):
     plain = environment | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     with subprocess.Popen(
         FOLLOW, cwd=PROJECT_ROOT, env=plain, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -192,7 +192,7 @@ DONE = {"state": "done", "wanted": "done"}
 
 
 @pytest.mark.parametrize(
-    ("told", "over"),
+    ("status", "expected"),
     [
         ({"runs": [DONE]}, True),
         ({"runs": [DONE, {"state": "training", "wanted": None}]}, False),
@@ -203,17 +203,17 @@ DONE = {"state": "done", "wanted": "done"}
         ({"workers": [{"worker": "pod-w0", "run": "mine", "error": "ValueError"}]}, True),
     ],
 )
-def test_it_is_over_when_no_run_is_wanted_and_every_worker_has_answered(told, over):
-    assert is_over({"runs": [], "workers": [], "wanted": [], **told}) is over
+def test_following_ends_when_no_run_is_wanted_and_every_worker_has_answered(status, expected):
+    assert is_over({"runs": [], "workers": [], "wanted": [], **status}) is expected
 
 
 def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]]:
-    """Follow until the last answer; return the result and what was shown."""
+    """Follow the status through these answers; return the last lines and all lines shown."""
     shown: list[list[str]] = []
-    told = iter(answers)
+    remaining = iter(answers)
 
     def read() -> Status:
-        answer = next(told)
+        answer = next(remaining)
         if isinstance(answer, StatusError):
             raise answer
         return answer
@@ -221,7 +221,7 @@ def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]
     return follow(read, lambda lines: shown.append(list(lines)), lambda seconds: None), shown
 
 
-def test_a_status_that_cannot_be_read_leaves_the_last_one_with_the_reason():
+def test_the_previous_status_stays_with_the_reason_if_a_new_one_cannot_be_read():
     training, done = Status(("training",), is_over=False), Status(("done",), is_over=True)
 
     result, shown = followed(training, StatusError("no network"), done)
@@ -230,6 +230,6 @@ def test_a_status_that_cannot_be_read_leaves_the_last_one_with_the_reason():
     assert result == ["done"]
 
 
-def test_a_first_status_that_cannot_be_read_is_an_error():
+def test_following_fails_if_the_first_status_cannot_be_read():
     with pytest.raises(StatusError, match="no network"):
         followed(StatusError("no network"))

@@ -1,4 +1,4 @@
-"""What a message suggests is typed for the fleet that the message is about."""
+"""Commands that a message suggests get the options of the fleet that the user works with."""
 
 import shlex
 from pathlib import Path
@@ -16,7 +16,7 @@ GCP = f"{HERE}/inventory/gcp"
 
 
 @pytest.mark.parametrize(
-    ("given_", "options"),
+    ("cli_args", "options"),
     [
         ({"inventory": [GCP]}, ""),
         ({"inventory": [f"{HERE}/inventory/local"]}, "-i inventory/local"),
@@ -27,11 +27,11 @@ GCP = f"{HERE}/inventory/gcp"
         ({"inventory": [GCP], "extra_vars": ["@mine.yml", '{"a": 1}']}, "-e @mine.yml"),
     ],
 )
-def test_the_options_that_choose_the_fleet_are_kept_and_no_others(given_, options):
-    assert fleet_options(given_, [GCP]) == options
+def test_fleet_options_keeps_only_options_that_choose_the_fleet(cli_args, options):
+    assert fleet_options(cli_args, [GCP]) == options
 
 
-def test_every_command_in_a_text_gets_them():
+def test_every_command_in_a_text_gets_the_fleet_options():
     text = (
         "pod-w0: not set up. Run: ansible-playbook setup.yml --limit pod-w0, "
         "or ansible-playbook playbooks/delete.yml -e tpu=pod"
@@ -48,7 +48,7 @@ def test_other_text_is_not_changed():
 
 
 @given(st.text(min_size=1).filter(lambda path: "," not in path and "\0" not in path))
-def test_an_inventory_of_any_name_is_one_word_for_the_shell(path):
+def test_an_inventory_of_any_name_is_quoted_as_one_shell_argument(path):
     line = completed("ansible-playbook setup.yml", fleet_options({"inventory": [path]}, [GCP]))
     assert shlex.split(line) == ["ansible-playbook", "-i", path, "setup.yml"]
 

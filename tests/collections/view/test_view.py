@@ -62,7 +62,7 @@ def many(tmp_path_factory) -> Shown:
     return Stage(tmp_path_factory.mktemp("many")).play(MANY)
 
 
-def test_a_change_is_one_line_for_all_workers_and_no_change_is_none(changed):
+def test_a_change_is_one_line_for_all_workers_and_an_unchanged_task_is_not_shown(changed):
     assert lines_of(changed.text)[:3] == [
         "Try it",
         "  changed   Change something  pod-w[0-7]",
@@ -98,7 +98,7 @@ def test_an_ignored_failure_is_not_reported(many):
     assert "FAILED" not in many.text
 
 
-def test_failures_are_last_complete_and_deduplicated_without_control_codes(stage):
+def test_failures_are_printed_last_once_each_and_without_control_codes(stage):
     shown = stage.play(CHANGE + FAIL)
 
     last = lines_of(shown.text)[-7:-1]
@@ -127,12 +127,12 @@ def test_check_mode_shows_what_would_change(stage):
         "--diff",
     )
 
-    said = lines_of(shown.text)
-    assert "  would change  Write  pod-w[0-7]" in said
-    assert said.count("+x") == 1
+    lines = lines_of(shown.text)
+    assert "  would change  Write  pod-w[0-7]" in lines
+    assert lines.count("+x") == 1
 
 
-def test_a_secret_is_in_neither(stage):
+def test_a_secret_is_neither_printed_nor_logged(stage):
     shown = stage.play(
         "- name: Use a secret\n  ansible.builtin.command: echo hunter2\n  no_log: true\n"
         "- name: Fail with a secret\n  ansible.builtin.command: sh -c 'echo hunter2; exit 1'\n"
@@ -143,7 +143,7 @@ def test_a_secret_is_in_neither(stage):
     assert "hunter2" not in shown.text + shown.log
 
 
-def test_with_v_the_lines_are_ansible_s_own(stage):
+def test_option_v_prints_ansibles_default_lines(stage):
     shown = stage.play(CHANGE, "-v")
 
     assert "TASK [Change something]" in shown.text
@@ -151,32 +151,32 @@ def test_with_v_the_lines_are_ansible_s_own(stage):
     assert "the full log is" in lines_of(shown.text)[-1]
 
 
-def test_under_the_free_strategy_the_lines_are_ansible_s_own(stage):
+def test_the_free_strategy_prints_ansibles_default_lines(stage):
     shown = stage.play(CHANGE, ANSIBLE_STRATEGY="free")
 
     assert "changed: [pod-w7]" in shown.text
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(stage):
+def test_a_playbook_succeeds_although_its_log_cannot_be_written(stage):
     shown = stage.play(CHANGE, TPUFLEET_LOG_DIR="/proc/nowhere")
 
     assert shown.code == 0
     assert "TPUFLEET_LOG_DIR" in shown.text
 
 
-def test_on_a_terminal_the_live_line_shows_the_task_and_is_gone_at_the_end(stage):
+def test_a_terminal_shows_the_task_in_a_live_line_that_disappears_at_the_end(stage):
     shown = stage.play_on_terminal(
         "- name: Take a while\n  ansible.builtin.command: sleep 1\n  changed_when: false\n" + CHANGE
     )
 
     assert "Take a while  pod " in shown.text
-    seen = screen_of(shown.text)
-    assert seen[:3] == [
+    screen = screen_of(shown.text)
+    assert screen[:3] == [
         "Try it",
         "  changed   Change something  pod-w[0-7]",
         "pod-w[0-7] : ok=3 changed=1",
     ]
-    assert len([line for line in seen if line]) == 4
+    assert len([line for line in screen if line]) == 4
 
 
 def test_no_color_is_respected_on_a_terminal(stage):
@@ -201,20 +201,20 @@ def warns(stage):
 
 
 @pytest.mark.usefixtures("warns")
-def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
+def test_equal_warnings_of_several_workers_are_one_line_that_names_them(stage):
     shown = stage.play(
         "- name: Warn\n  warns:\n"
         "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
     )
 
-    said = " ".join(shown.text.split())
-    assert "[WARNING]: pod-w[0-1,3-7]: the clock is late" in said
-    assert "[WARNING]: pod-w2: own" in said
-    assert said.count("WARNING") == 2
+    output = " ".join(shown.text.split())
+    assert "[WARNING]: pod-w[0-1,3-7]: the clock is late" in output
+    assert "[WARNING]: pod-w2: own" in output
+    assert output.count("WARNING") == 2
 
 
 @pytest.mark.usefixtures("warns")
-def test_a_warning_of_what_is_done_once_a_play_names_no_worker(stage):
+def test_a_warning_of_a_run_once_task_names_no_worker(stage):
     shown = stage.play("- name: Warn\n  warns:\n    text: the clock is late\n  run_once: true\n")
 
     assert "[WARNING]: the clock is late" in shown.text

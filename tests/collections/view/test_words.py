@@ -1,4 +1,4 @@
-"""Texts of the view: folded names, and the causes of failures."""
+"""Texts of the view: folded host names, and messages of failures."""
 
 import re
 
@@ -22,7 +22,7 @@ ITEMS = [
 
 
 def unfolded(text: str) -> set[str]:
-    """Read folded names as a person does."""
+    """Return all names that a folded text such as ``pod-w[0-1,3]`` stands for."""
     names = set()
     for stem, numbers, plain in re.findall(r"([^,\[\] ]+)\[([0-9,-]+)\]|([^,\[\] ]+)", text):
         if plain:
@@ -41,19 +41,19 @@ def unfolded(text: str) -> set[str]:
         ("a01 a1 a2", "a01, a[1-2]"),
     ],
 )
-def test_names_that_differ_in_a_number_are_one_word(names, text):
+def test_names_that_differ_only_in_their_number_are_folded(names, text):
     assert folded(names.split()) == text
 
 
 @given(NAMES)
-def test_no_name_is_lost_and_none_is_made_up(names):
+def test_folding_neither_loses_nor_adds_names(names):
     assert unfolded(folded(names)) == set(names)
 
 
 @pytest.mark.parametrize(
     ("name", "stem"), [("pod-w12", "pod"), ("node5", "node5"), ("localhost", "localhost")]
 )
-def test_a_tpu_is_known_by_its_workers_stem(name, stem):
+def test_the_stem_of_a_worker_is_the_name_of_its_tpu(name, stem):
     assert stem_of(name) == stem
 
 
@@ -66,5 +66,5 @@ def test_a_tpu_is_known_by_its_workers_stem(name, stem):
         ({"stdout": "\n".join("abcdefg")}, "c\nd\ne\nf\ng"),
     ],
 )
-def test_a_failure_is_shown_with_the_words_that_were_meant_for_a_person(result, text):
+def test_the_text_of_a_failure_is_the_message_for_the_user(result, text):
     assert failure_text(result) == text
