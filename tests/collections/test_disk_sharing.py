@@ -178,7 +178,7 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
         (),
         ("-e", "disk=corpus"),

@@ -79,7 +79,7 @@ def test_only_problems_are_counted():
 # --- this computer ---------------------------------------------------------------------------
 
 
-def test_an_old_python_and_an_old_core_are_fixed_by_the_environment():
+def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core():
     found = lines(version_findings((3, 10, 4), lambda package: ""))
     assert found[0].startswith("FIX  python: 3.10.4")
     assert "older than 3.12" in found[0]
@@ -101,7 +101,7 @@ def test_programs_that_are_missing_are_named_with_their_package(address, wanted)
     assert "sudo apt-get install rsync" in found[1].line
 
 
-def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
+def test_the_ssh_key_must_exist_and_be_readable_only_by_its_owner(tmp_path):
     key = tmp_path / "id"
     assert "playbooks/create.yml creates it" in key_finding(str(key)).line
     key.write_text("secret")
@@ -153,7 +153,7 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
 # --- the cloud -------------------------------------------------------------------------------
 
 
-def test_an_api_that_is_off_is_enabled_by_gcloud():
+def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
     found = api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
     assert found.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
 
@@ -166,20 +166,20 @@ def test_a_missing_permission_is_not_reported_as_a_disabled_api():
 @pytest.mark.parametrize(
     ("skew", "message"), [(3.0, ""), (-600.0, "600 s behind"), (90, "90 s ahead")]
 )
-def test_a_clock_that_is_off_is_set(skew, message):
+def test_the_fix_for_a_wrong_clock_is_time_synchronization(skew, message):
     found = clock_finding(Reply(200, {}, skew))
     assert message in found.message
     assert found.fix == ("sudo timedatectl set-ntp true" if message else "")
 
 
-def test_a_wrong_zone_is_named_with_those_near_it_and_the_file_it_is_in():
+def test_a_wrong_zone_is_named_with_its_file_and_similar_zones():
     found = zone_findings(Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"])
     assert "us-central2-x (tpu.yml) has no TPUs" in found[0].message
     assert "us-central2-b" in found[0].fix
     assert "moon-1-a (fleet.yml)" in found[1].message
 
 
-def test_without_any_zone_no_other_zone_is_proposed():
+def test_no_zone_is_proposed_if_the_project_has_none():
     [found] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
     assert found.fix == "this project has no zone with TPUs: set another project in tpu.yml"
 
@@ -190,7 +190,7 @@ def test_an_api_that_does_not_answer_is_reported_once(scripted):
     assert [each.check for each in found] == ["credentials", "TPU API", "clock", "project", "zones"]
 
 
-def test_each_check_is_asked_of_the_api_once(scripted):
+def test_the_cloud_checks_only_read_from_the_api(scripted):
     scripted.answerer = lambda asked: Say(
         PLACES if "locations" in asked.path else {"defaultServiceAccount": "42-compute@x"}
     )
@@ -208,7 +208,7 @@ def test_expired_credentials_make_the_other_checks_unknown(scripted):
     assert {each.state for each in found[1:]} == {"unknown"}
 
 
-def test_no_credentials_are_got_by_gcloud(monkeypatch, tmp_path):
+def test_the_fix_for_missing_credentials_is_a_gcloud_command(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", {"NO_GCE_CHECK": "true", "HOME": str(tmp_path)})
     found = cloud_findings(SETTINGS, ["-"], [])
     assert "no Google credentials found: run `gcloud auth application-default" in found[0].line
@@ -234,7 +234,7 @@ def test_the_fleet_file_is_read_as_create_reads_it():
         ("soon", "problem"),
     ],
 )
-def test_the_grants_end_is_counted(ends, state):
+def test_a_grant_that_has_ended_or_ends_soon_is_a_problem(ends, state):
     assert grant_finding(ends, TODAY).state == state
 
 
@@ -243,7 +243,7 @@ def quota_of(client):
     return quota_findings(CloudTpus(client), client.settings, fleet, ["-"], TODAY)
 
 
-def test_quota_is_reported_by_type_and_zone_with_dead_requests(client, scripted):
+def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, scripted):
     dead = request("FAILED", failedData={"error": {"code": 8, "message": "no more capacity"}})
 
     def answer(asked):
@@ -293,10 +293,10 @@ BUCKETS = [
 
 
 @pytest.mark.parametrize(("there", "rights", "message"), BUCKETS)
-def test_a_bucket_is_there_writable_and_near(there, rights, message):
+def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(there, rights, message):
     found = lines(bucket_lines("mine", there, rights, ["us-central2-b"]))
     assert len(found) == len(message), found
-    assert all(words in line for words, line in zip(message, found, strict=True)), found
+    assert all(expected in line for expected, line in zip(message, found, strict=True)), found
 
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
@@ -307,7 +307,7 @@ def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     assert [(each.method, each.authorization) for each in scripted.asked] == [("GET", "")] * 2
 
 
-# --- ways ------------------------------------------------------------------------------------
+# --- network ---------------------------------------------------------------------------------
 
 
 def test_workers_with_the_same_port_result_share_a_line():
@@ -326,7 +326,7 @@ def test_workers_with_the_same_port_result_share_a_line():
     assert found[2].startswith("FIX  host keys: pod-w2: no known host key")
 
 
-def test_a_closed_port_is_reported_with_the_systems_error():
+def test_a_closed_port_is_reported_with_the_error_of_the_system():
     [line, _] = lines(way_findings([Way("w0", "127.0.0.1", 1, "a")], "internal", {"a"}))
     assert "w0: connection refused (127.0.0.1 port 1): no ssh server" in line
 

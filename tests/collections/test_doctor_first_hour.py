@@ -29,7 +29,7 @@ def problems_of(done: Done) -> list[str]:
 
 
 def bare(tmp_path: Path, **more: str) -> dict[str, str]:
-    """The environment of somebody who has set nothing up yet."""
+    """Return the environment variables of a user who has configured nothing yet."""
     kept = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
     home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
     home |= {"TPUFLEET_ON_ERROR": "report"}
@@ -51,7 +51,7 @@ def inventory_of(scripted: ScriptedApi, folder: Path, fleet: object = (), **opti
     return str(folder / "inv")
 
 
-def test_no_project(tmp_path):
+def test_doctor_reports_a_missing_project(tmp_path):
     done = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
     assert done.returncode != 0
     [project, fleet, key] = problems_of(done)
@@ -63,7 +63,7 @@ def test_no_project(tmp_path):
     assert doctor_lines(done)[-1] == "3 problems"
 
 
-def test_no_credentials(tmp_path):
+def test_doctor_reports_missing_credentials(tmp_path):
     (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
     done = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
     assert "gcloud auth application-default login" in problems_of(done)[0]
@@ -71,7 +71,7 @@ def test_no_credentials(tmp_path):
     assert "? zones: can't be checked without credentials" in doctor_lines(done)
 
 
-def test_the_local_cloud_is_not_up(tmp_path):
+def test_doctor_reports_a_local_cloud_that_is_not_up(tmp_path):
     environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
     done = play(environment, DOCTOR)
     [line, *_] = problems_of(done)
@@ -91,7 +91,7 @@ def test_an_inventory_that_cannot_be_read_ends_a_playbook_unless_asked_to_report
     assert "PLAY" not in done.stdout
 
 
-def test_an_exceeded_quota_names_what_holds_it(local_api: LocalApi):
+def test_doctor_reports_the_chips_in_use_and_changes_nothing(local_api: LocalApi):
     local_api.ready("old")
     viewed = {**environment_of(local_api), "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     done = play(viewed, DOCTOR, "-e", "bucket=")

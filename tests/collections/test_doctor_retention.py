@@ -1,4 +1,4 @@
-"""How long the output of runs is kept: doctor proposes a lifecycle rule, and changes nothing."""
+"""Retention of stored output: doctor proposes a lifecycle rule and changes nothing."""
 
 import json
 import shlex
@@ -33,7 +33,7 @@ def bucket(*rules):
 
 
 def proposed(finding):
-    """The rules that the proposed command sets, as a shell would read it."""
+    """Return the rules that the proposed command sets, parsed as by a shell."""
     echo, text, *rest = shlex.split(finding.fix)
     assert echo == "echo"
     assert " ".join(rest) == (
@@ -44,7 +44,7 @@ def proposed(finding):
 
 
 @pytest.mark.parametrize(
-    ("days", "rules", "said"),
+    ("days", "rules", "message"),
     [
         (0, (), "gs://mine/runs/ is kept without limit"),
         ("0", (COLDER,), "gs://mine/runs/ is kept without limit"),
@@ -58,9 +58,9 @@ def proposed(finding):
         (30, (WHOLE,), "gs://mine/runs/ is kept for 30 days"),
     ],
 )
-def test_a_bucket_that_keeps_output_as_long_as_wanted_is_fine(days, rules, said):
+def test_a_bucket_that_keeps_output_long_enough_is_fine(days, rules, message):
     finding = retention_finding(PLACE, bucket(*rules), days)
-    assert finding.line.startswith(f"ok   stored output: {said}")
+    assert finding.line.startswith(f"ok   stored output: {message}")
 
 
 @pytest.mark.parametrize(
@@ -70,29 +70,29 @@ def test_a_bucket_that_keeps_output_as_long_as_wanted_is_fine(days, rules, said)
         ((rule(30),), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
         ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
-        # A rule with a further condition does not delete everything, and stays.
+        # A rule with another condition does not delete all output, so it is kept.
         ((rule(90, isLive=False),), [rule(90, isLive=False)]),
     ],
 )
-def test_the_proposed_rule_replaces_only_an_older_one_for_the_output(rules, kept):
+def test_the_proposed_rule_replaces_only_older_rules_for_the_output(rules, kept):
     finding = retention_finding(PLACE, bucket(*rules), 90)
     assert finding.line.startswith("FIX  stored output: gs://mine/runs/ is kept ")
     assert proposed(finding) == [*kept, rule()]
 
 
 @pytest.mark.parametrize("days", ["ninety", -1, "1.5", 10**9, None, True])
-def test_a_number_of_days_that_is_none_is_shown(days):
+def test_an_invalid_number_of_days_is_a_problem(days):
     finding = retention_finding(PLACE, {}, days)
     assert finding.line.startswith("FIX  stored output: outputs_days: expected whole days")
 
 
 @pytest.mark.parametrize("lifecycle", [None, [], {"rule": {}}, {"rule": [1, {}, {"action": []}]}])
-def test_an_unexpected_lifecycle_counts_as_none(lifecycle):
+def test_a_malformed_lifecycle_counts_as_no_rules(lifecycle):
     assert retention_finding(PLACE, {"lifecycle": lifecycle}, 0).line.startswith("ok ")
 
 
 @pytest.mark.parametrize("rules", [(WHOLE,), (rule(), WHOLE), (rule(30, ["ru"]),)])
-def test_a_wider_rule_that_deletes_output_too_early_is_left_to_the_user(rules):
+def test_a_wider_rule_that_deletes_output_too_early_must_be_changed_by_the_user(rules):
     finding = retention_finding(PLACE, bucket(*rules), 90)
     assert "is kept for 30 days, and outputs_days is 90. A lifecycle rule that" in finding.line
     assert finding.fix.startswith("$EDITOR ")
@@ -107,7 +107,7 @@ def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
 
 
 class Answering:
-    """A session that gives one answer to every request, and knows its address only."""
+    """A session that gives the same reply to every request."""
 
     reply = Reply(200, bucket(rule()))
 
@@ -119,7 +119,7 @@ class Answering:
         return self.reply
 
 
-def test_only_a_bucket_of_google_that_can_be_read_is_checked():
+def test_only_a_readable_bucket_of_google_is_checked():
     settings = ApiSettings("my-project")
     [found] = retention_findings(settings, "gs://mine/runs", 90, Answering)
     assert found.line.startswith("ok ")

@@ -1,4 +1,4 @@
-"""What the doctor says of the watch, by its heartbeat and this computer's timer."""
+"""What doctor reports about the watch, from its heartbeat and this computer's timer."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
@@ -36,7 +36,7 @@ def beat(
         ([beat("here", 40, PassOutcome.FAILED, "no API")], PROBLEM, "failed 40 s ago (no API)"),
     ],
 )
-def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, message):
+def test_a_scheduled_watch_without_a_recent_successful_pass_is_reported(heartbeats, state, message):
     found = watch_finding(heartbeats, "here", 60, LOGS, NOW)
 
     assert found.state == state
@@ -44,7 +44,7 @@ def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, message):
     assert (LOGS in found.line) == (state != OK)
 
 
-def test_a_watch_at_a_long_interval_is_not_late_before_its_time():
+def test_a_watch_with_a_long_interval_is_not_late_before_its_next_pass():
     found = watch_finding([beat("here", 7200)], "here", 6 * 3600, LOGS, NOW)
 
     assert found.state == OK

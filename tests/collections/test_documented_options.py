@@ -1,4 +1,4 @@
-"""What the documentation says of a module's options is what the module takes."""
+"""A module accepts exactly the options that its documentation describes."""
 
 import importlib
 from pathlib import Path
@@ -21,40 +21,40 @@ def plugin(kind: str, name: str) -> ModuleType:
 
 
 def documented(name: str) -> dict[str, Any]:
-    """The options of a module with those of its fragments."""
-    told = yaml.safe_load(plugin("modules", name).DOCUMENTATION)
-    options = dict(told["options"])
-    fragments = told.get("extends_documentation_fragment", [])
+    """Return the documented options of a module, including those of its fragments."""
+    documentation = yaml.safe_load(plugin("modules", name).DOCUMENTATION)
+    options = dict(documentation["options"])
+    fragments = documentation.get("extends_documentation_fragment", [])
     for fragment in [fragments] if isinstance(fragments, str) else fragments:
         part = plugin("doc_fragments", fragment.rsplit(".", 1)[1]).ModuleDocFragment
         options = {**yaml.safe_load(part.DOCUMENTATION).get("options", {}), **options}
     return options
 
 
-def same(spec: dict[str, Any], told: dict[str, Any], where: str) -> None:
-    """Hold an argument spec against its documentation, with all below it."""
-    assert sorted(spec) == sorted(told), where
+def check_documented(spec: dict[str, Any], documentation: dict[str, Any], where: str) -> None:
+    """Check that an argument spec and its documentation agree, including suboptions."""
+    assert sorted(spec) == sorted(documentation), where
     for key, option in spec.items():
-        said, here = told[key], f"{where}.{key}"
-        assert said.get("description"), here
-        assert said["type"] == option.get("type", "str"), here
-        assert said.get("required", False) == option.get("required", False), here
-        assert said.get("default") == option.get("default"), here
-        assert said.get("choices") == option.get("choices"), here
-        assert said.get("elements") == option.get("elements"), here
+        described, here = documentation[key], f"{where}.{key}"
+        assert described.get("description"), here
+        assert described["type"] == option.get("type", "str"), here
+        assert described.get("required", False) == option.get("required", False), here
+        assert described.get("default") == option.get("default"), here
+        assert described.get("choices") == option.get("choices"), here
+        assert described.get("elements") == option.get("elements"), here
         if "options" in option:
-            same(option["options"], said["suboptions"], here)
+            check_documented(option["options"], described["suboptions"], here)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_accepts_the_documented_options(monkeypatch, name):
-    taken: dict[str, Any] = {}
+    accepted: dict[str, Any] = {}
 
     class Stop(Exception):  # noqa: N818  it ends the module, and is no error
         pass
 
     def module(*, argument_spec: dict[str, Any], **_: Any) -> None:
-        taken.update(argument_spec)
+        accepted.update(argument_spec)
         raise Stop
 
     own = plugin("modules", name)
@@ -62,12 +62,15 @@ def test_a_module_accepts_the_documented_options(monkeypatch, name):
         monkeypatch.setattr(each, "AnsibleModule", module, raising=False)
     with pytest.raises(Stop):
         own.main()
-    same(taken, documented(name), name)
+    check_documented(accepted, documented(name), name)
 
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_accepts_the_documented_options(name):
     spec = dict(plugin("action", name)._SPEC)
-    told = documented(name)
-    spec["api"], told["api"] = ({"type": "dict", "required": True}, dict(told["api"]))
-    same(spec, told, name)
+    documentation = documented(name)
+    spec["api"], documentation["api"] = (
+        {"type": "dict", "required": True},
+        dict(documentation["api"]),
+    )
+    check_documented(spec, documentation, name)

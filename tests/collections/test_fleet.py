@@ -60,7 +60,7 @@ def present(api: TpuApi, fleet):
     return match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
 
 
-def test_count_makes_that_many_of_one_kind():
+def test_count_makes_that_many_numbered_tpus():
     assert [tpu.name for tpu in parse_fleet([DEMO | {"name": "sweep", "count": 3}])] == [
         "sweep-0",
         "sweep-1",
@@ -68,7 +68,7 @@ def test_count_makes_that_many_of_one_kind():
     ]
 
 
-def test_zones_are_tried_in_the_order_they_are_written():
+def test_zones_are_tried_in_the_order_of_the_fleet_file():
     (tpu,) = parse_fleet([SEVERAL])
     assert tpu.zones == ("us-east1-d", "us-central2-b")
 
@@ -113,7 +113,7 @@ def test_data_disks_are_read_only_by_default():
     assert tpu.specs[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
 
 
-def test_a_tpu_recreated_after_the_question_stays_and_is_named(client, scripted):
+def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712"))
     options = ChangeOptions(agreed=frozenset({"4711"}))
     (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options, quiet)
@@ -131,12 +131,12 @@ def test_an_unknown_fleet_entry_is_reported_with_the_existing_ones():
 
 
 def test_tpus_outside_the_fleet_file_are_unwanted():
-    seen = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
-    assert (list(seen.present), [each.name for each in seen.unwanted]) == (["demo"], ["old"])
+    found = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
+    assert (list(found.present), [each.name for each in found.unwanted]) == (["demo"], ["old"])
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
-def test_a_living_tpu_in_a_later_zone_comes_before_a_dead_one(state):
+def test_a_living_tpu_is_preferred_to_a_dead_one_in_an_earlier_zone(state):
     fleet = parse_fleet([SEVERAL])
     nodes = [parse_node(node(zone="us-east1-d", state=state)), parse_node(node(id="2"))]
     assert match(fleet, nodes, ["-"]).present["demo"].zone == "us-central2-b"
@@ -147,7 +147,7 @@ def test_a_zone_that_the_inventory_does_not_list_is_an_error():
         match(parse_fleet([DEMO]), [], ["us-east1-d"])
 
 
-def test_a_name_in_two_zones_is_never_deleted_on_a_guess():
+def test_a_name_in_two_zones_is_deleted_only_with_a_zone():
     nodes = [parse_node(node()), parse_node(node(zone="us-east1-d", id="2"))]
     with pytest.raises(NotConfigured, match="-e zone=ZONE"):
         find(nodes, "demo")
@@ -163,7 +163,7 @@ def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
     assert find(nodes, "gone", known=True) == []
 
 
-def test_missing_capacity_is_waited_for_until_the_timeout(client, scripted, clock):
+def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
     scripted.answerer = lambda asked: (
         Say(full) if asked.method == "POST" else error(404, "not found")
@@ -223,7 +223,7 @@ def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: 
 
 
 def preempt(local_api: LocalApi) -> None:
-    """Preempt the TPU, and wait until its queued resource has noticed it."""
+    """Preempt the TPU and wait until its queued resource is SUSPENDED."""
     local_api.preempt("demo")
     local_api.queued("demo", "SUSPENDED")
 
@@ -238,7 +238,7 @@ def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi)
 
 
 class SlowMachines(MachinesInMemory):
-    """Machines whose deletion waits until it is released."""
+    """Machines that are deleted only after ``released`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class SlowMachines(MachinesInMemory):
         super().delete(name)
 
 
-def test_a_tpu_is_requested_again_though_its_request_has_not_noticed_the_preemption(tmp_path):
+def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_active(tmp_path):
     machines, seen = SlowMachines(), []
     local_api = LocalApi(tmp_path / "cloud", machines)
     api = cloud_of(local_api)
@@ -274,7 +274,7 @@ def test_a_tpu_is_requested_again_though_its_request_has_not_noticed_the_preempt
     assert second.node["id"] != first.node["id"]
 
 
-def test_the_wait_for_a_request_to_notice_a_preemption_ends_at_the_timeout(client, scripted):
+def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, scripted):
     lost = node(state="PREEMPTED", acceleratorType="v4-8", queuedResource=f"{QUEUE}/demo")
     active = request()
     scripted.answerer = lambda it: Say(active if "/queuedResources/" in it.path else lost)
@@ -288,7 +288,7 @@ def test_the_wait_for_a_request_to_notice_a_preemption_ends_at_the_timeout(clien
     assert "queued resource demo (us-central2-b) to be SUSPENDED (it is still ACTIVE)" in done.msg
 
 
-def test_a_preempted_queued_tpu_stays_if_it_is_not_to_be_replaced(local_api: LocalApi):
+def test_a_preempted_queued_tpu_is_not_replaced_without_replace_dead(local_api: LocalApi):
     api = cloud_of(local_api)
     made(api)
     preempt(local_api)
@@ -305,7 +305,7 @@ BIGGER = SPOT | {"accelerator_type": "v4-16"}
 @pytest.mark.parametrize(
     ("entry", "requests"), [(BIGGER, 1), ({**BIGGER, "queued": None}, 0)], ids=["queued", "direct"]
 )
-def test_a_recreated_tpu_leaves_no_request_of_the_old_one(local_api: LocalApi, entry, requests):
+def test_recreating_a_tpu_deletes_the_request_of_the_old_one(local_api: LocalApi, entry, requests):
     api = cloud_of(local_api)
     first = made(api)
     (before,) = api.list_queued_resources()
@@ -343,7 +343,7 @@ def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(local_api):
     assert local_api.node("demo")["id"] == first.node["id"]
 
 
-def test_one_slice_of_a_multislice_is_not_recreated_alone(client, scripted):
+def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
     there = node(queuedResource=f"{QUEUE}/several", multisliceNode=True)
     scripted.answerer = lambda _: Say(there)
     nodes, options = {"demo": parse_node(there)}, ChangeOptions(recreate=True)
@@ -381,7 +381,7 @@ def refuse(found):
     raise Different(f"{type(found).__name__} {found.where} is not ours")
 
 
-def test_a_request_that_can_t_be_deleted_yet_is_deleted_later(client, scripted):
+def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry(client, scripted):
     waiting = parse_queued_resource(request("PROVISIONING"))
     refusal = error(400, "The queued resource is in state PROVISIONING", "FAILED_PRECONDITION")
     scripted.answerer = lambda it: (
@@ -400,7 +400,7 @@ def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
 
     (done,) = create(CloudTpus(api), fleet, {}, options, quiet)
 
-    # The request's node is deleted soon after the preemption: the one or the other is found first.
+    # The node is deleted soon after the preemption, so either the node or its request is found.
     assert done.msg in {
         f"{kind} demo (us-central2-b) is not ours" for kind in ("Node", "QueuedResource")
     }
@@ -422,18 +422,18 @@ def test_a_mistake_in_queued_is_named(change, what):
     assert what in str(caught.value)
 
 
-def test_queued_is_for_one_zone():
+def test_queued_needs_exactly_one_zone():
     with pytest.raises(NotConfigured, match="queued needs one zone"):
         parse_fleet([SEVERAL | {"queued": {}}])
 
 
-def test_idle_delete_after_is_a_time_for_watch_to_act_on():
+def test_idle_delete_after_is_a_duration():
     (tpu,) = parse_fleet([DEMO | {"idle_delete_after": "2h"}])
     assert tpu.idle_delete_after == 7200
     with pytest.raises(NotConfigured, match="demo: idle_delete_after: expected a duration"):
         parse_fleet([DEMO | {"idle_delete_after": "soon"}])
 
 
-def test_name_and_zone_select_one_of_two_tpus_of_a_name():
+def test_name_and_zone_splits_a_name_with_its_zone():
     assert name_and_zone("demo_us-central2-b") == ("demo", "us-central2-b")
     assert name_and_zone("demo") == ("demo", "")

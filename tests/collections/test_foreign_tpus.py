@@ -1,4 +1,4 @@
-"""TPUs that others made: folded into one line, left alone unless named, and how to adopt one."""
+"""Foreign TPUs: shown in one line, left alone unless named, and how to adopt them."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ NO_SSH = ("-e", "ansible_ssh_executable=/bin/false")
 
 @pytest.fixture
 def environment(local_api):
-    """The environment of a project with a TPU of this fleet and two of others."""
+    """The environment variables for a project with one TPU of this fleet and two foreign ones."""
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     local_api.ready("theirs")
     local_api.ready("old", acceleratorType="v4-8", labels={"tpufleet-fleet": "others"})
@@ -34,10 +34,10 @@ def environment(local_api):
 
 def groups_of(environment) -> dict[str, list[str]]:
     tool = str(Path(sys.executable).with_name("ansible-inventory"))
-    words = [tool, "-i", "inventory/local", "--list"]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True)
-    told = json.loads(done.stdout)
-    return {name: group.get("hosts", []) for name, group in told.items() if name != "_meta"}
+    arguments = [tool, "-i", "inventory/local", "--list"]
+    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, check=True)
+    groups = json.loads(done.stdout)
+    return {name: group.get("hosts", []) for name, group in groups.items() if name != "_meta"}
 
 
 def test_the_inventory_lists_foreign_workers_in_a_group(environment):
@@ -51,15 +51,15 @@ VERBS = ["train.yml", "setup.yml"]
 VERBS += [f"playbooks/{verb}.yml" for verb in ("push", "status", "logs", "kill", "fetch", "report")]
 
 
-def hosts_of_verbs(environment, *words: str) -> dict[str, str]:
+def hosts_of_verbs(environment, *arguments: str) -> dict[str, str]:
     """Return the hosts that each playbook lists, as Ansible prints them."""
-    done = play(environment, VERBS[0], *VERBS[1:], "--list-hosts", "-e", "run=mine", *words)
+    done = play(environment, VERBS[0], *VERBS[1:], "--list-hosts", "-e", "run=mine", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = [part.partition("\n") for part in done.stdout.split("playbook: ")[1:]]
     return {name.strip(): hosts for name, _, hosts in parts}
 
 
-def test_verbs_leave_workers_of_others_alone_unless_they_are_named(environment):
+def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
     plain = hosts_of_verbs(environment)
     named = hosts_of_verbs(environment, "-e", "tpu=theirs")
 
@@ -75,8 +75,8 @@ def test_verbs_leave_workers_of_others_alone_unless_they_are_named(environment):
 def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api, verb):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     local_api.ready("demo", "europe-west4-b", acceleratorType="v4-8")
-    words = (f"playbooks/{verb}.yml", "-e", "tpu=demo", "--list-hosts")
-    done = play(environment_of(local_api), *words)
+    arguments = (f"playbooks/{verb}.yml", "-e", "tpu=demo", "--list-hosts")
+    done = play(environment_of(local_api), *arguments)
 
     assert "demo-us-central2-b-w0" in done.stdout, flat(done)
     assert "europe" not in done.stdout
@@ -109,7 +109,7 @@ def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment
     ],
     ids=["a worker of the fleet", "a foreign multislice", "a foreign TPU", "the NFS server"],
 )
-def test_only_their_own_tpu_or_multislice_accepts_foreign_workers(host, accepted):
+def test_foreign_workers_are_accepted_only_by_their_own_tpu_or_multislice(host, accepted):
     def tpu(id_: str, multislice: str = "", zone: str = "a", **addresses: object) -> dict:
         return {"tpu_id": id_, "tpu_zone": zone, "tpu_multislice": multislice, **addresses}
 
@@ -128,19 +128,19 @@ def test_only_their_own_tpu_or_multislice_accepts_foreign_workers(host, accepted
     assert fleet_addresses(hosts, groups, host) == accepted
 
 
-def test_status_folds_the_tpus_of_others_into_one_line(environment, tmp_path):
-    told = tmp_path / "status.json"
-    done = play(environment, "playbooks/status.yml", *NO_SSH, "-e", f"status_json={told}")
+def test_status_shows_foreign_tpus_in_one_line(environment, tmp_path):
+    status_file = tmp_path / "status.json"
+    done = play(environment, "playbooks/status.yml", *NO_SSH, "-e", f"status_json={status_file}")
 
     assert "not of this fleet: 2 TPUs, old, theirs (-e tpu=NAME shows one)" in flat(done)
     assert "theirs-w" not in done.stdout + done.stderr
-    assert json.loads(told.read_text())["foreign"] == {
+    assert json.loads(status_file.read_text())["foreign"] == {
         "old": "us-central2-b",
         "theirs": "us-central2-b",
     }
 
 
-def test_status_folds_foreign_tpus_without_own_ones(local_api):
+def test_status_shows_foreign_tpus_even_if_the_fleet_has_none(local_api):
     local_api.ready("theirs")
     done = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
 
@@ -148,7 +148,7 @@ def test_status_folds_foreign_tpus_without_own_ones(local_api):
     assert "not of this fleet: 1 TPU, theirs" in flat(done)
 
 
-def test_without_foreign_tpus_there_is_no_line():
+def test_status_has_no_line_without_foreign_tpus():
     assert foreign_line({}) == ""
 
 
@@ -166,7 +166,7 @@ def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
     assert "old-w0" not in done.stdout
 
 
-def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, local_api):
+def test_kill_finds_the_foreign_tpu_of_a_run_in_its_record(environment, local_api):
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
     nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
@@ -178,9 +178,9 @@ def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, loca
 
 
 def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(environment):
-    words = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
-    named = play(environment, "train.yml", *words, "-e", "tpu=theirs")
-    ours = play(environment, "train.yml", *words, "-e", "tpu=demo")
+    arguments = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
+    named = play(environment, "train.yml", *arguments, "-e", "tpu=theirs")
+    ours = play(environment, "train.yml", *arguments, "-e", "tpu=demo")
 
     assert "TPU theirs: not managed by this fleet" in flat(named)
     assert "create.yml -e tpu=theirs -e adopt=true" in flat(named)
@@ -188,18 +188,18 @@ def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(envir
 
 
 @pytest.mark.parametrize("verb", ["train.yml", "playbooks/push.yml"])
-def test_a_tpu_that_does_not_exist_is_refused_with_those_that_do_closest_first(environment, verb):
-    words = ("-e", "run=mine", "-e", "command=true", "-e", "tpu=thiers")
-    done = play(environment, verb, *words)
+def test_an_unknown_tpu_is_refused_with_the_known_ones_most_similar_first(environment, verb):
+    arguments = ("-e", "run=mine", "-e", "command=true", "-e", "tpu=thiers")
+    done = play(environment, verb, *arguments)
 
     assert done.returncode != 0
-    said = flat(done)
-    assert "tpu=thiers: no TPU of this name exists" in said
-    assert "Known TPUs: theirs, " in said
-    assert said.index("Known TPUs") < said.index("create.yml -e tpu=thiers")
+    output = flat(done)
+    assert "tpu=thiers: no TPU of this name exists" in output
+    assert "Known TPUs: theirs, " in output
+    assert output.index("Known TPUs") < output.index("create.yml -e tpu=thiers")
 
 
-def test_a_tpu_of_the_fleet_file_is_not_unknown(local_api):
+def test_a_tpu_of_the_fleet_file_is_known_before_it_exists(local_api):
     done = play(environment_of(local_api), "playbooks/push.yml", "-e", "tpu=demo")
 
     assert "no worker of the TPU demo is READY" in flat(done)
@@ -253,8 +253,8 @@ def test_a_host_that_is_no_tpu_is_not_a_known_tpu():
 
 
 def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):
-    words = ("-e", "tpu=thiers", "-e", json.dumps({"tpu_partial": True}))
-    done = play(environment, "playbooks/push.yml", *words)
+    arguments = ("-e", "tpu=thiers", "-e", json.dumps({"tpu_partial": True}))
+    done = play(environment, "playbooks/push.yml", *arguments)
 
     assert "no worker of the TPU thiers is READY" in flat(done)
 
@@ -277,7 +277,7 @@ def test_a_slice_of_a_multislice_is_not_offered_for_adoption():
     assert unmanaged_tpus(["big-0-w0"], {}, facts, []) == []
 
 
-def test_doctor_names_the_way_to_adopt_a_tpu(local_api):
+def test_doctor_names_the_command_that_adopts_a_tpu(local_api):
     local_api.ready("demo")
     local_api.ready("theirs")
     message = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
@@ -339,13 +339,13 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, lab
 
 
 def unreached(host: str, foreign: list[str]) -> str:
-    """Return the doctor's line about a worker that can't be reached, of the TPU demo."""
+    """Return doctor's line about an unreachable worker of the TPU demo."""
     facts = {host: {"tpu_name": "demo", "tpu_zone": "us-central2-b"}}
     answers = {host: {"unreachable": True, "msg": "timed out"}}
     return doctor_summary({"findings": []}, answers, "", facts, foreign)["lines"][0]
 
 
-def test_doctor_deletes_an_unreachable_tpu_by_its_zone_if_another_zone_has_its_name():
+def test_doctor_suggests_to_delete_an_unreachable_tpu_by_name_and_zone_if_needed():
     line = unreached("demo-us-central2-b-w0", [])
 
     assert "playbooks/delete.yml -e tpu=demo_us-central2-b && " in line
@@ -353,7 +353,7 @@ def test_doctor_deletes_an_unreachable_tpu_by_its_zone_if_another_zone_has_its_n
     assert unreached("demo-w0", []).endswith("playbooks/create.yml -e tpu=demo")
 
 
-def test_doctor_does_not_delete_an_unreachable_tpu_of_others():
+def test_doctor_does_not_suggest_to_delete_an_unreachable_foreign_tpu():
     line = unreached("demo-w0", ["demo-w0"])
 
     assert line.endswith(
@@ -366,7 +366,9 @@ def test_an_inventory_without_the_group_has_no_foreign_workers():
     assert workers_of({"tpu": ["a-w0"], "tpu_a": ["a-w0"]}) == ["a-w0"]
 
 
-def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_ours_and_the_key(local_api, tmp_path):
+def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_the_fleet_label_and_key(
+    local_api, tmp_path
+):
     before = local_api.ready("demo", labels={"owner": "ada"})
     key = tmp_path / "key.pub"
     key.write_text("ssh-ed25519 AAAA me\n")

@@ -1,4 +1,4 @@
-"""The fleet's known_hosts file: keys of the guests' own word, written once, never guessed."""
+"""The fleet's known_hosts file: only keys that workers have published, each written once."""
 
 import base64
 import stat
@@ -37,11 +37,11 @@ def published(*workers: dict[str, str]) -> Say:
     )
 
 
-def test_a_written_worker_is_read_again(tmp_path):
+def test_a_written_host_key_is_read_back(tmp_path):
     file = KnownHostsFile(tmp_path / "new" / "known_hosts")
-    met = KnownHost("1-w0", {"ssh-ed25519": ED25519}, "guest-0")
-    file.add([met])
-    assert file.read() == {"1-w0": met}
+    host = KnownHost("1-w0", {"ssh-ed25519": ED25519}, "guest-0")
+    file.add([host])
+    assert file.read() == {"1-w0": host}
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
@@ -52,14 +52,14 @@ def test_a_worker_keeps_its_first_host_keys(tmp_path):
     assert file.read()["1-w0"].keys == {"ssh-ed25519": ED25519}
 
 
-def test_a_tpu_that_is_gone_is_forgotten_and_its_namesakes_stay(tmp_path):
+def test_forgetting_a_tpu_removes_only_its_own_workers(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost(alias, {"ssh-ed25519": ED25519}) for alias in ("1-w0", "1-w10", "11-w0")])
     file.forget("1")
     assert list(file.read()) == ["11-w0"]
 
 
-def test_lines_of_others_survive(tmp_path):
+def test_lines_of_other_programs_are_kept(tmp_path):
     path = tmp_path / "known_hosts"
     path.write_text("# mine\n@cert-authority *.example ssh-ed25519 AAAA\nbroken\n")
     KnownHostsFile(path).add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
@@ -93,7 +93,7 @@ def test_one_request_returns_the_keys_of_all_workers(client, scripted):
     ]
 
 
-def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
+def test_keys_are_never_assigned_to_the_wrong_worker(client, scripted):
     def only_worker_1(asked):
         return published(*([{"ssh-ed25519": ED25519}] if asked.body["workerIds"] != ["0"] else []))
 
@@ -101,7 +101,7 @@ def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
     assert [host.alias for host in published_keys(client, parse_node(node()))] == ["4711-w1"]
 
 
-def test_keys_that_come_late_are_waited_for(client, scripted, tmp_path):
+def test_keys_that_are_published_late_are_waited_for(client, scripted, tmp_path):
     late = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
     scripted.script = [published({}, {}), published({"ssh-ed25519": ED25519}, {}), late]
     file = tmp_path / "known_hosts"
@@ -109,7 +109,7 @@ def test_keys_that_come_late_are_waited_for(client, scripted, tmp_path):
     assert sorted(KnownHostsFile(file).read()) == ["4711-w0", "4711-w1"]
 
 
-def test_workers_that_never_publish_are_given_back(client, scripted, tmp_path):
+def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
     scripted.answerer = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")
     assert remembered(client, file) == [1]
@@ -127,7 +127,7 @@ def test_a_missing_permission_to_read_keys_is_an_error(client, scripted, tmp_pat
         remembered(client, str(tmp_path / "known_hosts"))
 
 
-def test_known_workers_are_not_asked_again(client, scripted, tmp_path):
+def test_keys_of_known_workers_are_not_requested_again(client, scripted, tmp_path):
     scripted.answerer = lambda _: error(403, "must not be asked")
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost(f"4711-w{worker}", {"ssh-ed25519": ED25519}) for worker in (0, 1)])
@@ -137,13 +137,13 @@ def test_known_workers_are_not_asked_again(client, scripted, tmp_path):
 @pytest.mark.parametrize("folder", ["plain", "with space", "100%", "it's"])
 def test_ssh_accepts_the_options(tmp_path, folder):
     path = tmp_path / folder / "known_hosts"
-    words = ssh_options(str(path), "1-w0", accept_new=False)
-    seen = subprocess.run(
-        ["sh", "-c", f"ssh -F /dev/null -G {words} host"],
+    options = ssh_options(str(path), "1-w0", accept_new=False)
+    settings = subprocess.run(
+        ["sh", "-c", f"ssh -F /dev/null -G {options} host"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.lower()
-    assert "hostkeyalias 1-w0" in seen
-    assert "stricthostkeychecking true" in seen
-    assert str(path).lower() in seen.replace("%%", "%")
+    assert "hostkeyalias 1-w0" in settings
+    assert "stricthostkeychecking true" in settings
+    assert str(path).lower() in settings.replace("%%", "%")

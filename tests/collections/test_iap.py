@@ -20,7 +20,7 @@ KEY = {"ssh-ed25519": ED25519}
 
 
 def answering(*names: str):
-    """Answer with one TPU whose workers published these host names."""
+    """Return an answerer that lists one TPU whose workers published these host names."""
     attributes = published(*[KEY | ({"hostname": name} if name else {}) for name in names])
     return lambda asked: attributes if asked.method == "POST" else Say({"nodes": [node()]})
 
@@ -29,17 +29,19 @@ def variables(result, worker: str) -> dict[str, str]:
     return the_inventory(result)["_meta"]["hostvars"][worker]
 
 
-def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted, tmp_path):
+def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
+    listed, scripted, tmp_path
+):
     scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
-    told = variables(listed(address="iap"), "demo-w1")
+    host_variables = variables(listed(address="iap"), "demo-w1")
     asked = tmp_path / "asked"
     stand_in = tmp_path / "bin/gcloud"
     stand_in.parent.mkdir()
     stand_in.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(asked))}\n')
     stand_in.chmod(0o755)
-    words = shlex.split(told["ansible_ssh_common_args"])
+    options = shlex.split(host_variables["ansible_ssh_common_args"])
     subprocess.run(
-        ["ssh", "-F", "none", *words, told["ansible_host"], "true"],
+        ["ssh", "-F", "none", *options, host_variables["ansible_host"], "true"],
         env={**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -66,7 +68,7 @@ def test_names_of_known_workers_are_requested_when_iap_needs_them(
     assert scripted.methods() == ["GET"]
 
 
-def test_a_name_is_added_to_a_worker_s_known_keys(tmp_path):
+def test_adding_a_host_name_keeps_the_known_keys_of_a_worker(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost("1-w0", {"ssh-ed25519": "AAAA"}), KnownHost("1-w1", {"ssh-rsa": "CCCC"})])
     file.add([KnownHost("1-w0", {"ssh-ed25519": "BBBB"}, "guest")])

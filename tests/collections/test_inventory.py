@@ -1,4 +1,4 @@
-"""The inventory plugin as people meet it: through ansible-inventory, with its words on failure."""
+"""The inventory plugin, used through ansible-inventory, and its error messages."""
 
 import json
 import os
@@ -22,9 +22,9 @@ from tests.collections.test_host_keys import ED25519, published
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def ansible(tool: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def ansible(tool: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run one of Ansible's commands in the project, without a terminal and without colours."""
-    command = [str(Path(sys.executable).with_name(tool)), *words]
+    command = [str(Path(sys.executable).with_name(tool)), *arguments]
     return subprocess.run(
         command,
         cwd=ROOT,
@@ -39,9 +39,9 @@ def ansible(tool: str, *words: str, **env: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture
 def listed(scripted: ScriptedApi, tmp_path: Path) -> Run:
-    """Run ansible-inventory on a configuration for the scripted server."""
+    """Return a function that runs ansible-inventory configured for the scripted server."""
 
-    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         config = {
             "plugin": "tpufleet.core.tpu",
             **scripted.api,
@@ -51,15 +51,15 @@ def listed(scripted: ScriptedApi, tmp_path: Path) -> Run:
         folder = tmp_path / "inventory"
         folder.mkdir(exist_ok=True)
         (folder / "tpu.yml").write_text(yaml.safe_dump(config))
-        words = words or ("--list",)
+        arguments = arguments or ("--list",)
         home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
-        return ansible("ansible-inventory", "-i", str(folder), *words, **home)
+        return ansible("ansible-inventory", "-i", str(folder), *arguments, **home)
 
     return run
 
 
 def plain(value: Any) -> Any:
-    """Take off the mark that ansible-inventory puts on texts that it doesn't trust as templates."""
+    """Remove the mark that ansible-inventory puts on texts that it doesn't trust as templates."""
     if isinstance(value, dict):
         if list(value) == ["__ansible_unsafe"]:
             return value["__ansible_unsafe"]
@@ -68,19 +68,19 @@ def plain(value: Any) -> Any:
 
 
 def the_inventory(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What --list printed."""
+    """Return the inventory that ``--list`` has printed."""
     assert result.returncode == 0, result.stderr
     return plain(json.loads(result.stdout))
 
 
 def answering(*nodes: dict[str, Any], **page: Any) -> Callable[[Any], Say]:
-    """Answer lists with these nodes, and give every worker a host key."""
+    """Return an answerer that lists these nodes and publishes a host key for every worker."""
     keys = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
     return lambda asked: keys if asked.method == "POST" else Say({"nodes": list(nodes), **page})
 
 
 def the_line(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a failure is."""
+    """Return the error of a failed command, which must be one line."""
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, result.stderr
@@ -101,7 +101,7 @@ def test_workers_are_in_their_groups_with_their_variables(listed, scripted):
     assert result.stderr == ""
 
 
-def test_an_empty_fleet_is_an_inventory_with_the_groups_that_plays_name(listed, scripted):
+def test_an_empty_fleet_still_has_the_groups_that_plays_use(listed, scripted):
     scripted.answerer = answering()
     result = listed("--graph")
     assert result.returncode == 0
@@ -109,7 +109,9 @@ def test_an_empty_fleet_is_an_inventory_with_the_groups_that_plays_name(listed, 
     assert "@leaders:" in result.stdout
 
 
-def test_keys_are_asked_for_when_a_tpu_is_first_met_and_never_again(listed, scripted, tmp_path):
+def test_host_keys_are_requested_only_when_a_tpu_is_listed_for_the_first_time(
+    listed, scripted, tmp_path
+):
     scripted.answerer = answering(node())
     listed()
     listed()
@@ -117,7 +119,7 @@ def test_keys_are_asked_for_when_a_tpu_is_first_met_and_never_again(listed, scri
     assert "4711-w1 ssh-ed25519" in (tmp_path / "known_hosts").read_text()
 
 
-def test_a_tpu_whose_keys_cant_be_read_is_listed_and_named(listed, scripted):
+def test_a_tpu_whose_host_keys_cannot_be_read_is_listed_with_a_warning(listed, scripted):
     scripted.answerer = lambda asked: (
         error(403, "no attributes for you") if asked.method == "POST" else Say({"nodes": [node()]})
     )
@@ -128,7 +130,7 @@ def test_a_tpu_whose_keys_cant_be_read_is_listed_and_named(listed, scripted):
     assert "demo-w0" in result.stdout
 
 
-#: Texts that Ansible evaluates where it trusts them, each running a command.
+#: Templates that run a command if Ansible trusts and evaluates them.
 TEMPLATES = [
     "{{ lookup('ansible.builtin.pipe', 'touch OWNED') }}",
     "{% set x = lookup('ansible.builtin.pipe', 'touch OWNED') %}",
@@ -170,8 +172,8 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
     assert the_inventory(listing)["_meta"]["hostvars"]["demo-w0"]["tpu_labels"]["owner"] == hostile
 
     (tmp_path / "read.yml").write_text(READ_EVERYTHING)
-    words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "read.yml"), "-vvv"]
-    done = ansible("ansible-playbook", *words, "-e", f"read_to={read}", HOME=str(tmp_path))
+    arguments = ["-i", str(tmp_path / "inventory"), str(tmp_path / "read.yml"), "-vvv"]
+    done = ansible("ansible-playbook", *arguments, "-e", f"read_to={read}", HOME=str(tmp_path))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert read.read_text() == hostile
@@ -180,9 +182,9 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
 
 def test_only_free_text_is_marked_unsafe(listed, scripted):
     scripted.answerer = answering(node(labels={"good": "text"}))
-    told = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
-    assert told.pop("tpu_labels") == {"good": {"__ansible_unsafe": "text"}}
-    assert "__ansible_unsafe" not in json.dumps(told)
+    variables = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
+    assert variables.pop("tpu_labels") == {"good": {"__ansible_unsafe": "text"}}
+    assert "__ansible_unsafe" not in json.dumps(variables)
 
 
 @given(st.text() | st.text(alphabet="#{}[]%jinja2: '\n"))
@@ -229,13 +231,13 @@ def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, 
     own = "{{ [tpu_internal_ip] if 'foreign' in group_names else [] }}"
     expected = json.dumps({"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"], "own": own})
 
-    words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
-    done = ansible("ansible-playbook", *words, HOME=str(tmp_path))
+    arguments = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
+    done = ansible("ansible-playbook", *arguments, HOME=str(tmp_path))
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(listed, scripted):
+def test_constructed_groups_host_names_and_variables_are_supported(listed, scripted):
     scripted.answerer = answering(node(labels={"owner": "ada"}))
     result = listed(
         strict=True,
@@ -250,7 +252,7 @@ def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(
     assert inventory["_meta"]["hostvars"][names[0]]["twice"] == 4
 
 
-def test_filters_leave_out_tpus_before_their_keys_are_asked_for(listed, scripted):
+def test_filters_leave_out_tpus_before_their_host_keys_are_requested(listed, scripted):
     mine, other = node(labels={"owner": "ada"}), node("old", id="2", labels={"owner": "bob"})
     scripted.answerer = answering(mine, other)
     inventory = the_inventory(
@@ -264,8 +266,8 @@ def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(liste
     scripted.answerer = answering(node(), node("mine", id="2", labels={"owner": "ada"}))
     result = listed(filters=["tpu_labels.owner == 'ada'"])
     assert sorted(the_inventory(result)["_meta"]["hostvars"]) == ["mine-w0", "mine-w1"]
-    said = " ".join(result.stderr.split())
-    assert "can't be evaluated for TPU demo (us-central2-b)" in said
+    warnings = " ".join(result.stderr.split())
+    assert "can't be evaluated for TPU demo (us-central2-b)" in warnings
 
 
 @pytest.mark.parametrize("filters", [["tpu_labels.owner == 'ada'"], ["tpu_name"]])
@@ -276,7 +278,7 @@ def test_a_failing_strict_filter_and_an_invalid_filter_are_one_line(listed, scri
 
 @pytest.fixture
 def caching(tmp_path: Path) -> dict[str, Any]:
-    """The options of a cache."""
+    """Options of the inventory that enable its cache."""
     plugin, place = "ansible.builtin.jsonfile", str(tmp_path / "cache")
     return {"cache": True, "cache_plugin": plugin, "cache_connection": place}
 
@@ -299,7 +301,7 @@ def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path, caching):
     assert scripted.methods().count("GET") == 2
 
 
-def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
+def test_a_cache_of_other_zones_is_ignored(listed, scripted, caching):
     scripted.answerer = answering(node())
     listed(**caching)
     listed(**caching, zones=["us-central2-b"])
@@ -343,7 +345,9 @@ def test_a_wrong_option_is_one_line(listed, scripted):
     assert "address" in the_line(listed(address="outernal"))
 
 
-def test_elsewhere_a_failure_is_ansibles_to_judge(listed, scripted, monkeypatch):
+def test_settings_of_ansible_decide_whether_an_unparsed_inventory_is_fatal(
+    listed, scripted, monkeypatch
+):
     monkeypatch.setenv("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "false")
     monkeypatch.setenv("ANSIBLE_INVENTORY_UNPARSED_FAILED", "false")
     scripted.answerer = lambda _: error(403, "not for you")
@@ -351,17 +355,20 @@ def test_elsewhere_a_failure_is_ansibles_to_judge(listed, scripted, monkeypatch)
     assert (result.returncode, "not for you" in result.stderr) == (0, True)
 
 
-def test_the_local_cloud_that_is_not_up_is_one_line_with_its_command(tmp_path):
+def test_the_error_about_a_local_cloud_that_is_not_up_names_its_start_command(tmp_path):
     where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_LOCALCLOUD": "default"}
 
-    def told(home: str, **more: str) -> str:
+    def suggested_command(home: str, **more: str) -> str:
         asked = ("ansible-inventory", "-i", "inventory/local", "--graph")
         return the_line(ansible(*asked, **{**where, "HOME": home, **more})).rpartition(": ")[2]
 
     python = ".venv/bin/python -m localcloud"
-    assert told("/root") == f"{python} up"
-    assert told("/root", TPUFLEET_LOCALCLOUD="two") == f"{python} --name two up"
-    assert told(str(tmp_path)) == f"sudo env TPUFLEET_LOCALCLOUD_DIR={tmp_path} {python} up"
+    assert suggested_command("/root") == f"{python} up"
+    assert suggested_command("/root", TPUFLEET_LOCALCLOUD="two") == f"{python} --name two up"
+    assert (
+        suggested_command(str(tmp_path))
+        == f"sudo env TPUFLEET_LOCALCLOUD_DIR={tmp_path} {python} up"
+    )
 
 
 def test_an_unconfigured_google_cloud_names_the_settings():
@@ -371,7 +378,7 @@ def test_an_unconfigured_google_cloud_names_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("arguments", "what"),
     [
         (("-t", "inventory", "tpufleet.core.tpu"), "allow_partial"),
         (("tpufleet.core.tpu_node",), "accelerator_type"),
@@ -382,6 +389,6 @@ def test_an_unconfigured_google_cloud_names_the_settings():
         (("tpufleet.core.ssh_key",), "passphrase"),
     ],
 )
-def test_the_documentation_renders_with_examples(words, what):
-    shown = ansible("ansible-doc", *words)
+def test_the_documentation_renders_with_examples(arguments, what):
+    shown = ansible("ansible-doc", *arguments)
     assert (shown.returncode, what in shown.stdout, "EXAMPLES" in shown.stdout) == (0, True, True)

@@ -1,4 +1,4 @@
-"""How the role jax decides what proves an environment."""
+"""How the role jax chooses the proof of an environment."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.collections.test_run_role import played
 LOCKS = ROOT / "requirements"
 
 
-def test_the_lock_file_decides_what_proves_the_environment(tmp_path):
+def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
     (tmp_path / "unsorted.lock").write_text("torch-xla==2.9.0\njax==0.7.1\n")
     (tmp_path / "similar.lock").write_text("jax-cuda==1\ntorch==2\n    jax==1\n")
     (tmp_path / "extra.lock").write_text("jax[tpu]==0.7.1\n")
@@ -42,15 +42,15 @@ def test_the_lock_file_decides_what_proves_the_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"env_proof": "torchxla"}, "expected jax, torch_xla, torch_tpu, none, or a command"),
         ({"env_proof": "none", "verify": "slice"}, "only env_proof=jax shows that the workers"),
         ({"env_proof": "python a.py", "verify": "slice"}, "checks each worker alone"),
     ],
 )
-def test_a_proof_that_cannot_show_what_is_asked_is_refused_before_the_installation(
-    tmp_path, variables, said
+def test_an_invalid_or_insufficient_proof_is_refused_before_the_installation(
+    tmp_path, variables, message
 ):
     given = variables | {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
     play = {"hosts": "localhost", "gather_facts": False, "connection": "local", "vars": given}
@@ -62,5 +62,5 @@ def test_a_proof_that_cannot_show_what_is_asked_is_refused_before_the_installati
     )
 
     assert done.returncode == 2
-    assert said in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert message in " ".join(done.stdout.split()), done.stdout + done.stderr
     assert "python_env" not in done.stdout

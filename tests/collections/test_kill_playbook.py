@@ -1,4 +1,4 @@
-"""kill.yml with names of known runs, unknown runs, and runs that may exist, without machines.
+"""kill.yml for known runs, unknown runs and runs that may exist, without machines.
 
 Tests set a worker's answer as a variable, which takes precedence over registered results.
 """
@@ -19,7 +19,7 @@ ENDED = {"info": report_end("0")}
 
 @pytest.fixture
 def kill(local_api, tmp_path):
-    """Return a function that runs kill.yml on two unreachable workers; mine has a record."""
+    """Return a function that runs kill.yml on two unreachable workers; two runs have records."""
     records = local_api.state / "fleet/runs"
     records.mkdir(parents=True)
     for run in ("other", "mine"):
@@ -30,25 +30,25 @@ def kill(local_api, tmp_path):
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}, pod-w1: {facts}}}}}\n")
 
     def run_kill(
-        *words: str, workers: bool = True, **variables: Any
+        *arguments: str, workers: bool = True, **variables: Any
     ) -> subprocess.CompletedProcess[str]:
         hosts = ("-i", str(inventory)) if workers else ()
         given = ("-e", json.dumps(variables))
-        return play(environment_of(local_api), "playbooks/kill.yml", *hosts, *given, *words)
+        return play(environment_of(local_api), "playbooks/kill.yml", *hosts, *given, *arguments)
 
     return run_kill
 
 
-@pytest.mark.parametrize("words", [(), ("--check",)], ids=["run", "check"])
-def test_a_run_that_neither_a_record_nor_a_worker_knows_is_refused(kill, words):
-    done = kill(*words, run="mien", kill_stopped=NEVER)
+@pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["run", "check"])
+def test_a_run_without_a_record_that_no_worker_knows_is_refused(kill, arguments):
+    done = kill(*arguments, run="mien", kill_stopped=NEVER)
 
     assert done.returncode != 0
-    said = flat(done)
-    assert "no run mien is known" in said
-    assert "Runs with a record: mine, other. List the runs: ansible-playbook" in said
-    assert "fleet_state=OTHER" not in said
-    assert "no worker has this run" not in said
+    output = flat(done)
+    assert "no run mien is known" in output
+    assert "Runs with a record: mine, other. List the runs: ansible-playbook" in output
+    assert "fleet_state=OTHER" not in output
+    assert "no worker has this run" not in output
 
 
 def test_a_run_that_has_ended_may_be_stopped_again(kill):
@@ -131,13 +131,13 @@ def test_a_run_is_not_called_unknown_if_a_worker_does_not_answer(kill):
     assert "no run mien is known" not in flat(done)
 
 
-def test_without_a_worker_to_ask_a_run_without_a_record_is_an_error(kill):
+def test_a_run_without_a_record_is_an_error_if_there_is_no_worker_to_ask(kill):
     done = kill(workers=False, run="mien")
 
     assert done.returncode != 0
-    said = flat(done)
-    assert "run mien was not stopped, because it has no record" in said
-    assert "Runs with a record: mine, other." in said
+    output = flat(done)
+    assert "run mien was not stopped, because it has no record" in output
+    assert "Runs with a record: mine, other." in output
 
 
 def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
@@ -146,10 +146,10 @@ def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
     done = kill(run="mine", tpu="pdo")
 
     assert done.returncode != 0
-    said = flat(done)
-    assert "tpu=pdo: no TPU of this name exists" in said
-    assert "Known TPUs: pod, " in said
-    assert "or omit -e tpu to stop the run on any TPU" in said
+    output = flat(done)
+    assert "tpu=pdo: no TPU of this name exists" in output
+    assert "Known TPUs: pod, " in output
+    assert "or omit -e tpu to stop the run on any TPU" in output
     assert (local_api.state / "fleet/runs/mine.json").read_text() == before
 
 
@@ -168,10 +168,10 @@ def test_a_kill_stops_nothing_after_another_controller_acted_on_the_run(
 
     done = kill(run="mine", record=False, fence=fence, kill_stopped=ENDED)
 
-    said = flat(done)
-    assert (done.returncode == 0) == stops, said
-    assert ("TASK [Stop the run]" in said) == stops
-    assert ("another controller has acted on it since" in said) == (not stops)
+    output = flat(done)
+    assert (done.returncode == 0) == stops, output
+    assert ("TASK [Stop the run]" in output) == stops
+    assert ("another controller has acted on it since" in output) == (not stops)
 
 
 def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):

@@ -1,6 +1,6 @@
-"""create.yml is killed at any moment and run again: the fleet, and nothing twice.
+"""create.yml, killed at any moment and run again, creates every TPU of the fleet exactly once.
 
-Six moments; TPUFLEET_KILLS=40 takes more. A moment is a number of requests that the API has seen.
+Six moments by default, more with TPUFLEET_KILLS=40. A moment is a number of answered requests.
 """
 
 import os
@@ -30,7 +30,7 @@ NODES = ["later", "pod", "sweep-0", "sweep-1"]
 
 
 class KeyedMachines(MachinesInMemory):
-    """Machines whose host keys are keys, as ssh would have them."""
+    """Machines whose host keys are valid for ssh."""
 
     def host_keys(self, name: str) -> Mapping[str, str]:
         return {"ssh-ed25519": ED25519}
@@ -69,17 +69,17 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
     runtime = {"runtime_version": "tpu-ubuntu2204-base"}
     fleet = {"tpu_fleet": [entry | runtime for entry in FLEET]}
     (inventory / "group_vars/all/zz_fleet.yml").write_text(yaml.safe_dump(fleet))
-    # There are no machines behind these addresses, so that the workers' ssh is this computer.
+    # These addresses have no machines, so tasks for workers run on this computer.
     (inventory / "group_vars/tpu.yml").write_text("ansible_connection: local\n")
     yield Cloud(api, inventory, environment_of(api))
     api.halt()
 
 
-def make_whole(cloud: Cloud) -> None:
-    """Run create.yml to its end and hold what there is against the fleet."""
+def complete_fleet(cloud: Cloud) -> None:
+    """Run create.yml to its end and check that the cloud has exactly the fleet."""
     process = cloud.start()
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
     nodes = cloud.api.get("locations/-/nodes")["nodes"]
     assert sorted(node["name"].rsplit("/", 1)[1] for node in nodes) == NODES
     assert {node["state"] for node in nodes} == {"READY"}
@@ -93,15 +93,15 @@ def make_whole(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_create_killed_at_any_moment_and_run_again_makes_the_fleet_once(cloud: Cloud, seed: int):
+def test_create_killed_at_any_moment_and_run_again_creates_the_fleet_once(cloud: Cloud, seed: int):
     moment = random.Random(seed).randint(1, 25)  # noqa: S311
     process = cloud.start()
     wait_for(
         lambda: True if cloud.requests() >= moment or process.poll() is not None else None, 120
     )
     whole = tree_of(process.pid)
-    # Of every second one only the main process dies: its workers go on beside the next run.
+    # With even seeds only the main process is killed; its children continue beside the next run.
     kill_all(whole if seed % 2 else whole[:1])
     process.wait(timeout=30)
-    make_whole(cloud)
+    complete_fleet(cloud)
     kill_all(whole[1:])

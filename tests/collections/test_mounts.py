@@ -1,4 +1,4 @@
-"""``mounts``: validated entries, and the systemd units that they become."""
+"""``mounts``: validation of the entries, and the systemd units made from them."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_hosts_of_two_tpus_can_export_at_the_same_path():
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
-def test_a_server_keeps_the_exports_of_all_hosts_also_with_a_limit(tmp_path):
+def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
     entries = [SHARED | {"path": path} for path in ("/mnt/a-b", "/mnt/c")]
     hosts = {
         "pod-w0": {"mounts": entries[:1], "tpufleet_uid": 64042},
@@ -114,7 +114,7 @@ def test_a_directory_of_the_system_is_not_exported(directory):
     assert what(SHARED | {"server": "10.9.9.9", "export": directory})[0] == f"10.9.9.9:{directory}"
 
 
-def test_any_other_nfs_server_is_only_mounted():
+def test_directories_of_other_nfs_servers_are_mounted_and_not_exported():
     theirs = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
     source, kind, options = what(theirs)
     assert (source, kind) == ("10.9.9.9:/vol/data", "nfs4")
@@ -130,7 +130,7 @@ def test_a_server_that_is_neither_a_host_nor_an_address_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["nfs", "filestore", "disk"])
-def test_no_program_or_device_file_of_a_mount_has_privileges(kind):
+def test_mounts_have_the_options_nosuid_and_nodev(kind):
     [entry] = [each for each in EVERY_KIND if each["kind"] == kind]
     assert {"nosuid", "nodev"} <= set(what(entry)[2].split(","))
 
@@ -159,7 +159,7 @@ def test_an_option_of_the_user_replaces_the_default():
     assert {"hard", "nconnect=8"} <= set(options)
 
 
-def test_filestore_is_mounted_by_the_version_that_every_tier_has():
+def test_filestore_is_mounted_with_nfs_3_which_every_tier_supports():
     entry = {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"}
     source, kind, options = what(entry)
     assert (source, kind) == ("10.1.2.2:/vol1", "nfs")
@@ -186,7 +186,7 @@ def test_a_disk_is_mounted_by_its_name_and_not_on_demand():
 @pytest.mark.parametrize(
     "listed", [["my-corpus"], [{"name": "my-corpus", "size_gb": 5}], "my-corpus"]
 )
-def test_a_disk_is_mounted_only_where_the_tpu_has_it(listed):
+def test_a_disk_is_mounted_only_on_workers_of_a_tpu_that_has_it(listed):
     fleet = [{"name": "other"}, {"name": "pod", "data_disks": listed}]
     assert mount_units([DISK], "pod-w0", HOSTVARS, 64042, fleet) == []
 
@@ -196,7 +196,7 @@ def test_a_disk_that_no_tpu_has_is_refused():
         mount_units([DISK], "pod-w0", HOSTVARS, 64042, [{"name": "pod", "data_disks": ["books"]}])
 
 
-def test_a_disk_is_found_by_its_mount_before_the_tpu_has_it():
+def test_disk_mounts_finds_a_disk_before_it_is_attached():
     entries = [SHARED, DISK | {"device": "/dev/disk/by-id/scsi-x"}]
     found = disk_mounts(entries, "my-corpus")
     assert found == {"device": "/dev/disk/by-id/scsi-x", "units": [r"mnt-disks-my\x2dcorpus"]}
@@ -206,7 +206,7 @@ def test_a_disk_is_found_by_its_mount_before_the_tpu_has_it():
         disk_mounts([], "other", "/dev/sdb")
 
 
-def test_hyperdisk_ml_is_refused_where_the_tpu_does_not_take_it():
+def test_hyperdisk_ml_is_refused_on_a_tpu_that_does_not_support_it():
     entry = DISK | {"kind": "hyperdisk-ml"}
     assert unit(entry, "new-w0")["type"] == "ext4"
     with pytest.raises(AnsibleFilterError, match="a TPU v4 does not support Hyperdisk ML"):
@@ -214,7 +214,7 @@ def test_hyperdisk_ml_is_refused_where_the_tpu_does_not_take_it():
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("nfs", "entry 1: expected a mapping"),
         ({"path": "/mnt/a"}, "kind: expected one of nfs, filestore, gcsfuse, disk, hyperdisk-ml"),
@@ -235,10 +235,10 @@ def test_hyperdisk_ml_is_refused_where_the_tpu_does_not_take_it():
         (DISK | {"read_only": True}, "disk does not have read_only"),
     ],
 )
-def test_an_invalid_entry_is_refused_with_what_is_expected(entry, said):
+def test_an_invalid_entry_is_refused_with_what_is_expected(entry, message):
     with pytest.raises(ValueError) as caught:
         parse_mounts([entry])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_error_says_where_to_fix_it():
@@ -274,8 +274,8 @@ def test_systemd_accepts_the_units(tmp_path, entry, read_only):
     for file, kind in zip(files, kinds, strict=True):
         file.write_text(rendered(f"mounts/{kind}.j2", **variables))
 
-    words = ["systemd-analyze", "verify", *map(str, files)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = ["systemd-analyze", "verify", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in done.stderr
@@ -294,7 +294,7 @@ TEXT = st.text(alphabet="ab1-_./: %$\n\\\"'{}=,", max_size=12)
     ),
     st.lists(TEXT, max_size=2),
 )
-def test_no_text_that_means_something_to_systemd_or_a_shell_reaches_a_unit(base, change, options):
+def test_no_special_character_of_systemd_or_a_shell_reaches_a_unit(base, change, options):
     entry = {key: value for key, value in (base | change).items() if key in base}
     try:
         [made] = mount_units([entry | {"options": options}], "pod-w1", HOSTVARS, 64042)
@@ -307,12 +307,12 @@ def test_no_text_that_means_something_to_systemd_or_a_shell_reaches_a_unit(base,
 @pytest.mark.skipif(not shutil.which("systemd-escape"), reason="needs systemd-escape")
 @given(st.from_regex(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,8}){1,4}", fullmatch=True))
 def test_units_have_the_names_that_systemd_expects(path):
-    words = ["systemd-escape", "--path", path]
-    expected = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    command = ["systemd-escape", "--path", path]
+    expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert unit_of(path) == expected
 
 
-def test_ansible_mounts_from_a_server_that_the_inventory_does_not_have(tmp_path):
+def test_mount_units_accepts_a_server_outside_the_inventory(tmp_path):
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("tpu: {hosts: {pod-w0: {ansible_connection: local}}}\n")
     entry = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"

@@ -1,4 +1,4 @@
-"""The role mounts on this computer: what it does to systemd's units, in which order."""
+"""The role mounts on this computer: how it changes systemd units, and in which order."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from harness.playbooks import ROOT, flat, play
 MARK = "# A mount of tpufleet. Ansible managed\n"
 OLD = MARK + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
 PLAIN = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
-#: All units are active; one may be busy, so that it can't be stopped. The run "mine" is in a state.
+#: All units are active. The unit named in "busy" cannot be stopped. "run" has the state of a run.
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> {here}/asked
 case "$*" in
@@ -26,7 +26,7 @@ esac
 
 @dataclass
 class Worker:
-    """This computer as a worker: its units are in a directory of the test."""
+    """This computer as a worker, with systemd units in a directory of the test."""
 
     here: Path
 
@@ -34,11 +34,11 @@ class Worker:
     def units(self) -> Path:
         return self.here / "units"
 
-    def is_running(self, state: str) -> None:
-        """Let the run "mine" be in this state of systemd."""
+    def set_run_state(self, state: str) -> None:
+        """Set the state that systemd reports for the run "mine"."""
         (self.here / "run").write_text(f"ActiveState={state}\n")
 
-    def setup(self, *mounts: dict, tasks: str = "main", words: tuple[str, ...] = (), **told):
+    def setup(self, *mounts: dict, tasks: str = "main", options: tuple[str, ...] = (), **variables):
         """Run the role for these mounts."""
         runs = {"etc": str(self.here / "etc"), "state_dir": str(self.here / "state")}
         book = self.here / "book.yml"
@@ -64,11 +64,11 @@ class Worker:
         hosts.write_text("localhost ansible_connection=local\n")
         path = f"{self.here}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, **PLAIN}
-        arguments = ("-e", json.dumps(given | told), *words)
+        arguments = ("-e", json.dumps(given | variables), *options)
         return play(environment, book, *arguments, inventory=str(hosts))
 
     def changes(self) -> list[str]:
-        """Return what systemctl was asked to stop or to start, in this order."""
+        """Return the stop and start commands that systemctl has received, in order."""
         asked = self.here / "asked"
         lines = asked.read_text().splitlines() if asked.exists() else []
         return [line for line in lines if line.startswith(("stop", "start"))]
@@ -85,7 +85,7 @@ def worker(tmp_path: Path) -> Worker:
     run.parent.mkdir(parents=True)
     run.write_text("{}")
     made = Worker(tmp_path)
-    made.is_running("inactive")
+    made.set_run_state("inactive")
     made.units.mkdir()
     for kind in ("mount", "automount"):
         (made.units / f"mnt-old.{kind}").write_text(OLD)
@@ -102,7 +102,7 @@ def test_a_removed_mount_is_stopped_before_its_automount(worker):
 
 
 def test_nothing_is_unmounted_while_a_run_is_active(worker):
-    worker.is_running("active")
+    worker.set_run_state("active")
 
     done = worker.setup()
 
@@ -114,7 +114,7 @@ def test_nothing_is_unmounted_while_a_run_is_active(worker):
 
 
 def test_a_mount_does_not_change_while_a_run_is_active(worker):
-    worker.is_running("active")
+    worker.set_run_state("active")
 
     done = worker.setup({"kind": "nfs", "path": "/mnt/old", "server": "10.0.0.3"})
 
@@ -133,8 +133,8 @@ def test_a_mount_in_use_stays_as_it_is(worker):
     assert len(list(worker.units.iterdir())) == 2
 
 
-def test_a_dry_run_unmounts_nothing(worker):
-    done = worker.setup(words=("--check",))
+def test_check_mode_unmounts_nothing(worker):
+    done = worker.setup(options=("--check",))
 
     assert done.returncode == 0, flat(done)
     assert "changed=0" not in done.stdout
@@ -142,22 +142,22 @@ def test_a_dry_run_unmounts_nothing(worker):
     assert len(list(worker.units.iterdir())) == 2
 
 
-def exports_of(worker, **told) -> str:
-    """Return the clients that the role writes to /etc/exports.d for /mnt/shared of localhost."""
+def exports_of(worker, **variables) -> str:
+    """Return the exports file that the role writes for /mnt/shared of localhost."""
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
-    told |= {
+    variables |= {
         "__mounts_exports_directory": str(worker.here),
         "__mounts_server_configuration": str(worker.here / "nfs.conf"),
     }
     shared = {"kind": "nfs", "path": "/mnt/shared", "server": "localhost"}
-    done = worker.setup(shared, tasks="exports", **told)
+    done = worker.setup(shared, tasks="exports", **variables)
     assert done.returncode == 0, flat(done)
     return (worker.here / "tpufleet-mnt-shared.exports").read_text()
 
 
 @pytest.mark.parametrize("tpu_partial", [True, False])
-def test_a_partial_inventory_takes_no_client_from_an_export(worker, tpu_partial):
+def test_a_partial_inventory_removes_no_client_from_an_export(worker, tpu_partial):
     (worker.here / "tpufleet-mnt-shared.exports").write_text("/mnt/shared 10.0.0.9(rw)\n")
 
     text = exports_of(worker, tpu_partial=tpu_partial, mounts_clients=["10.0.0.2"])
@@ -165,12 +165,12 @@ def test_a_partial_inventory_takes_no_client_from_an_export(worker, tpu_partial)
     assert ("10.0.0.9" in text) == tpu_partial
 
 
-def test_a_partial_inventory_does_not_keep_a_new_directory_from_being_exported(worker):
+def test_a_new_directory_is_exported_even_with_a_partial_inventory(worker):
     assert " 10.0.0.2(" in exports_of(worker, tpu_partial=True, mounts_clients=["10.0.0.2"])
 
 
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
-    done = worker.setup(words=("--list-tasks",))
+    done = worker.setup(options=("--list-tasks",))
 
     steps = ("Mount the data disks", "Create the exported directories", "Start the automounts")
     places = [done.stdout.index(step) for step in steps]

@@ -1,4 +1,4 @@
-"""setup.yml locks packages of the user's own, without machines."""
+"""setup.yml creates lock files for the user's packages; without machines."""
 
 import json
 from collections.abc import Iterator
@@ -14,16 +14,18 @@ from tests.collections.package_index import publish, variables
 
 @pytest.fixture
 def setup(local_api, tmp_path):
-    """Run the tasks of setup.yml that need no worker."""
+    """Return a function that runs the tasks of setup.yml that need no worker."""
     local_api.ready("demo")
     publish(tmp_path / "index", "apple", "1.0")
     (tmp_path / "mine.in").write_text("apple\n")
     environment = environment_of(local_api) | variables(tmp_path / "index")
 
-    def run(*words: str, tags: str = "lock", inventory: str = "inventory/local", **variables: str):
-        given = ("-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", *words)
-        words = ("--tags", tags, *given)
-        return play({**environment, **variables}, "setup.yml", *words, inventory=inventory)
+    def run(
+        *arguments: str, tags: str = "lock", inventory: str = "inventory/local", **variables: str
+    ):
+        given = ("-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", *arguments)
+        arguments = ("--tags", tags, *given)
+        return play({**environment, **variables}, "setup.yml", *arguments, inventory=inventory)
 
     return run
 
@@ -45,7 +47,7 @@ def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
     assert lock.read_text() == text
 
 
-def test_a_check_predicts_an_update_and_makes_none(setup, tmp_path):
+def test_check_mode_predicts_an_update_of_the_lock_file_and_makes_none(setup, tmp_path):
     lock = tmp_path / "mine.lock"
     setup()
     text = lock.read_text()
@@ -63,7 +65,7 @@ def test_a_check_predicts_an_update_and_makes_none(setup, tmp_path):
 
 @pytest.fixture
 def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
-    """Serve the index; give its address and the list of the paths that were asked for."""
+    """Serve the index over HTTP; return its address and the list of requested paths."""
     asked: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
@@ -83,7 +85,7 @@ def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("package", "code"), [("apple", 0), ("quince", 2)])
-def test_one_worker_after_the_other_updates_a_lock_file_once(
+def test_a_lock_file_is_updated_once_even_if_workers_run_sequentially(
     setup, tmp_path, index_over_http, package, code
 ):
     address, asked = index_over_http
@@ -125,7 +127,7 @@ FACTS_AFTER_LOCK = """
 
 
 def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
-    """After a fact that is set once for all hosts, they share later ones (ansible-core 2.21)."""
+    """In ansible-core 2.21, a fact set once for all hosts makes them share later facts, too."""
     playbook, inventory = tmp_path / "facts.yml", tmp_path / "hosts.yml"
     playbook.write_text(FACTS_AFTER_LOCK)
     here = (
@@ -138,14 +140,14 @@ def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
     assert done.returncode == 0, flat(done)
 
 
-def test_the_tag_of_another_role_locks_nothing(setup):
+def test_the_tag_of_another_role_creates_no_lock_file(setup):
     jax, users = (setup("--list-tasks", tags=tag).stdout for tag in ("jax", "users"))
 
     assert "Create the lock file" in jax
     assert "Create the lock file" not in users
 
 
-def test_a_lock_file_in_the_inventory_would_hide_requirements(setup, tmp_path):
+def test_requirements_are_refused_if_a_lock_file_is_set(setup, tmp_path):
     done = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}")
 
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""Ownership of TPUs: whose they are, and which may be deleted unattended."""
+"""Ownership of TPUs: to which fleet they belong, and which may be deleted unattended."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ def spec_with(labels):
 
 
 @pytest.mark.parametrize("zone", ["us-central2-b", "us-central1-ai1a"])
-def test_every_form_of_google_s_zones_is_an_identity_s(zone):
+def test_an_identity_accepts_every_form_of_google_zone_names(zone):
     assert NodeIdentity.parse("demo", zone, "123") == NodeIdentity("demo", zone, "123")
 
 
@@ -117,7 +117,7 @@ def test_a_fleet_name_that_can_be_a_label_is_accepted(name):
     assert parse_fleet_name(name) == name
 
 
-def test_create_leaves_the_tpu_of_another_fleet_alone_even_if_it_is_to_adopt():
+def test_create_leaves_the_tpu_of_another_fleet_alone_even_with_adopt():
     other = replace(NODE, labels={LABEL: "other"})
 
     for adopt in (False, True):
@@ -132,7 +132,7 @@ def test_create_changes_a_tpu_without_an_owner_only_with_adopt():
     assert adoption_blocker(NODE, "lab", False) == ""
 
 
-def test_a_label_of_any_length_is_shown_cut():
+def test_a_long_label_is_shortened_in_messages():
     other = replace(NODE, labels={LABEL: "a" * 5000})
 
     assert len(adoption_blocker(other, "lab", False)) < 300
@@ -152,8 +152,8 @@ def test_the_part_of_an_identity_that_is_invalid_is_named(identity, what):
         NodeIdentity.parse(*identity)
 
 
-@pytest.mark.parametrize(("id_", "told"), [("124", "124"), ("", "unknown")])
-def test_a_recreated_tpu_is_named_with_both_ids(id_, told):
+@pytest.mark.parametrize(("id_", "shown"), [("124", "124"), ("", "unknown")])
+def test_a_recreated_tpu_is_named_with_both_ids(id_, shown):
     assert deletion_blocker(replace(NODE, id=id_), DEMO, "lab") == (
-        f"TPU {NODE.where}: another TPU has this name now (id {told}, expected 123)"
+        f"TPU {NODE.where}: another TPU has this name now (id {shown}, expected 123)"
     )

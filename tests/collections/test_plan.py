@@ -1,4 +1,4 @@
-"""The plan: what is missing, unwanted, dead, and what it all holds in chips."""
+"""The plan: missing, unwanted and dead TPUs, and the chips that they hold."""
 
 from dataclasses import replace
 from datetime import date
@@ -101,11 +101,11 @@ def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
         ("2026-11-20", -1, []),
     ],
 )
-def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, left, warned):
+def test_the_plan_counts_the_days_of_the_grant_and_warns_from_seven_days_on(ends, left, warned):
     found = planned([DEMO], [node()], grant_ends=parse_date(ends))
     assert found.days_left == left
     assert len(found.warnings) == len(warned)
-    assert all(words in found.warnings[0] for words in warned)
+    assert all(text in found.warnings[0] for text in warned)
 
 
 def test_an_invalid_date_is_named():
@@ -114,7 +114,7 @@ def test_an_invalid_date_is_named():
     assert parse_date("") is None
 
 
-def test_a_grant_that_ended_is_more_than_a_warning():
+def test_a_grant_that_has_ended_is_an_error():
     found = planned([DEMO], [node()], grant_ends=parse_date("2026-11-20"))
     (late,) = found.errors
     assert late.startswith("the grant ended 1 day ago (2026-11-20)")
@@ -141,14 +141,16 @@ BUCKETS = [
 ]
 
 
-@pytest.mark.parametrize(("found", "said"), BUCKETS)
-def test_a_bucket_in_another_region_is_reported(found, said):
-    doubt = location_warning("mine", found, ["us-central2-b"])
-    assert said in doubt
-    assert bool(said) == bool(doubt)
+@pytest.mark.parametrize(("found", "message"), BUCKETS)
+def test_a_bucket_in_another_region_is_reported(found, message):
+    warning = location_warning("mine", found, ["us-central2-b"])
+    assert message in warning
+    assert bool(message) == bool(warning)
 
 
-def test_a_buckets_place_is_asked_of_the_emulator_without_a_key(scripted, monkeypatch):
+def test_the_location_of_a_bucket_is_read_from_the_emulator_without_credentials(
+    scripted, monkeypatch
+):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [Say({"location": "EUROPE-WEST4"})]
     settings = ApiSettings.of(scripted.api)
@@ -157,13 +159,13 @@ def test_a_buckets_place_is_asked_of_the_emulator_without_a_key(scripted, monkey
     assert (asked.path, asked.authorization) == ("/storage/v1/b/mine", "")
 
 
-def test_a_bucket_that_can_t_be_asked_about_is_a_doubt_and_no_failure(scripted, monkeypatch):
+def test_a_bucket_whose_location_cannot_be_read_is_a_warning(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [error(404, "The specified bucket does not exist.")]
-    said = bucket_warning(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"])
-    assert "The specified bucket does not exist" in said
+    warning = bucket_warning(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"])
+    assert "The specified bucket does not exist" in warning
 
 
-def test_a_local_clouds_key_is_never_shown_to_googles_storage(scripted, monkeypatch):
+def test_the_key_of_a_local_cloud_is_never_sent_to_googles_storage(scripted, monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     assert bucket_warning(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"]) == ""

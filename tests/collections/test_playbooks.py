@@ -36,10 +36,10 @@ def play_of(*tasks: str) -> str:
     return "- hosts: localhost\n  tasks:" + "".join(tasks)
 
 
-def typing(environment, word: str, *words: str) -> tuple[int, str]:
-    """Run delete.yml at a terminal, which script(1) makes, and type the word when it asks."""
+def typing(environment, answer: str, *options: str) -> tuple[int, str]:
+    """Run delete.yml on a terminal of script(1), answer its question; return status and output."""
     child = subprocess.Popen(
-        ["script", "-qefc", shlex.join(command("playbooks/delete.yml", *words)), "/dev/null"],
+        ["script", "-qefc", shlex.join(command("playbooks/delete.yml", *options)), "/dev/null"],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.PIPE,
@@ -51,22 +51,22 @@ def typing(environment, word: str, *words: str) -> tuple[int, str]:
         asked = b"to continue:" in seen
         seen += chunk
         if b"to continue:" in seen and not asked:
-            time.sleep(0.5)  # Ansible throws away what is typed before it listens
-            child.stdin.write(word.encode() + b"\r")
+            time.sleep(0.5)  # Ansible discards input from before it reads
+            child.stdin.write(answer.encode() + b"\r")
             child.stdin.flush()
     return child.wait(60), seen.decode(errors="replace")
 
 
-def succeeds(environment, playbook, *words: str, **more) -> subprocess.CompletedProcess[str]:
+def succeeds(environment, playbook, *options: str, **more) -> subprocess.CompletedProcess[str]:
     """Run a playbook that must succeed."""
-    result = play(environment, playbook, *words, **more)
+    result = play(environment, playbook, *options, **more)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 
 
-def refused(environment, playbook, *words: str, **more) -> str:
+def refused(environment, playbook, *options: str, **more) -> str:
     """Run a playbook that must fail; return its output."""
-    result = play(environment, playbook, *words, **more)
+    result = play(environment, playbook, *options, **more)
     assert result.returncode != 0, result.stdout + result.stderr
     return flat(result)
 
@@ -79,14 +79,14 @@ def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, l
     assert not (local_api.state / "ssh").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("-e", "yes=false")], ids=["no answer", "no"])
-def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api, words):
+@pytest.mark.parametrize("options", [(), ("-e", "yes=false")], ids=["no answer", "no"])
+def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api, options):
     local_api.ready("demo", labels=OURS)
-    assert "add -e yes=true" in refused(environment, "playbooks/delete.yml", *words)
+    assert "add -e yes=true" in refused(environment, "playbooks/delete.yml", *options)
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_yes_deletes_the_named_one_only(environment, local_api):
+def test_yes_deletes_only_the_named_tpu(environment, local_api):
     local_api.ready("demo")
     local_api.ready("old")
     succeeds(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
@@ -110,14 +110,14 @@ def test_deleting_an_absent_tpu_of_the_fleet_succeeds_and_an_unknown_name_fails(
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_a_limit_without_the_controller_is_a_warning(environment, local_api, verb):
     local_api.ready("demo")
-    said = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
+    command_line = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
     viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
-    done = succeeds(viewed, *said)
+    done = succeeds(viewed, *command_line)
     assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(done)
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_api):
+def test_deleting_the_whole_fleet_keeps_tpus_that_it_did_not_create(environment, local_api):
     local_api.ready("demo")
     done = succeeds(environment, "playbooks/delete.yml", "-e", "yes=true")
     assert "TPU demo (us-central2-b) stays: this fleet did not create it" in flat(done)
@@ -135,21 +135,21 @@ def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment
     (runs / "mine.json").write_text(json.dumps(record_fields(generation=1, fence=7)))
     given = {"tpu": "demo", "zone": "us-central2-b", "node_id": node["id"], "yes": True}
 
-    words = ("-e", json.dumps(given | {"run": "mine", "fence": 6, "create_seconds": 5}))
-    said = refused(environment, f"playbooks/{verb}.yml", *words)
+    options = ("-e", json.dumps(given | {"run": "mine", "fence": 6, "create_seconds": 5}))
+    output = refused(environment, f"playbooks/{verb}.yml", *options)
 
-    assert "run mine: another controller has acted on it since" in said
+    assert "run mine: another controller has acted on it since" in output
     assert local_api.node("demo")["id"] == node["id"]
 
 
 def delete_by_id(environment, node_id: str, zone: str = "us-central2-b", disks: str = "false"):
-    """Run delete.yml as a timer does."""
-    words = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", f"disks={disks}", "yes=true")
-    said = [word for each in words for word in ("-e", each)]
-    return play(environment, "playbooks/delete.yml", *said)
+    """Run delete.yml with the id of a TPU, as a timer does."""
+    variables = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", f"disks={disks}", "yes=true")
+    options = [option for each in variables for option in ("-e", each)]
+    return play(environment, "playbooks/delete.yml", *options)
 
 
-def test_a_delete_by_id_deletes_one_tpu_and_may_be_repeated(environment, local_api):
+def test_a_delete_by_id_deletes_the_tpu_and_can_be_repeated(environment, local_api):
     node = local_api.ready("demo", labels=OURS)
     for _ in range(2):
         done = delete_by_id(environment, node["id"])
@@ -191,20 +191,20 @@ def test_a_delete_by_id_refuses_to_delete_disks(environment, local_api):
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
     node = local_api.ready("demo", labels={LABEL: "others"})
-    words = ("tpu=demo", "zone=us-central2-b", "node_id=", "yes=true")
-    said = [word for each in words for word in ("-e", each)]
-    assert "node_id is empty" in refused(environment, f"playbooks/{verb}.yml", *said)
+    variables = ("tpu=demo", "zone=us-central2-b", "node_id=", "yes=true")
+    options = [option for each in variables for option in ("-e", each)]
+    assert "node_id is empty" in refused(environment, f"playbooks/{verb}.yml", *options)
     assert local_api.node("demo") == node
 
 
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
-    """Schedule a delete on a controller with cron, which can keep no time: it gets no further."""
+    """Schedule a delete on a controller that has only cron, which refuses it; return the output."""
     crontab = folder / "crontab"
     crontab.write_text("#!/bin/sh\n[ $1 != -l ] || { echo no crontab for me >&2; exit 1; }\n")
     crontab.chmod(0o755)
     environment = {**environment, "PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
-    words = ("-e", "delete=demo", "-e", json.dumps({"at": at}))
-    return flat(play(environment, "playbooks/schedule.yml", *words))
+    options = ("-e", "delete=demo", "-e", json.dumps({"at": at}))
+    return flat(play(environment, "playbooks/schedule.yml", *options))
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
@@ -221,7 +221,7 @@ def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
-def test_a_timer_knows_the_user_by_whom_the_inventory_names_the_fleet(environment, tmp_path):
+def test_a_timer_keeps_the_variable_user_that_names_the_fleet(environment, tmp_path):
     crontab, table = tmp_path / "crontab", tmp_path / "table"
     crontab.write_text(f"#!/bin/sh\n[ $1 = -l ] && exec cat {table}\ncat > {table}\n")
     crontab.chmod(0o755)
@@ -237,11 +237,11 @@ def test_a_timer_knows_the_user_by_whom_the_inventory_names_the_fleet(environmen
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
     before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
-    words = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
-    said = refused(environment, *words)
-    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in said
-    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in said
-    adopted = succeeds(environment, *words, "-e", "adopt=true", "--diff")
+    options = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
+    output = refused(environment, *options)
+    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in output
+    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in output
+    adopted = succeeds(environment, *options, "-e", "adopt=true", "--diff")
     assert re.search(r"\+ +tpufleet-fleet: default", adopted.stdout)
     assert not re.search(r"- +owner: ada", adopted.stdout)
     assert local_api.node("demo") == before
@@ -251,18 +251,18 @@ def test_a_preempted_tpu_of_somebody_else_is_not_replaced(environment, local_api
     local_api.ready("demo", schedulingConfig={"spot": True})
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
-    said = refused(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
-    assert "this fleet did not create it" in said
+    output = refused(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
+    assert "this fleet did not create it" in output
 
 
 def test_another_fleet_s_tpu_cannot_be_adopted(environment, local_api):
     local_api.ready("demo", labels={LABEL: "others"})
-    words = ("-e", "tpu=demo", "-e", "adopt=true", "--check")
-    said = refused(environment, "playbooks/create.yml", *words)
-    assert re.search("it belongs to the fleet '+others'+, not to default", said)
+    options = ("-e", "tpu=demo", "-e", "adopt=true", "--check")
+    output = refused(environment, "playbooks/create.yml", *options)
+    assert re.search("it belongs to the fleet '+others'+, not to default", output)
 
 
-def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
+def test_a_wrong_answer_at_the_terminal_deletes_nothing(environment, local_api):
     local_api.ready("demo", labels=OURS)
     status, seen = typing(environment, "dmeo")
     assert status != 0
@@ -270,7 +270,7 @@ def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_the_name_at_the_terminal_deletes(environment, local_api):
+def test_the_name_at_the_terminal_confirms_the_deletion(environment, local_api):
     local_api.ready("demo", labels=OURS)
     status, seen = typing(environment, "demo")
     assert status == 0, seen
@@ -308,7 +308,7 @@ def test_a_module_uses_the_inventory_s_api_and_is_idempotent(environment, tmp_pa
     assert seen == ["changed", "ok", "changed", "ok"]
 
 
-def test_a_failure_of_the_module_is_its_line(environment, tmp_path):
+def test_a_module_fails_with_its_error_and_no_traceback(environment, tmp_path):
     task = tmp_path / "task.yml"
     task.write_text(play_of(node_task("present", "v4-17")))
     result = play(environment, task)
@@ -317,7 +317,7 @@ def test_a_failure_of_the_module_is_its_line(environment, tmp_path):
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_the_code_is_looked_for_where_the_command_was_typed(environment, tmp_path):
+def test_a_relative_code_directory_starts_at_the_working_directory(environment, tmp_path):
     task = tmp_path / "task.yml"
     task.write_text(play_of("\n    - tpufleet.core.release: {code: ../no-such-code}\n"))
     result = play(environment, task)
@@ -329,14 +329,14 @@ def test_the_code_is_looked_for_where_the_command_was_typed(environment, tmp_pat
     [({}, "stopped"), ({"tpu": "pod", "record": False}, "running")],
     ids=["by a user", "by the watch"],
 )
-def test_a_stop_without_a_ready_worker_changes_only_the_record_and_only_for_a_user(
+def test_kill_without_a_ready_worker_changes_the_record_only_for_a_user(
     environment, local_api, variables, wanted
 ):
     record = local_api.state / "fleet/runs/mine.json"
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps(record_fields(generation=1)))
-    words = ("-e", json.dumps({"run": "mine", **variables}))
-    result = succeeds(environment, "playbooks/kill.yml", *words)
+    options = ("-e", json.dumps({"run": "mine", **variables}))
+    result = succeeds(environment, "playbooks/kill.yml", *options)
     assert json.loads(record.read_text())["wanted"] == wanted
     assert "no worker is READY" in flat(result)
 
@@ -352,23 +352,23 @@ def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
 
 def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
     local_api.ready("demo")
-    said = refused(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
-    assert "the name of the TPU is empty" in said
+    output = refused(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
+    assert "the name of the TPU is empty" in output
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_a_zone_without_a_name_never_means_the_whole_fleet(environment, local_api):
     local_api.ready("demo")
-    words = ("-e", "zone=us-central1-a", "-e", "yes=true")
-    said = refused(environment, "playbooks/delete.yml", *words)
-    assert "was given without a TPU. Name the TPU: -e tpu=NAME" in said
+    options = ("-e", "zone=us-central1-a", "-e", "yes=true")
+    output = refused(environment, "playbooks/delete.yml", *options)
+    assert "was given without a TPU. Name the TPU: -e tpu=NAME" in output
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
     before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    said = refused(environment, "playbooks/create.yml", "-e", "recreate=true")
-    assert "This deletes TPU demo (us-central2-b, v4-8" in said
+    output = refused(environment, "playbooks/create.yml", "-e", "recreate=true")
+    assert "This deletes TPU demo (us-central2-b, v4-8" in output
     assert local_api.node("demo") == before
 
 
@@ -376,16 +376,16 @@ def test_workers_that_are_reached_from_outside_get_external_addresses(environmen
     outside = shutil.copytree(ROOT / "inventory/local", tmp_path / "outside")
     source = outside / "tpu.yml"
     source.write_text(source.read_text().replace("address: internal", "address: external"))
-    said = [
+    results = [
         play(environment, "playbooks/create.yml", "--check", "--diff", inventory=inventory)
         for inventory in ("inventory/local", str(outside))
     ]
-    assert [done.returncode for done in said] == [0, 0], said
-    assert ["external_ip: true" in done.stdout for done in said] == [False, True]
+    assert [done.returncode for done in results] == [0, 0], results
+    assert ["external_ip: true" in done.stdout for done in results] == [False, True]
 
 
 def later_request(local_api: LocalApi, name: str) -> None:
-    """Put a request into the queue that makes its TPU in an hour."""
+    """Queue a request whose TPU is created after an hour."""
     location = "locations/us-central2-b"
     node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     spec = {"parent": f"projects/local-fleet/{location}", "nodeId": name, "node": node}
@@ -397,7 +397,7 @@ def later_request(local_api: LocalApi, name: str) -> None:
     assert local_api.call("POST", path, body, queuedResourceId=name).status_code == 200
 
 
-def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, local_api):
+def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(environment, local_api):
     later_request(local_api, "soon")
     result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon")
     assert "This deletes queued resource soon (us-central2-b, v4-8" in flat(result)
@@ -420,7 +420,7 @@ def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     thread.start()
     local_api.state_is("demo", "PREEMPTED")
 
-    said = [
+    outputs = [
         refused(environment_of(local_api), "playbooks/delete.yml", "-e", f"tpu={name}")
         for name in ("asked", "demo")
     ]
@@ -428,17 +428,19 @@ def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     machines.released.set()
     thread.join()
     local_api.halt()
-    assert "This deletes queued resource asked (us-central2-b, v4-8" in said[0]
-    assert "This deletes TPU demo (us-central2-b, v4-8, spot, PREEMPTED" in said[1]
+    assert "This deletes queued resource asked (us-central2-b, v4-8" in outputs[0]
+    assert "This deletes TPU demo (us-central2-b, v4-8, spot, PREEMPTED" in outputs[1]
 
 
-def test_a_request_in_another_zone_is_not_deleted_with_the_tpu_of_its_name(environment, local_api):
+def test_a_request_in_another_zone_is_not_deleted_with_a_tpu_of_the_same_name(
+    environment, local_api
+):
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
     later_request(local_api, "demo")
-    said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
-    unsure = refused(environment, *said, "tpu=demo")
-    assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in unsure
-    succeeds(environment, *said, "tpu=demo_us-central1-b")
+    delete = ("playbooks/delete.yml", "-e", "yes=true", "-e")
+    ambiguous = refused(environment, *delete, "tpu=demo")
+    assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in ambiguous
+    succeeds(environment, *delete, "tpu=demo_us-central1-b")
     assert len(local_api.get("locations/-/queuedResources")["queuedResources"]) == 1
 
 
@@ -446,17 +448,17 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     local_api.ready("old")
     later_request(local_api, "soon")
     result = succeeds(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
-    said = flat(result)
-    assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be created" in said
-    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in said
-    assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) is waiting in the queue" in said
-    assert "the grant ended" in said
-    assert "changed=0" in said
+    output = flat(result)
+    assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be created" in output
+    assert (
+        "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in output
+    )
+    assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) is waiting in the queue" in output
+    assert "the grant ended" in output
+    assert "changed=0" in output
 
 
-def test_create_makes_the_firewall_rules_that_the_fleet_asks_for_and_tags_its_tpus(
-    environment, tmp_path
-):
+def test_create_makes_the_configured_firewall_rules_and_tags_the_tpus(environment, tmp_path):
     walled = shutil.copytree(ROOT / "inventory/local", tmp_path / "walled")
     asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\ndevtools_enabled: true\n"
     (walled / "group_vars/all/firewall.yml").write_text(asked_for)
@@ -466,20 +468,20 @@ def test_create_makes_the_firewall_rules_that_the_fleet_asks_for_and_tags_its_tp
     assert re.search(r"\+ +tags:\n\+ +- ours", done.stdout)
 
 
-def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, local_api):
+def test_one_of_two_tpus_with_the_same_name_is_deleted_by_name_and_zone(environment, local_api):
     local_api.ready("demo")
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
-    said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
-    unsure = play(environment, *said, "tpu=demo")
+    delete = ("playbooks/delete.yml", "-e", "yes=true", "-e")
+    ambiguous = play(environment, *delete, "tpu=demo")
     several = "several zones have a TPU or queued resource demo (us-central1-b, us-central2-b)"
-    assert several in flat(unsure)
-    succeeds(environment, *said, "tpu=demo_us-central1-b")
+    assert several in flat(ambiguous)
+    succeeds(environment, *delete, "tpu=demo_us-central1-b")
     (left,) = local_api.get("locations/-/nodes")["nodes"]
     assert "/us-central2-b/" in left["name"]
 
 
 def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
-    """Write a fleet file with the TPU demo in these zones; return the words that name it."""
+    """Write a fleet file with the TPU demo in these zones; return the options that load it."""
     entry = {"name": "demo", "zones": [*zones], "accelerator_type": "v2-8"}
     entry["runtime_version"] = "tpu-ubuntu2204-base"
     file = folder / "fleet.json"
@@ -487,16 +489,20 @@ def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
     return ("-e", f"@{file}")
 
 
-def test_a_named_zone_s_tpu_is_recreated_and_not_that_of_another_zone(
-    environment, local_api, tmp_path
-):
+def test_only_the_tpu_of_the_named_zone_is_recreated(environment, local_api, tmp_path):
     zones = ("us-central1-b", "us-central1-c")
     for zone in zones:
         spot = {"schedulingConfig": {"spot": True}}
         local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS, **spot)
-    words = (*fleet_of_demo(tmp_path, *zones), "-e", "recreate=true", "-e", f"tpu=demo_{zones[1]}")
+    options = (
+        *fleet_of_demo(tmp_path, *zones),
+        "-e",
+        "recreate=true",
+        "-e",
+        f"tpu=demo_{zones[1]}",
+    )
     assert f"This deletes TPU demo ({zones[1]}," in refused(
-        environment, "playbooks/create.yml", *words
+        environment, "playbooks/create.yml", *options
     )
 
 
@@ -504,16 +510,16 @@ def test_create_in_one_zone_does_not_advise_to_delete_the_tpu_of_another(
     environment, local_api, tmp_path
 ):
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8", labels=OURS)
-    words = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
-    done = play(environment, "playbooks/create.yml", *words, "-e", "tpu=demo_us-central1-c", "-C")
+    options = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
+    done = play(environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central1-c", "-C")
     assert done.returncode == 0, done.stdout
     assert "is not in the fleet" not in flat(done)
 
 
 def test_create_refuses_a_zone_that_is_not_in_the_tpu_s_entry(environment, local_api, tmp_path):
-    words = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
-    said = refused(environment, "playbooks/create.yml", *words, "-e", "tpu=demo_us-central2-b")
-    assert "tpu_fleet, demo: zone us-central2-b is not in its zones (us-central1-b, us-c" in said
+    options = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
+    output = refused(environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central2-b")
+    assert "tpu_fleet, demo: zone us-central2-b is not in its zones (us-central1-b, us-c" in output
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
@@ -523,7 +529,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     fault = {"unreachable": ["us-east1-d"]}
     local_api.faults(**fault)
     before = local_api.log().count(" request POST /v2/")
-    # A static inventory of what the plugin said while all zones answered.
+    # A static inventory with what the plugin returned while all zones answered.
     api = {
         "project": "local-fleet",
         "endpoint": local_api.endpoint,
@@ -535,11 +541,11 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     ssh |= {"known_hosts_file": str(state / "known_hosts"), "address": "internal"}
     fleet = [{"name": "old", "zone": "us-central2-b", "accelerator_type": "v4-8"}]
     fleet[0]["runtime_version"] = "tpu-ubuntu2204-base"
-    told = {"tpu_api": api, "tpu_ssh": ssh, "tpu_fleet": fleet, "tpu_partial": True}
+    variables = {"tpu_api": api, "tpu_ssh": ssh, "tpu_fleet": fleet, "tpu_partial": True}
     inventory = state / "inventory.yml"
-    inventory.write_text(json.dumps({"all": {"vars": told}}))
-    words = (f"playbooks/{verb}.yml", "-e", "yes=true", "-e", "recreate=true")
-    done = play(environment, *words, inventory=str(inventory))
+    inventory.write_text(json.dumps({"all": {"vars": variables}}))
+    options = (f"playbooks/{verb}.yml", "-e", "yes=true", "-e", "recreate=true")
+    done = play(environment, *options, inventory=str(inventory))
     assert done.returncode != 0
     assert "the list of TPUs is partial: no answer from us-east1-d" in flat(done)
     assert local_api.log().count(" request POST /v2/") == before
@@ -548,7 +554,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
 
 
 def two_tpus(folder: Path) -> tuple[str, ...]:
-    """Write a fleet file with a and b in different zones; return the words that name it."""
+    """Write a fleet file with a and b in different zones; return the options that load it."""
     kind = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
     zones = {"a": "us-central1-b", "b": "us-central1-c"}
     file = folder / "fleet.json"
@@ -565,23 +571,23 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
     forbidden = {"method": "nodes.delete", "zone": "us-central1-b", "code": 403}
     local_api.faults(errors=[forbidden])
 
-    said = refused(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
+    output = refused(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
 
-    assert "a-w0 may still accept the addresses of deleted TPUs" in said
-    assert "can't delete TPU a (us-central1-b)" in said.split("may still accept")[-1]
+    assert "a-w0 may still accept the addresses of deleted TPUs" in output
+    assert "can't delete TPU a (us-central1-b)" in output.split("may still accept")[-1]
 
 
 def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_path):
     local_api = LocalApi(tmp_path / "cloud", KeyedMachines())
     local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
-    words = (*two_tpus(tmp_path), "-e", "create_seconds=5")
+    options = (*two_tpus(tmp_path), "-e", "create_seconds=5")
 
-    said = refused(environment_of(local_api), "playbooks/create.yml", *words)
+    output = refused(environment_of(local_api), "playbooks/create.yml", *options)
 
     local_api.halt()
-    assert "old-w0 may still accept the addresses of deleted TPUs" in said
-    assert "can't create TPU a (us-central1-b)" in said.split("may still accept")[-1]
+    assert "old-w0 may still accept the addresses of deleted TPUs" in output
+    assert "can't create TPU a (us-central1-b)" in output.split("may still accept")[-1]
 
 
 def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
@@ -590,10 +596,10 @@ def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
     local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
 
-    said = refused(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
+    output = refused(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
 
-    assert "create TPU a (us-central1-b): There is no more capacity" in said
-    assert "may still accept" not in said
+    assert "create TPU a (us-central1-b): There is no more capacity" in output
+    assert "may still accept" not in output
 
 
 NFS = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
@@ -602,11 +608,11 @@ NFS = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
 @pytest.mark.parametrize(
     ("variables", "worker"), [({}, "demo-w0"), (NFS, "demo-w1")], ids=["worker", "NFS server"]
 )
-def test_hosts_that_do_not_answer_do_not_fail_a_deletion_and_are_named(
+def test_unreachable_hosts_are_named_and_do_not_fail_a_deletion(
     environment, local_api, variables, worker
 ):
     for name in ("demo", "old"):
         local_api.ready(name, labels=OURS)
-    words = ("-e", json.dumps({"tpu": "old", "yes": True, **variables}))
-    result = succeeds(environment, "playbooks/delete.yml", *words)
+    options = ("-e", json.dumps({"tpu": "old", "yes": True, **variables}))
+    result = succeeds(environment, "playbooks/delete.yml", *options)
     assert f"{worker} may still accept the addresses of deleted TPUs" in flat(result)

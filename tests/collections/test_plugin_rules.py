@@ -1,4 +1,4 @@
-"""Plugins use what ansible-core offers them; what is sent to workers needs nothing but Python."""
+"""Plugins use only public names of ansible-core; code on workers needs only Python."""
 
 import ast
 import importlib
@@ -22,7 +22,7 @@ ON_WORKERS = [
     if "module_utils.worker" in file.read_text()
 ]
 SETTINGS = {"_supports_check_mode", "_supports_diff", "_supports_async", "_requires_connection"}
-"""Class attributes of ActionBase that an action plugin is meant to set."""
+"""Private attributes of ActionBase that an action plugin is supposed to set."""
 
 
 def label(file: Path) -> str:
@@ -34,7 +34,7 @@ def is_private(name: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Name the private parts of ansible-core that a file imports or reads from what it imports."""
+    """Yield private names of ansible-core that a file imports or reads from its imports."""
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ansible":
@@ -69,12 +69,12 @@ def test_no_private_name_of_ansible_core_is_imported(file):
         "from ansible.plugins.action import ActionBase\nActionBase._configure_module(1)",
     ],
 )
-def test_a_private_name_would_be_found(text):
+def test_private_names_finds_every_kind_of_use(text):
     assert list(private_names(ast.parse(text)))
 
 
 def own_names(cls: type) -> set[str]:
-    """Name what a class defines, and what its methods set on its objects."""
+    """Return the methods that a class defines and the attributes that they set."""
     tree = ast.parse(inspect.getsource(cls)).body[0]
     assert isinstance(tree, ast.ClassDef)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -95,7 +95,7 @@ def test_no_private_name_of_ansible_core_is_overridden(file):
 
 
 def imports(file: Path) -> set[tuple[int, str]]:
-    """Name what a file imports: how many dots, and the module."""
+    """Return the imports of a file: number of leading dots, and module."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
     plain = {
         (0, each.name) for node in nodes if isinstance(node, ast.Import) for each in node.names
@@ -112,13 +112,13 @@ def test_worker_code_imports_only_the_standard_library_and_itself(file):
 
 
 @pytest.mark.parametrize("file", ON_WORKERS, ids=label)
-def test_a_module_of_workers_adds_only_what_ansible_sends_with_every_module(file):
+def test_a_worker_module_imports_only_worker_code_and_what_ansible_always_sends(file):
     for dots, name in imports(file):
         allowed = name.startswith("module_utils.worker") if dots else name.startswith("ansible.mod")
         assert allowed or name.split(".")[0] in sys.stdlib_module_names, name
 
 
-def test_a_module_without_code_documents_an_action_plugin_and_each_has_one():
+def test_every_action_plugin_has_a_module_and_every_module_without_code_an_action():
     modules = {file.stem: file.read_text() for file in (PLUGINS / "modules").glob("*.py")}
     actions = {file.stem for file in (PLUGINS / "action").glob("*.py")}
 

@@ -22,16 +22,16 @@ HERE = (
 
 @pytest.fixture
 def power(local_api, tmp_path):
-    """Run a playbook for the TPU solo; on its worker, systemctl shows no active unit."""
+    """Return a function that runs a playbook for the TPU solo, whose worker has no active unit."""
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "systemctl").write_text("#!/bin/sh\n")
     (tools / "systemctl").chmod(0o755)
 
-    def run(playbook: str, *words: str, inventory: str = "inventory/local"):
+    def run(playbook: str, *options: str, inventory: str = "inventory/local"):
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
-        given = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *words)
+        given = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *options)
         return play(environment, f"playbooks/{playbook}_tpu.yml", *given, inventory=inventory)
 
     return run
@@ -53,7 +53,7 @@ def test_a_tpu_is_stopped_once_and_started_again(power, local_api):
     assert "changed=1" not in power("start").stdout
 
 
-def test_a_dry_run_stops_nothing(power, local_api):
+def test_check_mode_stops_nothing(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
     done = power("stop", "--check")
@@ -69,15 +69,13 @@ def test_a_dry_run_stops_nothing(power, local_api):
         ({**ON_DEMAND, "schedulingConfig": {"spot": True}}, "is spot"),
     ],
 )
-def test_what_google_does_not_stop_is_refused_before_anything_happens(
-    power, local_api, fields, why
-):
+def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(power, local_api, fields, why):
     local_api.ready("solo", **fields)
 
-    said = flat(power("stop"))
+    output = flat(power("stop"))
 
-    assert f"{why}: Google stops only TPUs with one worker that are not spot" in said
-    assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in said
+    assert f"{why}: Google stops only TPUs with one worker that are not spot" in output
+    assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -135,7 +133,9 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
     assert local_api.node("solo")["state"] == "READY"
 
 
-def test_a_ready_tpu_whose_worker_is_no_host_is_not_stopped(power, local_api, tmp_path):
+def test_a_ready_tpu_whose_worker_is_not_in_the_inventory_is_not_stopped(
+    power, local_api, tmp_path
+):
     local_api.ready("solo", **ON_DEMAND)
     inventory = tmp_path / "inventory"
     shutil.copytree(ROOT / "inventory/local", inventory)
