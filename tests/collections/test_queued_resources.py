@@ -1,4 +1,4 @@
-"""Changes to a queued resource, against the local cloud and against faults."""
+"""Changes to a queued resource, against the local cloud's API and against faults."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **field
     }
 
 
-def test_a_request_is_queued_and_its_tpu_waited_for(api, local_api):
+def test_ensure_requested_queues_a_request_and_waits_for_its_tpu(api, local_api):
     done = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
     assert (done.changed, done.request.state, done.request.nodes) == (True, "ACTIVE", ("demo",))
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
@@ -50,12 +50,12 @@ def test_a_request_that_does_not_differ_is_not_repeated(api, local_api):
 
 
 def test_check_mode_shows_the_request_and_sends_none(api, local_api):
-    foretold = ensure_requested(api, DEMO, timeout=20, check=True)
-    assert (foretold.changed, changes(local_api, "queuedResources")) == (True, [])
-    assert foretold.after == ensure_requested(api, DEMO, timeout=20).after
+    predicted = ensure_requested(api, DEMO, timeout=20, check=True)
+    assert (predicted.changed, changes(local_api, "queuedResources")) == (True, [])
+    assert predicted.after == ensure_requested(api, DEMO, timeout=20).after
 
 
-def test_several_tpus_are_slices_of_one_run(api, local_api):
+def test_several_tpus_of_a_request_are_slices_of_one_multislice(api, local_api):
     done = ensure_requested(api, replace(DEMO, count=2), timeout=20)
     assert done.request.nodes == ("demo-0", "demo-1")
     assert local_api.node("demo-1")["multisliceNode"] is True
@@ -72,7 +72,7 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     assert (again.request.state, again.request.key != first.request.key) == ("ACTIVE", True)
 
 
-def test_a_suspending_request_stays_if_it_is_not_to_be_replaced(client, scripted):
+def test_a_suspending_request_is_not_replaced_without_replace_dead(client, scripted):
     scripted.answerer = lambda _: Say(request("SUSPENDING"))
     with pytest.raises(Different, match="is SUSPENDING and is never tried again"):
         ensure_requested(client, DEMO, timeout=20, replace_dead=False)
@@ -98,7 +98,7 @@ def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scri
         ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
 
 
-def test_a_request_is_only_removed_with_its_living_tpus_by_force(api, local_api):
+def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     with pytest.raises(errors.InvalidRequest) as refused:
         ensure_not_requested(api, ZONE, "demo", timeout=20)
@@ -111,7 +111,7 @@ def test_a_request_is_only_removed_with_its_living_tpus_by_force(api, local_api)
     assert not ensure_not_requested(api, ZONE, "demo", timeout=20).changed
 
 
-def test_a_living_request_that_differs_is_never_touched(api, local_api):
+def test_a_living_request_that_differs_is_never_changed(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     before = changes(local_api, "queuedResources")
     with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
@@ -123,13 +123,13 @@ def test_a_living_request_that_differs_is_never_touched(api, local_api):
     assert changes(local_api, "queuedResources") == before
 
 
-def test_without_waiting_it_returns_when_the_request_is_in_the_queue(client, scripted):
+def test_without_wait_ensure_requested_returns_once_the_request_is_queued(client, scripted):
     scripted.script = [GONE, Say({"done": True}), Say(request("WAITING_FOR_RESOURCES"))]
     done = ensure_requested(client, DEMO, timeout=600, wait=False)
     assert (done.changed, done.request.state) == (True, "WAITING_FOR_RESOURCES")
 
 
-def test_a_lost_answer_asks_again_under_the_same_request_id(client, scripted):
+def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
     scripted.script = [GONE, Drop(), Say({"done": True}), Say(request())]
     ensure_requested(client, DEMO, timeout=600)
     first, second = (asked.query for asked in scripted.asked if asked.method == "POST")
@@ -147,17 +147,17 @@ def test_a_deadline_reports_that_the_request_stays_queued(client, scripted):
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         ("There is no more capacity in the zone", errors.CapacityError),
         ("Quota limit 'TPUV4' has been exceeded", errors.QuotaError),
         ("it was not served in time", errors.OperationFailed),
     ],
 )
-def test_a_request_that_fails_ends_with_its_own_error(client, scripted, said, kind):
-    failed = request("FAILED", failedData={"error": {"code": 8, "message": said}})
+def test_a_request_that_fails_ends_with_its_own_error(client, scripted, message, kind):
+    failed = request("FAILED", failedData={"error": {"code": 8, "message": message}})
     scripted.script = [GONE, Say({"done": True}), Say(failed)]
-    with pytest.raises(kind, match=said[:20]):
+    with pytest.raises(kind, match=message[:20]):
         ensure_requested(client, DEMO, timeout=600)
 
 
@@ -190,12 +190,12 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("6h", 21600), ("2d", 172800)]
 )
-def test_a_time_is_a_number_and_a_unit(text, seconds):
+def test_a_duration_is_a_number_and_a_unit(text, seconds):
     assert parse_duration(text, "valid_for") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0h", "six hours", "6 h", True, None])
-def test_an_invalid_time_is_named(text):
+def test_an_invalid_duration_is_refused(text):
     with pytest.raises(errors.NotConfigured, match="valid_for: expected"):
         parse_duration(text, "valid_for")
 
@@ -203,6 +203,6 @@ def test_an_invalid_time_is_named(text):
 @pytest.mark.parametrize(
     "change", [{"name": "x"}, {"state": "ACTIVE"}, {"tpu": []}, {"tpu": {"nodeSpec": ["x"]}}]
 )
-def test_an_invalid_queued_resource_is_one_line(change):
+def test_an_invalid_queued_resource_is_refused(change):
     with pytest.raises(BadAnswer):
         parse_queued_resource(request() | change)

@@ -22,17 +22,17 @@ RECORD = {
 }
 
 
-def restart(local_api, wanted, *words):
+def restart(local_api, wanted, *options):
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.json").write_text(json.dumps(RECORD | {"wanted": wanted}))
-    words = ("-e", "run=mine", *words)
-    result = play(environment_of(local_api), "playbooks/restart.yml", *words)
-    assert result.returncode != 0  # this controller has no release, so no restart gets further
+    options = ("-e", "run=mine", *options)
+    result = play(environment_of(local_api), "playbooks/restart.yml", *options)
+    assert result.returncode != 0  # this controller has no release, so every restart fails
     return flat(result)
 
 
-def test_a_run_that_somebody_stopped_is_restarted_only_by_an_explicit_word(local_api):
+def test_a_run_that_somebody_stopped_is_restarted_only_with_even_if_stopped(local_api):
     refused = "run mine: not restarted, somebody stopped it."
 
     assert refused in restart(local_api, "stopped", "--check")
@@ -41,9 +41,9 @@ def test_a_run_that_somebody_stopped_is_restarted_only_by_an_explicit_word(local
 
 
 def test_a_run_that_is_done_is_never_restarted(local_api):
-    said = restart(local_api, "done", "-e", "even_if_stopped=true")
+    output = restart(local_api, "done", "-e", "even_if_stopped=true")
 
-    assert "run mine: not restarted, it is done." in said
+    assert "run mine: not restarted, it is done." in output
 
 
 def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
@@ -66,12 +66,12 @@ def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
 
 def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     owned = tmp_path / "owned"
-    word = f"{{{{ lookup('pipe', 'touch {owned}') }}}} tpu=y -e @{owned} $(touch {owned})"
+    hostile = f"{{{{ lookup('pipe', 'touch {owned}') }}}} tpu=y -e @{owned} $(touch {owned})"
     fleet = keep_release(local_api.state / "fleet")
     node = local_api.ready("pod", labels=OURS)
     nodes = [{"name": "pod", "zone": ZONE, "id": node["id"]}]
-    texts = {"command": [word, "{config}"], "config": word, "config_name": "c.yml"}
-    fields = record_fields(nodes=nodes, env={"A": word}, **texts)
+    texts = {"command": [hostile, "{config}"], "config": hostile, "config_name": "c.yml"}
+    fields = record_fields(nodes=nodes, env={"A": hostile}, **texts)
     (fleet / "runs").mkdir()
     (fleet / "runs/mine.json").write_text(json.dumps(fields))
     given = relaunch_variables(parse_record("mine", fields), fleet, str(fleet))

@@ -1,4 +1,4 @@
-"""Checkpoints come out of a bucket to the controller: against a real GCS emulator."""
+"""Copying checkpoints from a bucket to the controller, with a real GCS emulator."""
 
 import base64
 import hashlib
@@ -32,9 +32,9 @@ from harness.valid_record import record_fields
 
 
 def saved(files):
-    """A checkpoint's files with their manifest, as the trainer writes it."""
-    told = {name: (len(content), zlib.crc32(content)) for name, content in files.items()}
-    return {**files, "manifest.json": json.dumps({"of": {}, "files": told}).encode()}
+    """Return the files of a checkpoint and their manifest, as the trainer writes it."""
+    sums = {name: (len(content), zlib.crc32(content)) for name, content in files.items()}
+    return {**files, "manifest.json": json.dumps({"of": {}, "files": sums}).encode()}
 
 
 GOOD = saved({"params/0": b"weights", "empty": b"", "_METADATA": b"{}"})
@@ -64,7 +64,7 @@ def found(files, layout=OWN):
     return newest_finished(layout, sizes, files.__getitem__)
 
 
-def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_are_named():
+def test_the_newest_sound_checkpoint_is_found_and_faults_of_newer_ones_are_named():
     step, wrong = found(of(s9=GOOD, s10=GOOD, s20=CUT, s30=CHANGED, s40=UNFINISHED))
 
     assert step == "10"
@@ -101,7 +101,7 @@ def here(folder):
     }
 
 
-def test_the_newest_sound_checkpoint_alone_is_brought_and_not_a_second_time(bucket, tmp_path):
+def test_only_the_newest_sound_checkpoint_is_fetched_and_only_once(bucket, tmp_path):
     put(bucket, of(s10=GOOD, s20=GOOD, s30=CUT))
 
     first = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
@@ -111,7 +111,7 @@ def test_the_newest_sound_checkpoint_alone_is_brought_and_not_a_second_time(buck
     assert not run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
 
 
-def test_all_of_them_are_brought_as_they_are(bucket, tmp_path):
+def test_all_checkpoints_are_fetched_unchanged_even_if_unsound(bucket, tmp_path):
     files = of(s10=GOOD, s20=CUT)
     put(bucket, files)
     run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
@@ -129,7 +129,7 @@ def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
     assert here(tmp_path) == of(s10=GOOD)
 
 
-def test_a_dry_run_lists_files_and_fetches_none(bucket, tmp_path):
+def test_check_mode_lists_files_and_fetches_none(bucket, tmp_path):
     put(bucket, of(s10=GOOD))
 
     assert run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(
@@ -138,7 +138,7 @@ def test_a_dry_run_lists_files_and_fetches_none(bucket, tmp_path):
     assert here(tmp_path) == {}
 
 
-def test_a_file_of_many_pieces_is_put_together(bucket, tmp_path, monkeypatch):
+def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "PIECE", 3)
     put(bucket, {"10/params/0": b"0123456789"})
     run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
@@ -149,20 +149,20 @@ def test_a_file_of_many_pieces_is_put_together(bucket, tmp_path, monkeypatch):
 def test_a_bucket_without_a_finished_checkpoint_lists_the_faults(bucket, tmp_path):
     put(bucket, of(s30=CUT))
 
-    told = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
+    result = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
 
-    assert "no finished checkpoint (30: params/0 has 5 bytes" in told["missing"]
-    assert not told["changed"]
+    assert "no finished checkpoint (30: params/0 has 5 bytes" in result["missing"]
+    assert not result["changed"]
 
 
 class Unsteady(Bucket):
-    """A bucket in which something happens to an object between its listing and its download."""
+    """A bucket that calls ``event`` between the listing and the download of each object."""
 
     event = staticmethod(lambda name: None)
 
-    def content(self, name, *words, **options):
+    def content(self, name, *arguments, **options):
         self.event(name)
-        return super().content(name, *words, **options)
+        return super().content(name, *arguments, **options)
 
 
 def unsteady(bucket, event):
@@ -175,24 +175,24 @@ def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(
     put(bucket, {"10/a": b"old", "10/b": b"fine"})
     replaced = unsteady(bucket, lambda name: name == "10/a" and put(bucket, {"10/a": b"new"}))
 
-    told = run_fetch.fetch(replaced, tmp_path, OWN, newest=False, check=False)
+    result = run_fetch.fetch(replaced, tmp_path, OWN, newest=False, check=False)
 
-    assert told["unreadable"] == ["10/a: it was replaced or deleted during the download"]
+    assert result["unreadable"] == ["10/a: it was replaced or deleted during the download"]
     assert here(tmp_path) == {"10/b": b"fine"}
 
 
-def test_a_file_of_the_same_length_and_another_content_is_downloaded_again(bucket, tmp_path):
+def test_a_file_of_the_same_length_with_other_content_is_downloaded_again(bucket, tmp_path):
     put(bucket, {"10/a": b"weights"})
     (tmp_path / "10").mkdir()
     (tmp_path / "10/a").write_bytes(b"WEIGHTS")
 
-    told = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    result = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert (told["files"], here(tmp_path)) == (["10/a"], {"10/a": b"weights"})
+    assert (result["files"], here(tmp_path)) == (["10/a"], {"10/a": b"weights"})
 
 
 def listed_as(bucket, **fields):
-    """A bucket whose list has these fields for every object."""
+    """Make the bucket list all objects with these fields; return the bucket."""
     listed = [replace(stored, **fields) for stored in bucket.list()]
     bucket.list = lambda: listed
     return bucket
@@ -202,9 +202,9 @@ def listed_as(bucket, **fields):
 def test_content_that_does_not_match_its_checksum_is_not_kept(bucket, tmp_path, fields):
     put(bucket, {"10/a": b"weights"})
 
-    told = run_fetch.fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
+    result = run_fetch.fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
 
-    assert "10/a: its content does not match its checksum" in told["unreadable"][0]
+    assert "10/a: its content does not match its checksum" in result["unreadable"][0]
     assert here(tmp_path) == {}
 
 
@@ -225,27 +225,27 @@ def test_an_object_that_may_not_be_read_is_skipped_and_named(bucket, tmp_path):
     put(bucket, {"10/a": b"secret", "10/b": b"fine"})
     closed = unsteady(bucket, lambda name: name == "10/a" and refused(name))
 
-    told = run_fetch.fetch(closed, tmp_path, OWN, newest=False, check=False)
+    result = run_fetch.fetch(closed, tmp_path, OWN, newest=False, check=False)
 
-    assert "10/a: it can't be read" in told["unreadable"][0]
+    assert "10/a: it can't be read" in result["unreadable"][0]
     assert here(tmp_path) == {"10/b": b"fine"}
 
 
 @pytest.mark.parametrize(("layout", "files"), [(OWN, GOOD), (ORBAX, COMMITTED)])
-def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_the_one_before(
+def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_an_older_one(
     bucket, tmp_path, layout, files
 ):
     put(bucket, of(s10=files, s20=files))
     closed = unsteady(bucket, lambda name: name == "20/params/0" and refused(name))
 
-    told = run_fetch.fetch(closed, tmp_path, layout, newest=True, check=False)
+    result = run_fetch.fetch(closed, tmp_path, layout, newest=True, check=False)
 
     assert here(tmp_path) == of(s10=files)
-    assert told["passed_over"][0].startswith("20: params/0")
+    assert result["passed_over"][0].startswith("20: params/0")
 
 
 def listing(bucket, files):
-    """A bucket that lists these names, whatever the emulator makes of them."""
+    """Make the bucket list these names, which the emulator might refuse; return the bucket."""
     stored = [StoredObject(name, len(files[name]), 1, md5_of(files[name])) for name in files]
     bucket.list = lambda: stored
     bucket.content = lambda name, *_words, **_options: files[name]
@@ -255,19 +255,21 @@ def listing(bucket, files):
 def test_an_object_name_that_leads_out_of_the_folder_is_skipped_and_named(bucket, tmp_path):
     names = {"10/../../x": b"1", "10//y": b"2", "10/": b"", "/etc/x": b"3", "10/z": b"4"}
 
-    told = run_fetch.fetch(listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False)
+    result = run_fetch.fetch(
+        listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False
+    )
 
-    there = [line.partition(":")[0] for line in told["unreadable"]]
+    there = [line.partition(":")[0] for line in result["unreadable"]]
     assert there == ["/etc/x", "10/../../x", "10//y"]
     assert here(tmp_path) == {"to/10/z": b"4"}
 
 
-def test_an_object_whose_name_is_another_s_directory_is_skipped_and_named(bucket, tmp_path):
+def test_an_object_whose_name_is_also_a_directory_is_skipped_and_named(bucket, tmp_path):
     names = {"10/a": b"1", "10/a/b": b"2", "10/c": b"3"}
 
-    told = run_fetch.fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
+    result = run_fetch.fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
 
-    assert len(told["unreadable"]) == 1
+    assert len(result["unreadable"]) == 1
     assert here(tmp_path)["10/c"] == b"3"
 
 
@@ -289,7 +291,7 @@ def test_the_newest_finished_orbax_checkpoint_is_found_in_a_directory():
     assert found(files, Layout(is_own=False)) == ("100", [])
 
 
-def test_orbax_checkpoints_may_have_a_name_before_their_step():
+def test_orbax_checkpoints_may_have_a_prefix_before_their_step():
     files = {f"ckpt_{step}/{name}": b"" for step in (8, 16) for name in COMMITTED}
 
     assert found(files, ORBAX)[0] == "ckpt_16"
@@ -304,7 +306,7 @@ def test_orbax_checkpoints_may_have_a_name_before_their_step():
         ("other/*", ""),
     ],
 )
-def test_a_pattern_names_the_checkpoints_of_any_trainer(pattern, newest):
+def test_a_pattern_selects_the_checkpoints_of_any_trainer(pattern, newest):
     files = {
         "gpt2/step-9/metadata.json": b"{}",
         "gpt2/step-100/metadata.json": b"{}",
@@ -316,13 +318,13 @@ def test_a_pattern_names_the_checkpoints_of_any_trainer(pattern, newest):
     assert found(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
 
 
-def test_a_bucket_without_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
+def test_the_error_about_missing_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
     put(bucket, {"gpt2/step-9/metadata.json": b"{}"})
 
-    told = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
+    result = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
 
-    assert "found only gpt2" in told["missing"]
-    assert "-e checkpoint_pattern='*/step-*'" in told["missing"]
+    assert "found only gpt2" in result["missing"]
+    assert "-e checkpoint_pattern='*/step-*'" in result["missing"]
 
 
 def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
@@ -353,12 +355,12 @@ def test_the_record_locates_the_checkpoints(emulator, tmp_path):
     }
 
 
-def test_a_run_whose_checkpoints_are_in_no_bucket_is_the_workers_affair(emulator, tmp_path):
+def test_checkpoints_outside_buckets_are_left_to_the_workers(emulator, tmp_path):
     assert played(tmp_path, emulator)["place"] == ""
 
 
 def played(folder, emulator):
-    """The action without Ansible."""
+    """Run the action plugin without Ansible; return its result."""
     action = run_fetch.ActionModule.__new__(run_fetch.ActionModule)
     action._task = SimpleNamespace(check_mode=False)
     action._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None))
@@ -383,30 +385,30 @@ def played(folder, emulator):
         ("false", "none"),
         ("newest", "newest"),
         ("All", "all"),
-        ("gs://mine/checkpoints", "none"),  # where launches put them, said in the inventory
+        ("gs://mine/checkpoints", "none"),  # the location of checkpoints, from the inventory
     ],
 )
 def test_the_option_checkpoints_accepts_several_forms(asked, meant):
     assert checkpoint_choice(asked) == meant
 
 
-def test_another_word_for_checkpoint_choice_is_refused():
+def test_an_unknown_value_of_checkpoints_is_refused():
     with pytest.raises(AnsibleFilterError, match="expected newest or all"):
         checkpoint_choice("latest")
 
 
 def fetched(emulator, local_api, to, files, **fields):
-    """Run fetch.yml for a run of which only the record and these checkpoints are left."""
+    """Run fetch.yml for a run that has only its record and these checkpoints left."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
     (runs / "mine.json").write_text(json.dumps(record_fields(**fields)))
     put(Bucket(fields["checkpoints"], address=emulator), files)
-    words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
-    return play(environment_of(local_api), "playbooks/fetch.yml", *words)
+    arguments = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
+    return play(environment_of(local_api), "playbooks/fetch.yml", *arguments)
 
 
-def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
+def test_fetch_copies_checkpoints_from_the_bucket_when_no_tpu_is_left(
     emulator, local_api, tmp_path
 ):
     place = "gs://fleet/played/mine"
@@ -422,7 +424,7 @@ def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
     fields = {"checkpoints": "gs://fleet/cut/mine", "command": ["python", "mine.py"]}
     result = fetched(emulator, local_api, tmp_path, of(s10=WEIGHTS), **fields)
 
-    said = flat(result)
+    output = flat(result)
     assert result.returncode != 0
-    assert "no finished checkpoint (10: it has no commit_success.txt" in said
-    assert said.index("Copy what the run has written") < said.index("no finished checkpoint")
+    assert "no finished checkpoint (10: it has no commit_success.txt" in output
+    assert output.index("Copy what the run has written") < output.index("no finished checkpoint")

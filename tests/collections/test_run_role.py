@@ -23,7 +23,7 @@ def test_checkpoints_go_to_the_bucket_if_there_is_one(tmp_path):
         ({"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
     ]
 
-    evaluated(tmp_path, "checkpoints_location", cases)
+    check_values(tmp_path, "checkpoints_location", cases)
 
 
 def test_output_goes_to_the_bucket_if_there_is_one(tmp_path):
@@ -35,7 +35,7 @@ def test_output_goes_to_the_bucket_if_there_is_one(tmp_path):
         ({"bucket": "gs://mine", "outputs": "/here"}, "/here"),
     ]
 
-    evaluated(tmp_path, "outputs_location", cases)
+    check_values(tmp_path, "outputs_location", cases)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes the groups of files")
@@ -80,8 +80,8 @@ def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
     assert "WorkingDirectory=~" in unit
 
 
-def evaluated(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:
-    """Evaluate a shared variable with other variables; compare it with the expected value."""
+def check_values(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:
+    """Check the value of a shared variable for each case: other variables and expected value."""
     tasks = [
         {"ansible.builtin.assert": {"that": f"{name} == '{expected}'"}, "vars": variables}
         for variables, expected in cases
@@ -95,12 +95,12 @@ def evaluated(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) 
 
 
 def played(
-    folder: Path, text: str, *words: str, parser: str = "ansible.builtin.host_list"
+    folder: Path, text: str, *arguments: str, parser: str = "ansible.builtin.host_list"
 ) -> subprocess.CompletedProcess[str]:
     play = folder / "play.yml"
     play.write_text(text)
     return subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-playbook")), *words, play],
+        [str(Path(sys.executable).with_name("ansible-playbook")), *arguments, play],
         cwd=ROOT,
         env={
             **os.environ,

@@ -1,4 +1,4 @@
-"""Timers of the controller: the units and crontab lines that are written."""
+"""Timers of the controller: the systemd units and crontab lines that are written."""
 
 import shlex
 import shutil
@@ -47,20 +47,20 @@ KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill
         (("reboot", "mine", "18:00", ""), "can't be scheduled"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_in_one_line(asked, why):
+def test_an_invalid_schedule_is_refused_with_the_reason(asked, why):
     with pytest.raises(ScheduleError, match=why):
         check(*asked)
 
 
 @pytest.mark.parametrize("verb", ["kill", "delete"])
-def test_a_destructive_verb_needs_a_time_and_so_never_gets_into_a_crontab(verb):
+def test_a_destructive_verb_needs_a_time_and_is_never_written_to_a_crontab(verb):
     with pytest.raises(ScheduleError, match="needs a time, not an interval"):
         check(verb, "mine", "", "6h")
     with pytest.raises(ScheduleError, match="needs systemd"):
         cron_line(replace(KILL, verb=verb))
 
 
-def test_a_scheduled_delete_names_one_tpu_for_good():
+def test_a_scheduled_delete_names_its_tpu_by_zone_and_id():
     assert playbook_words("delete", "pod", ["inv"], "us-central2-b", "123") == (
         *("-i", "inv", "playbooks/delete.yml", "-e", "tpu=pod", "-e", "zone=us-central2-b"),
         *("-e", "node_id=123", "-e", "yes=true"),
@@ -71,12 +71,12 @@ def test_a_scheduled_delete_names_one_tpu_for_good():
     ("zone", "node_id"),
     [("", ""), ("us-central2-b", ""), ("", "123"), ("us-central2-b", "1 yes=true"), ("a b", "1")],
 )
-def test_a_delete_without_an_exact_tpu_is_not_scheduled(zone, node_id):
+def test_a_delete_without_zone_and_id_is_not_scheduled(zone, node_id):
     with pytest.raises(ScheduleError, match="the zone and the id"):
         playbook_words("delete", "pod", [], zone, node_id)
 
 
-def test_a_value_with_a_line_break_gets_into_no_unit():
+def test_an_environment_variable_with_a_line_break_is_refused():
     with pytest.raises(ScheduleError, match="'ODD'"):
         check_environment([("ODD", "a\nExecStart=/bin/x")])
     with pytest.raises(ScheduleError, match="environment variable"):
@@ -109,7 +109,7 @@ def test_systemd_accepts_the_units(tmp_path, timer):
         ("not a time", False),
     ],
 )
-def test_a_timer_that_fires_at_another_time_than_its_own_is_skipped(at, is_due):
+def test_a_timer_that_fires_long_before_or_after_its_time_is_skipped(at, is_due):
     line = service(replace(KILL, at=at))
     condition = line.partition("ExecCondition=:")[2].partition("\n")[0]
 
@@ -132,17 +132,17 @@ def test_an_interval_that_cron_would_keep_unevenly_is_refused(every):
 
 
 @pytest.mark.parametrize(
-    ("verb", "target", "like"),
+    ("verb", "target", "suggested"),
     [("report", "", "-e report=5m"), ("restart", "mine", "-e restart=mine -e every=6h")],
 )
-def test_a_refused_interval_comes_with_one_that_cron_accepts(verb, target, like):
+def test_the_error_about_a_refused_interval_suggests_one_that_cron_accepts(verb, target, suggested):
     timer = replace(WATCH, verb=verb, target=target, every=5400)
 
-    with pytest.raises(ScheduleError, match=rf"\(every=5400s\)\. .*schedule.yml {like}$"):
+    with pytest.raises(ScheduleError, match=rf"\(every=5400s\)\. .*schedule.yml {suggested}$"):
         cron_line(timer)
 
 
-def test_a_crontab_keeps_the_lines_of_others():
+def test_other_lines_of_the_crontab_are_kept():
     table = "0 1 * * * mine\n* * * * * old # tpufleet-do-watch\n"
 
     assert with_line(table, "tpufleet-do-watch", "new # tpufleet-do-watch") == (
@@ -180,7 +180,7 @@ def test_the_units_of_a_watch():
 
 
 @pytest.mark.parametrize(("verb", "first"), [("report", 1), ("restart", 60)])
-def test_only_a_verb_without_a_target_first_runs_at_once(verb, first):
+def test_only_a_verb_without_a_target_runs_immediately(verb, first):
     text = timer_unit(replace(WATCH, verb=verb))
     assert f"OnActiveSec={first}s\nOnUnitActiveSec=60s\n" in text
 
@@ -206,7 +206,7 @@ def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
 
 
 @pytest.mark.parametrize(
-    ("word", "written"),
+    ("argument", "written"),
     [
         ("a-Z_0.9/:=@,+", "a-Z_0.9/:=@,+"),
         ("a b", '"a b"'),
@@ -217,13 +217,13 @@ def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
         ("'q'", "\"'q'\""),
     ],
 )
-def test_a_word_of_a_command_is_written_as_systemd_reads_it(word, written):
-    text = service(replace(WATCH, words=("first", word)))
+def test_an_argument_of_a_command_is_quoted_for_systemd(argument, written):
+    text = service(replace(WATCH, words=("first", argument)))
 
     assert text.endswith(f"\nExecStart=:/venv/bin/ansible-playbook first {written}\n")
 
 
-def test_the_line_of_a_crontab_never_overlaps_itself_and_ends(monkeypatch):
+def test_a_crontab_line_has_a_lock_and_a_timeout(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert cron_line(WATCH) == (
         "*/1 * * * * cd '/home/me/50\\% fleet' && "
@@ -236,7 +236,7 @@ def test_the_line_of_a_crontab_never_overlaps_itself_and_ends(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (("watch", "", ["a", "b"]), ("-i", "a", "-i", "b", "playbooks/watch.yml")),
         (("kill", "mine", []), ("playbooks/kill.yml", "-e", "run=mine")),
@@ -247,8 +247,8 @@ def test_the_line_of_a_crontab_never_overlaps_itself_and_ends(monkeypatch):
         ),
     ],
 )
-def test_a_verb_other_than_delete_names_the_run(words, expected):
-    assert playbook_words(*words) == expected
+def test_the_command_of_a_timer_has_inventories_playbook_and_options(arguments, expected):
+    assert playbook_words(*arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -270,5 +270,5 @@ def test_a_report_is_published_only_to_an_html_file_in_a_bucket(publish):
         (("delete", "pod", "18:00", ""), ("18:00", 0)),
     ],
 )
-def test_a_request_that_makes_sense_gives_a_time_or_an_interval(asked, expected):
+def test_a_valid_schedule_has_a_time_or_an_interval(asked, expected):
     assert check(*asked) == expected

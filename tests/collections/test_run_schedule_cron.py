@@ -1,4 +1,4 @@
-"""Timers where there is no systemd, on a stand-in crontab."""
+"""Timers on a controller without systemd, with a stand-in for crontab."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def timer(verb: str, tmp_path: Path, tool: str = "/venv/bin/ansible-playbook") -
     return Timer(verb, target, "", 60, str(tmp_path), tool, (verb,))
 
 
-def test_a_timer_comes_into_the_crontab_once_is_listed_and_goes_again(table, tmp_path):
+def test_a_timer_is_added_to_the_crontab_once_listed_and_removed(table, tmp_path):
     table.write_text("5 4 * * * backup\n")
     for _ in range(2):
         Cron().put(timer("watch", tmp_path), dry=False)
@@ -62,7 +62,7 @@ def test_a_timer_comes_into_the_crontab_once_is_listed_and_goes_again(table, tmp
     assert table.read_text() == "5 4 * * * backup\n"
 
 
-def test_a_crontab_that_can_not_be_read_is_not_written_over(table, tmp_path):
+def test_a_crontab_that_cannot_be_read_is_not_overwritten(table, tmp_path):
     table.write_text("5 4 * * * backup\n")
     table.with_name("table.broken").touch()
 
@@ -71,7 +71,7 @@ def test_a_crontab_that_can_not_be_read_is_not_written_over(table, tmp_path):
     assert table.read_text() == "5 4 * * * backup\n"
 
 
-def test_a_timer_of_a_crontab_leaves_out_what_is_due_while_it_runs_and_delays_no_other(
+def test_a_cron_timer_skips_executions_that_would_overlap_and_delays_no_other_timer(
     table, tmp_path
 ):
     log = tmp_path / "log"
@@ -88,18 +88,20 @@ def test_a_timer_of_a_crontab_leaves_out_what_is_due_while_it_runs_and_delays_no
         assert subprocess.run(["/bin/sh", "-c", lines[verb]], check=False).returncode == 0
     assert first.wait() == 0
 
-    said = log.read_text().splitlines()
-    assert said.count("begin watch") == 1
-    assert said.count("begin restart") == 1
+    entries = log.read_text().splitlines()
+    assert entries.count("begin watch") == 1
+    assert entries.count("begin restart") == 1
 
 
-def test_dollars_percents_and_quotes_reach_the_playbook_by_cron(table, tmp_path):
+def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(table, tmp_path):
     odd = "$HOME `id` $(id) 50% \"q\" 'a' \\ ä"
-    seen = tmp_path / "seen"
-    tool = script(tmp_path / "tool", '#!/bin/sh\nprintf %s "$ODD" > {seen}\n', seen=seen)
+    received = tmp_path / "seen"
+    tool = script(
+        tmp_path / "tool", '#!/bin/sh\nprintf %s "$ODD" > {received}\n', received=received
+    )
     Cron().put(replace(timer("watch", tmp_path, tool), environment=(("ODD", odd),)), dry=False)
 
     line = table.read_text().split(" * * * * ", 1)[1].replace("\\%", "%")  # as cron reads it
     subprocess.run(["/bin/sh", "-c", line], check=True)
 
-    assert seen.read_text() == odd
+    assert received.read_text() == odd

@@ -1,4 +1,4 @@
-"""The module run_schedule: what it is asked, on a controller with a stand-in crontab."""
+"""The module run_schedule on a controller with a stand-in for crontab."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Controller:
         self.table, self._capsys = table, capsys
 
     def ask(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
-        """Call the module; return its answer."""
+        """Run the module; return its result."""
         needed = {"project": "/project", "tool": "/tool", "_ansible_check_mode": check}
         with patch_module_args(needed | options), pytest.raises(SystemExit):
             run_schedule.main()
@@ -55,9 +55,9 @@ def test_a_timer_is_created_once_and_removed_again(controller):
 
 
 def test_in_check_mode_nothing_is_created_or_removed(controller):
-    foretold = controller.ask(check=True, **WATCH)
+    predicted = controller.ask(check=True, **WATCH)
 
-    assert (foretold["changed"], foretold["timers"]) == (True, [])
+    assert (predicted["changed"], predicted["timers"]) == (True, [])
     assert not controller.table.exists()
     controller.ask(**WATCH)
     assert controller.ask(check=True, state="absent", name="tpufleet-do-watch")["changed"]
@@ -68,14 +68,16 @@ def test_the_timers_are_listed_and_none_is_changed(controller):
     controller.ask(**WATCH)
     controller.ask(**RESTART)
 
-    told = controller.ask()
+    result = controller.ask()
 
-    assert not told["changed"]
-    assert told["timers"] == ["tpufleet-do-restart-mine", "tpufleet-do-watch"]
-    assert told["diff"] == {"before": "", "after": ""}
+    assert not result["changed"]
+    assert result["timers"] == ["tpufleet-do-restart-mine", "tpufleet-do-watch"]
+    assert result["diff"] == {"before": "", "after": ""}
 
 
-def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller, tmp_path):
+def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment(
+    controller, tmp_path
+):
     (tmp_path / "link").symlink_to(tmp_path)
     controller.ask(
         **RESTART,
@@ -104,14 +106,14 @@ def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller,
         ({**DELETE, "zone": "us-central2-b", "node_id": "1"}, "needs systemd"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused_and_changes_nothing(controller, options, why):
+def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, why):
     controller.ask(**WATCH)
     before = controller.table.read_text()
 
-    told = controller.ask(**options)
+    result = controller.ask(**options)
 
-    assert told["failed"]
-    assert why in told["msg"]
+    assert result["failed"]
+    assert why in result["msg"]
     assert controller.table.read_text() == before
 
 

@@ -1,4 +1,4 @@
-"""Timers as systemd units: which files are written, and what systemctl is asked, in which order."""
+"""Timers as systemd units: the files that are written, and the order of systemctl commands."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ case "$2" in 2001*) echo "    Next elapse: never";; *) echo "    Next elapse: Th
 
 
 class Controller:
-    """systemd's tools, and what systemctl was asked."""
+    """A controller with stand-ins for systemd's tools, which record systemctl commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
@@ -51,7 +51,7 @@ class Controller:
         return kept
 
     def asked(self) -> list[str]:
-        """Return what systemctl was asked since the last time."""
+        """Return the systemctl commands since the last call."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return lines
@@ -93,7 +93,7 @@ def test_a_changed_timer_is_stopped_before_its_units_are_written(controller):
     ]
 
 
-def test_a_dry_run_writes_and_asks_nothing(controller):
+def test_a_dry_run_writes_no_file_and_changes_no_timer(controller):
     before, after = controller.systemd().put(WATCH, dry=True)
 
     assert (before, after) == ("", service(WATCH) + timer_unit(WATCH))
@@ -115,7 +115,7 @@ def test_a_time_that_has_passed_is_refused(controller):
     assert not controller.units.exists()
 
 
-def test_a_time_that_systemd_cannot_read_is_refused_with_its_first_line(controller):
+def test_a_time_that_systemd_cannot_parse_is_refused_with_the_first_line_of_its_error(controller):
     with pytest.raises(ScheduleError, match=r"calendar tomorrow-ish: cannot parse$"):
         controller.systemd().put(replace(KILL, at="tomorrow-ish"), dry=False)
 
@@ -162,7 +162,7 @@ def test_the_interval_of_a_timer_is_read_from_its_unit(controller):
     assert intervals == [60, 0, 0]
 
 
-def test_root_has_the_systems_timers_and_a_user_their_own(monkeypatch, tmp_path):
+def test_root_uses_system_timers_and_other_users_use_user_timers(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 0)
     root = Systemd()
@@ -189,7 +189,7 @@ def test_a_program_that_is_missing_or_fails_is_named(tmp_path):
         assert str(caught.value) == f"{sys.executable} -c {script}: {reason}"
 
 
-def test_a_programs_output_is_returned_and_its_input_given():
+def test_run_passes_input_and_returns_output():
     assert run([sys.executable, "-c", "print(input() + '!')"], "ä\n") == "ä!\n"
 
 
@@ -201,7 +201,7 @@ def test_a_programs_output_is_returned_and_its_input_given():
         (False, {"systemctl", "crontab"}, Cron),
     ],
 )
-def test_systemd_keeps_the_timers_where_it_runs_else_cron(
+def test_timers_are_kept_by_systemd_where_it_runs_and_otherwise_by_cron(
     monkeypatch, tmp_path, is_booted, programs, expected
 ):
     booted(monkeypatch, is_booted, programs, tmp_path)
@@ -220,7 +220,7 @@ def test_a_controller_without_systemd_and_cron_is_an_error(
 
 
 def booted(monkeypatch, is_booted: bool, programs: set[str], folder: Path) -> None:
-    """Have a controller with these programs, which systemd has booted or not."""
+    """Give the controller only these programs; systemd manages it if ``is_booted``."""
     for name in programs:
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)

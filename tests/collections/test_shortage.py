@@ -1,4 +1,4 @@
-"""Missing capacity and a used-up quota: distinguished, waited for, explained."""
+"""Missing capacity and exceeded quota: create waits for capacity and explains a quota error."""
 
 import re
 
@@ -32,8 +32,8 @@ SWEEP = {
 }
 
 
-def asked_for(local_api: LocalApi) -> list[str]:
-    """The zones in which TPUs were asked for, in order."""
+def requested_zones(local_api: LocalApi) -> list[str]:
+    """Return the zones in which TPUs were requested, in order."""
     found = r"request POST \S*/locations/([a-z0-9-]+)/nodes\b(?!/)"
     return [match[1] for match in re.finditer(found, local_api.log())]
 
@@ -46,7 +46,7 @@ def make(api: TpuApi, *entries, **options):
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
-    """Leave a queued resource behind whose TPU was preempted."""
+    """Create a queued resource whose TPU is then preempted."""
     entry = {key: value for key, value in SWEEP.items() if key != "zones"}
     (done,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
     assert not done.failed, done.msg
@@ -54,30 +54,30 @@ def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
     local_api.queued(name, "SUSPENDED", ZONES[0])
 
 
-def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
+def test_create_tries_the_next_zone_if_one_has_no_capacity(api, local_api):
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": ZONES[0]}])
     (done,) = make(api, SWEEP)
     assert (done.failed, done.zone) == (False, ZONES[1])
-    assert asked_for(local_api) == ZONES
+    assert requested_zones(local_api) == ZONES
 
 
-def test_capacity_that_comes_back_is_waited_for(api, local_api):
+def test_create_waits_until_capacity_returns(api, local_api):
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "times": 3}])
     (done,) = make(api, SWEEP, wait_for_capacity=600)
     assert not done.failed, done.msg
-    assert len(asked_for(local_api)) > 3
+    assert len(requested_zones(local_api)) > 3
 
 
-def test_a_used_up_quota_stops_create_and_names_the_quota_and_the_dead_that_hold_it(api, local_api):
+def test_the_error_about_an_exceeded_quota_names_the_dead_requests_that_hold_it(api, local_api):
     a_dead_request(local_api, api, "old")
     local_api.faults(quota=[{"generation": "v2", "tier": "spot", "zone": ZONES[0], "chips": 4}])
-    before = asked_for(local_api)
+    before = requested_zones(local_api)
     (done,) = make(api, SWEEP)
     assert done.reason == "quota"
     assert "Quota limit 'TPUV2PreemptiblePerProjectPerZoneForTPUAPI'" in done.msg
     assert "v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED" in done.msg
     assert "playbooks/delete.yml -e tpu=old -e zone=us-central1-b" in done.msg
-    assert asked_for(local_api)[len(before) :] == [ZONES[0]]
+    assert requested_zones(local_api)[len(before) :] == [ZONES[0]]
 
 
 def test_the_holders_of_a_quota_are_listed_once(api, local_api):
@@ -97,12 +97,12 @@ def test_only_resources_that_count_against_the_quota_are_listed():
         node("away", id="4", zone="us-east1-d", schedulingConfig={"spot": True}),
     ]
     requests = [request("ACCEPTED"), request("FAILED")]
-    said = holders(
+    text = holders(
         Quota("v4", True, "us-central2-b"),
         map(parse_node, nodes),
         map(parse_queued_resource, requests),
     )
-    assert "TPU mine (8 chips)" in said
-    assert "queued resource demo (ACCEPTED, 4 chips)" in said
-    assert "the dead queued resource demo (FAILED, 4 chips: ansible-playbook" in said
-    assert not any(name in said for name in ("gone", "other", "away"))
+    assert "TPU mine (8 chips)" in text
+    assert "queued resource demo (ACCEPTED, 4 chips)" in text
+    assert "the dead queued resource demo (FAILED, 4 chips: ansible-playbook" in text
+    assert not any(name in text for name in ("gone", "other", "away"))

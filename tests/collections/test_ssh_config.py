@@ -1,4 +1,4 @@
-"""The workers for ssh: what Ansible knows of a worker, as ssh itself reads it."""
+"""The ssh configuration for workers: ssh reads the same settings that Ansible uses."""
 
 import shutil
 import subprocess
@@ -22,14 +22,14 @@ W0 = {
 def as_ssh_reads_it(text, host, tmp_path):
     file = tmp_path / "config"
     file.write_text(text)
-    told = subprocess.run(
+    done = subprocess.run(
         ["ssh", "-G", "-F", file, host], capture_output=True, text=True, check=True
     )
-    return dict(line.split(" ", 1) for line in told.stdout.splitlines() if " " in line)
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh, which reads the file")
-def test_ssh_reaches_a_worker_by_name_as_ansible_does(tmp_path):
+def test_ssh_connects_to_a_worker_by_name_as_ansible_does(tmp_path):
     read = as_ssh_reads_it(ssh_config({"pod-w0": W0}, ["pod-w0"]), "pod-w0", tmp_path)
 
     assert (read["hostname"], read["user"]) == ("10.0.0.2", "tpu")
@@ -46,12 +46,10 @@ def test_each_worker_has_its_own_block():
     assert text.endswith("Host b-w0\n    HostName 10.0.0.9\n")
 
 
-@pytest.mark.parametrize(("there", "mode"), [(True, 0o755), (False, 0o700)])
-def test_a_directory_that_is_there_keeps_its_mode_and_a_new_one_is_its_owner_s(
-    there, mode, tmp_path
-):
+@pytest.mark.parametrize(("exists", "mode"), [(True, 0o755), (False, 0o700)])
+def test_an_existing_directory_keeps_its_mode_and_a_new_one_is_private(exists, mode, tmp_path):
     place = tmp_path / "place"
-    if there:
+    if exists:
         place.mkdir(mode=mode)
         place.chmod(mode)
     (tmp_path / "hosts.ini").write_text("localhost ansible_connection=local\n")
@@ -71,14 +69,14 @@ def test_no_workers_are_an_empty_file():
     assert ssh_config({}, []) == ""
 
 
-def test_another_ssh_argument_is_an_error_with_its_worker():
+def test_an_unsupported_ssh_argument_is_an_error_that_names_the_worker():
     with pytest.raises(AnsibleFilterError, match=r"a-w0: .*\('-C'\)"):
         ssh_config({"a-w0": {"ansible_ssh_common_args": "-C"}}, ["a-w0"])
 
 
 @pytest.fixture
 def laptop(environment, local_api, tmp_path):
-    """A user's computer, with the TPUs demo and old of the fleet; a file for ssh is not written."""
+    """The environment variables of a user without an ssh file; the fleet has TPUs demo and old."""
     local_api.ready("demo", labels=OURS)
     local_api.ready("old", labels=OURS)
     return {**environment, "HOME": str(tmp_path)}
@@ -92,28 +90,30 @@ def hosts(text):
     return [line.split()[1] for line in text.splitlines() if line.startswith("Host ")]
 
 
-def delete_old(laptop, *words):
-    done = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *words)
+def delete_old(laptop, *options):
+    done = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *options)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_file_follows_the_fleet_once_it_was_written(laptop, tmp_path):
+def test_an_existing_file_is_updated_when_a_tpu_is_deleted(laptop, tmp_path):
     assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
     assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1", "old-w0", "old-w1"]
     delete_old(laptop)
     assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1"]
 
 
-def test_without_a_file_none_is_written(laptop, tmp_path):
+def test_delete_does_not_create_a_missing_file(laptop, tmp_path):
     delete_old(laptop)
     assert not written(tmp_path).exists()
 
 
-@pytest.mark.parametrize("word", ["fleet_name=others", "tpu_partial=true"])
-def test_the_file_of_another_fleet_and_a_partial_answer_change_nothing(laptop, tmp_path, word):
+@pytest.mark.parametrize("variable", ["fleet_name=others", "tpu_partial=true"])
+def test_the_file_is_not_changed_for_another_fleet_or_a_partial_inventory(
+    laptop, tmp_path, variable
+):
     assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
     before = written(tmp_path).read_text()
-    done = play(laptop, "playbooks/peers.yml", "-e", word, "-e", "ansible_user=else")
+    done = play(laptop, "playbooks/peers.yml", "-e", variable, "-e", "ansible_user=else")
     assert done.returncode == 0, done.stdout + done.stderr
     assert written(tmp_path).read_text() == before
     assert play(laptop, "playbooks/peers.yml", "-e", "ansible_user=else").returncode == 0

@@ -20,37 +20,37 @@ def environment(local_api):
 
 
 def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp_path):
-    inventory, told = tmp_path / "hosts.yml", tmp_path / "status.json"
+    inventory, status_file = tmp_path / "hosts.yml", tmp_path / "status.json"
     inventory.write_text("state_PREEMPTED: {hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}\n")
-    words = ("-e", f"status_json={told}", "-i", str(inventory))
-    result = play(environment, "playbooks/status.yml", *words)
+    options = ("-e", f"status_json={status_file}", "-i", str(inventory))
+    result = play(environment, "playbooks/status.yml", *options)
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
-    status = json.loads(told.read_text())
+    status = json.loads(status_file.read_text())
     (run,) = status["runs"]
     assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
     assert status["wanted"] == ["mine"]
 
 
 def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(environment, tmp_path):
-    told = tmp_path / "status.json"
-    result = play(environment, "playbooks/status.yml", "-e", f"status_json={told}")
+    status_file = tmp_path / "status.json"
+    result = play(environment, "playbooks/status.yml", "-e", f"status_json={status_file}")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
-    status = json.loads(told.read_text())
+    status = json.loads(status_file.read_text())
     assert [(run["run"], run["state"]) for run in status["runs"]] == [("mine", "preempted")]
     assert status["wanted"] == ["mine"]
     assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
 
 
-def test_a_multislice_is_found_whatever_is_in_its_name(environment, tmp_path):
+def test_a_multislice_with_a_hyphen_in_its_name_is_found(environment, tmp_path):
     inventory = tmp_path / "hosts.yml"
     host = "{hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}"
     inventory.write_text(f"state_PREEMPTED: {host}\nmultislice_my_big: {host}\n")
-    words = ("-e", "tpu=multislice_my-big", "-i", str(inventory))
-    result = play(environment, "playbooks/status.yml", *words)
+    options = ("-e", "tpu=multislice_my-big", "-i", str(inventory))
+    result = play(environment, "playbooks/status.yml", *options)
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Could not match supplied host pattern" not in flat(result)
@@ -79,7 +79,7 @@ def test_without_workers_records_that_cannot_be_read_are_an_error(local_api):
     assert "mine.json is not a JSON object. Repair it" in flat(done)
 
 
-def test_what_workers_say_is_shown_although_the_record_cannot_be_read(local_api, tmp_path):
+def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(local_api, tmp_path):
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
     (folder / "mine.json").write_text("{")
@@ -104,9 +104,9 @@ def test_what_workers_say_is_shown_although_the_record_cannot_be_read(local_api,
 
 @pytest.fixture
 def play_on_worker(local_api, tmp_path):
-    """Return a function that plays a verb on a worker that answers with an ended run.
+    """Return a function that runs a verb for a worker that reports a run as done.
 
-    The answer is given as a variable, which comes before what the verb registers.
+    The worker's answer is set as a variable, which takes precedence over registered results.
     """
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
@@ -114,13 +114,13 @@ def play_on_worker(local_api, tmp_path):
     inventory = tmp_path / "hosts.yml"
     facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
-    words = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
+    options = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
 
     def play_verb(verb, attempt):
-        look = report("done", attempt=attempt, log=["bye"])
-        answer = {"run": "mine", "run_look": {"runs": [look]}}
-        words_of_answer = ("-e", json.dumps(answer))
-        return play(environment_of(local_api), f"playbooks/{verb}.yml", *words, *words_of_answer)
+        process = report("done", attempt=attempt, log=["bye"])
+        answer = {"run": "mine", "run_look": {"runs": [process]}}
+        answer_options = ("-e", json.dumps(answer))
+        return play(environment_of(local_api), f"playbooks/{verb}.yml", *options, *answer_options)
 
     return play_verb
 

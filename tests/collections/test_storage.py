@@ -1,4 +1,4 @@
-"""Objects in a bucket, changed only by compare-and-swap: against a real GCS emulator."""
+"""Objects in a bucket, changed only by compare-and-swap; tested with a real GCS emulator."""
 
 import gzip
 import socket
@@ -39,14 +39,14 @@ def test_a_missing_object_is_absent_and_a_missing_bucket_is_an_error(bucket, emu
         missing.read("a.json")
 
 
-#: What Google answers with 404, per the JSON API's status codes page and as its servers word it.
+#: Messages of Google's 404 answers, from the JSON API's page of status codes and real servers.
 NO_OBJECT = ["No such object: {bucket}/{name}", "Not Found"]
 NO_BUCKET = ["The specified bucket does not exist.", "Not Found"]
 PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "gs://b.example/x"]
 
 
 def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
-    """Answer like the JSON API about a bucket without objects, and return a client of it."""
+    """Make the server answer like the JSON API for an empty bucket; return the bucket's client."""
     place = BucketUrl.parse(url)
     not_found = error(404, message.format(bucket=place.bucket, name=place.full_name("a.json")))
     listed = Say({"kind": "storage#objects"}) if bucket_exists else not_found
@@ -86,7 +86,7 @@ def test_an_object_without_read_permission_is_an_error_and_never_absent(scripted
         bucket.read("a.json")
 
 
-def test_an_object_that_is_written_while_it_is_looked_for_is_read(scripted):
+def test_an_object_that_is_created_during_a_read_is_returned(scripted):
     place = "/storage/v1/b/fleet/o"
     scripted.script = [
         error(404, "Not Found"),
@@ -103,7 +103,7 @@ def test_an_object_that_is_written_while_it_is_looked_for_is_read(scripted):
     ]
 
 
-def test_an_object_whose_name_has_the_same_prefix_is_another_object(bucket):
+def test_an_object_whose_name_only_starts_with_the_given_name_is_not_read(bucket):
     bucket.write("a.json.old", {"who": 1}, ABSENT)
 
     assert bucket.read("a.json") == ({}, ABSENT)
@@ -130,7 +130,7 @@ def test_a_repeated_write_of_the_same_content_succeeds(bucket):
 PAGE = {"contentType": "text/html", "contentEncoding": "gzip", "cacheControl": "no-cache"}
 
 
-def test_an_uploaded_object_is_served_as_it_was_told_and_replaced_by_the_next(bucket):
+def test_an_upload_replaces_the_object_and_its_headers_are_served(bucket):
     for text in ("<p>old</p>", "<p>new ä \0 --\r\n--</p>"):
         bucket.upload("pages/a b.html", gzip.compress(text.encode()), PAGE)
 
@@ -146,7 +146,7 @@ def test_an_upload_to_a_missing_bucket_is_an_error(emulator):
         missing.upload("a.html", b"", PAGE)
 
 
-def test_a_browser_reads_an_object_where_google_asks_for_a_login():
+def test_the_browser_url_of_an_object_is_where_google_asks_for_a_login():
     url = Bucket("gs://fleet/pages").browser_url("a b.html")
     assert url == "https://storage.cloud.google.com/fleet/pages/a%20b.html"
 

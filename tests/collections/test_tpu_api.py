@@ -26,31 +26,31 @@ def test_all_pages_of_a_list_are_followed(client, scripted):
     assert [("pageToken" in request.query) for request in scripted.asked] == [False, True, True]
 
 
-def test_a_page_that_fails_twice_changes_nothing_in_the_answer(client, scripted):
+def test_a_page_that_fails_twice_is_retried(client, scripted):
     scripted.script = [Say({"nodes": [node("a")], "nextPageToken": "two"}), BUSY, BUSY]
     scripted.script.append(Say({"nodes": [node("b")]}))
     assert len(client.list_nodes().entries) == 2
 
 
-def test_a_dropped_connection_is_asked_again(client, scripted):
+def test_a_request_is_retried_after_a_dropped_connection(client, scripted):
     scripted.script = [Drop(), Say({"nodes": [node()]})]
     assert len(client.list_nodes().entries) == 1
 
 
-def test_a_page_token_that_comes_twice_ends_the_listing(client, scripted):
+def test_a_repeated_page_token_is_an_error(client, scripted):
     scripted.answerer = lambda _: Say({"nextPageToken": "again"})
     with pytest.raises(errors.BadAnswer, match="same page again"):
         client.list_nodes()
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>router login</html>"])
-def test_an_answer_that_is_no_json_is_never_an_empty_list(client, scripted, body):
+def test_an_answer_that_is_not_json_is_an_error_and_never_an_empty_list(client, scripted, body):
     scripted.answerer = lambda _: Say(body)
     with pytest.raises(errors.BadAnswer, match="malformed response"):
         client.list_nodes()
 
 
-def test_unreachable_on_the_first_of_two_pages_is_not_forgotten(client, scripted):
+def test_a_zone_that_is_unreachable_on_the_first_of_two_pages_is_reported(client, scripted):
     zone = "projects/local-fleet/locations/us-east1-d"
     scripted.script = [Say({"unreachable": [zone], "nextPageToken": "two"}), Say({})]
     with pytest.raises(errors.PartialAnswer, match="no answer from us-east1-d"):
@@ -67,13 +67,13 @@ def _only_one_zone(request: Request) -> Say:
     return Say({"nodes": [node()]}) if f"/{ZONE}/" in request.path else BUSY
 
 
-def test_one_zone_of_two_that_fails_fails_the_list(client, scripted):
+def test_the_list_fails_if_one_of_two_zones_fails(client, scripted):
     scripted.answerer = _only_one_zone
     with pytest.raises(errors.Unavailable, match="us-east1-d"):
         client.list_nodes([ZONE, "us-east1-d"])
 
 
-def test_one_zone_of_two_that_fails_is_unreachable_where_partial_is_allowed(client, scripted):
+def test_a_zone_that_fails_is_unreachable_if_a_partial_list_is_allowed(client, scripted):
     scripted.answerer = _only_one_zone
     listing = client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
     assert (len(listing.entries), listing.unreachable) == (1, ("us-east1-d",))
@@ -126,7 +126,7 @@ def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted
     assert waits_between_tries == 5 + 3
 
 
-def test_refused_credentials_name_the_command_that_gets_some(client, scripted):
+def test_an_error_about_refused_credentials_names_the_login_command(client, scripted):
     scripted.answerer = lambda _: error(401, "Request had invalid authentication credentials")
     with pytest.raises(errors.Unauthorized, match="gcloud auth application-default login"):
         client.list_nodes()
@@ -162,13 +162,13 @@ def test_no_error_shows_the_token(client, scripted):
     assert "\n" not in str(caught.value)
 
 
-def test_a_used_up_quota_is_not_asked_for_again(client, scripted):
+def test_a_request_that_exceeds_a_quota_is_not_retried(client, scripted):
     scripted.script = [error(429, "Quota limit 'TPUV4' has been exceeded. Limit: 32 in zone x.")]
     with pytest.raises(errors.QuotaError, match="Limit: 32"):
         client.create_node(ZONE, "demo", {})
 
 
-def test_asking_too_often_is_asked_again(client, scripted):
+def test_a_rate_limited_request_is_retried(client, scripted):
     often = error(
         429,
         "Quota exceeded for quota metric 'Read requests', quota limit 'per minute'",
@@ -178,7 +178,7 @@ def test_asking_too_often_is_asked_again(client, scripted):
     assert client.list_nodes().entries == []
 
 
-def test_an_operation_is_waited_for_until_it_is_done(client, scripted, clock):
+def test_wait_polls_an_operation_until_it_is_done(client, scripted, clock):
     running = {"name": "projects/p/locations/z/operations/1"}
     scripted.script = [Say(running), BUSY, Say({**running, "done": True, "response": {}})]
     client.wait(running, "create TPU demo", clock() + 600)
@@ -193,19 +193,21 @@ def test_an_operation_is_waited_for_until_it_is_done(client, scripted, clock):
         (13, "Internal error", errors.OperationFailed),
     ],
 )
-def test_an_operation_ends_with_its_own_error(client, clock, code, message, kind):
+def test_wait_raises_the_error_of_a_failed_operation(client, clock, code, message, kind):
     failed = {"name": "o", "done": True, "error": {"code": code, "message": message}}
     with pytest.raises(kind, match=message):
         client.wait(failed, "create TPU demo", clock() + 600)
 
 
-def test_an_operation_beyond_its_deadline_reports_that_the_cloud_continues(client, scripted, clock):
+def test_an_error_about_the_deadline_of_an_operation_says_that_the_cloud_continues(
+    client, scripted, clock
+):
     scripted.answerer = lambda _: Say({"name": "o"})
     with pytest.raises(errors.DeadlineExceeded, match="the cloud continues"):
         client.wait({"name": "o"}, "create TPU demo", clock() + 30)
 
 
-def test_a_poll_after_many_hours_pauses_as_long_as_the_one_before(clock):
+def test_the_pause_between_polls_has_an_upper_limit(clock):
     Polling(clock.sleep, clock).pause("create TPU demo", 5000, clock() + 60)
     assert clock.slept == [10]
 
@@ -233,7 +235,7 @@ def test_an_invalid_zone_is_refused_before_a_request(client, scripted, zone):
     "content",
     ["", "no json", "[]", '{"type": "service_account"}', '{"type": "external_account"}'],
 )
-def test_a_credentials_file_that_is_none_is_one_line(tmp_path: Path, content: str):
+def test_an_invalid_credentials_file_is_refused(tmp_path: Path, content: str):
     file = tmp_path / "key.json"
     file.write_text(content)
     settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(file))
@@ -255,14 +257,16 @@ def test_application_default_credentials_are_used_without_a_file(scripted, monke
     assert scripted.tokens == 1
 
 
-def test_a_proxy_of_the_environment_is_not_asked_for_loopback(client, scripted, monkeypatch):
+def test_requests_to_loopback_bypass_the_proxy_of_the_environment(client, scripted, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     scripted.script = [Say({})]
     assert client.list_nodes().entries == []
 
 
-def test_a_local_clouds_key_never_gets_a_token_from_elsewhere(scripted: ScriptedApi, clock):
+def test_the_key_of_a_local_cloud_is_not_sent_to_another_token_endpoint(
+    scripted: ScriptedApi, clock
+):
     account = json.loads(scripted.credentials_file.read_text())
     account["token_uri"] = "http://192.0.2.1/token"
     scripted.credentials_file.write_text(json.dumps(account))
@@ -279,7 +283,7 @@ def creation(created: str, **outcome):
     return {"name": created, "metadata": about, "done": True, **outcome}
 
 
-def test_the_error_of_a_creation_does_not_outlast_a_later_one_that_succeeded(client, scripted):
+def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scripted):
     failed = creation("2026-01-01T00:00:00Z", error={"code": 8, "message": "no more capacity"})
     later = creation("2026-01-02T00:00:00Z", response={})
 

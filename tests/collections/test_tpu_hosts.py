@@ -1,4 +1,4 @@
-"""From the API's nodes to inventory hosts: their names, their groups, what they know."""
+"""Inventory hosts made from the API's nodes: names, groups and variables."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def hosts_of(*nodes, known=(), **options):
     return build_hosts(found, HostOptions(**options), known_hosts, slices_of(found))
 
 
-def test_a_ready_tpu_is_one_host_a_worker():
+def test_each_worker_of_a_ready_tpu_is_a_host():
     first, second = hosts_of(node()).hosts
     assert (first.name, second.name) == ("demo-w0", "demo-w1")
     assert first.groups == (
@@ -49,7 +49,7 @@ def test_a_ready_tpu_is_one_host_a_worker():
     assert "leaders" not in second.groups
 
 
-def test_a_worker_knows_itself_and_its_leader():
+def test_the_variables_of_a_worker_describe_its_tpu_and_its_leader():
     _, second = hosts_of(node(schedulingConfig={"spot": True}, labels={"a": "b"})).hosts
     assert second.variables == {
         "tpu_name": "demo",
@@ -89,7 +89,7 @@ def facts(built, *names):
     return [tuple(host.variables[name] for name in names) for host in built.hosts]
 
 
-def test_the_slices_of_one_queued_resource_know_each_other():
+def test_the_slices_of_one_queued_resource_have_common_multislice_variables():
     others = [{"ipAddress": "10.0.0.9", "accessConfig": {"externalIp": "203.0.113.9"}}]
     built = hosts_of(
         sliced("big-1", networkEndpoints=others, acceleratorType="v4-8"), sliced("big-0")
@@ -103,7 +103,7 @@ def test_the_slices_of_one_queued_resource_know_each_other():
     assert all("multislice_big" in host.groups for host in built.hosts)
 
 
-def test_a_missing_slice_keeps_its_number_free():
+def test_the_number_of_a_missing_slice_is_not_reused():
     built = hosts_of(sliced("big-2", state="PREEMPTED"), sliced("big-0", acceleratorType="v4-16"))
     assert facts(built, "tpu_slice_id", "tpu_slice_count") == [(2, 3), (0, 3), (0, 3)]
 
@@ -113,7 +113,7 @@ def test_slices_without_numbers_are_sorted_by_name():
     assert facts(built, "tpu_name", "tpu_slice_id")[::2] == [("right", 1), ("left", 0)]
 
 
-def test_queued_resources_of_one_name_in_two_zones_are_two_runs():
+def test_queued_resources_of_one_name_in_two_zones_are_two_multislices():
     built = hosts_of(sliced("big-0"), sliced("big-0", "us-east1-d"))
     assert facts(built, "tpu_slice_count") == [(1,)] * 4
     assert {host.groups[-1] for host in built.hosts} == {
@@ -122,7 +122,7 @@ def test_queued_resources_of_one_name_in_two_zones_are_two_runs():
     }
 
 
-def test_tpus_made_one_by_one_are_never_one_run():
+def test_tpus_created_one_by_one_are_never_a_multislice():
     resource = "projects/p/locations/us-central2-b/queuedResources/sweep-0"
     built = hosts_of(node("sweep-0", id="1", queuedResource=resource), node("sweep-1", id="2"))
     assert set(facts(built, "tpu_multislice", "tpu_slice_count")) == {("", 1)}
@@ -139,12 +139,12 @@ def test_a_tpu_that_is_not_ready_is_one_host_that_no_play_addresses(state, addre
     assert "ansible_host" not in host.variables
 
 
-def test_a_ready_tpu_without_endpoints_is_not_addressed_yet():
+def test_a_ready_tpu_without_endpoints_is_not_in_the_group_tpu():
     (host,) = hosts_of(node(networkEndpoints=[])).hosts
     assert host.groups == ("state_READY",)
 
 
-def test_a_tpu_without_external_addresses_is_left_out_with_a_warning():
+def test_a_tpu_without_external_addresses_is_a_single_host_with_a_warning():
     built = hosts_of(node(networkEndpoints=[{"ipAddress": "10.0.0.2"}], acceleratorType="v4-8"))
     assert [host.name for host in built.hosts] == ["demo"]
     assert "address: internal" in built.warnings[0]
@@ -155,13 +155,13 @@ def test_internal_addresses_are_used_if_configured():
     assert first.variables["ansible_host"] == "10.0.0.2"
 
 
-def test_fewer_workers_than_the_type_has_are_warned_about():
+def test_a_warning_names_a_tpu_with_fewer_workers_than_its_type():
     built = hosts_of(node(acceleratorType="v4-32"))
     assert "lists 2 workers, but a v4-32 has 4" in built.warnings[0]
     assert len(built.hosts) == 2
 
 
-def test_ssh_checks_the_key_under_tpu_id_and_worker():
+def test_ssh_looks_up_the_host_key_by_tpu_id_and_worker():
     known = [("4711-w0", ""), ("4711-w1", "")]
     first, _ = hosts_of(node(), known=known, known_hosts_file="/fleet/known_hosts").hosts
     assert first.variables["ansible_ssh_common_args"] == (
@@ -176,13 +176,13 @@ def test_workers_without_host_keys_are_named_and_refused():
     assert "StrictHostKeyChecking=yes" in built.hosts[1].variables["ansible_ssh_common_args"]
 
 
-def test_accept_new_is_the_loud_fallback_for_missing_keys():
+def test_accept_new_accepts_missing_host_keys_with_a_warning():
     built = hosts_of(node(), known_hosts_file="/fleet/known_hosts", accept_new=True)
     assert "accept-new" in built.warnings[0]
     assert "accept-new" in built.hosts[0].variables["ansible_ssh_common_args"]
 
 
-def test_a_name_in_two_zones_is_hosts_with_the_zone_in_their_names():
+def test_hosts_of_tpus_of_one_name_in_two_zones_have_the_zone_in_their_names():
     built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2", state="PREEMPTED"))
     assert [host.name for host in built.hosts] == [
         *("demo-us-central2-b-w0", "demo-us-central2-b-w1", "demo-us-east1-d")
@@ -193,10 +193,12 @@ def test_tpus_of_one_name_never_share_their_group():
     built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
     groups = {host.groups[1] for host in built.hosts}
     assert groups == {"tpu_demo_us-central2-b", "tpu_demo_us-east1-d"}
-    assert any("the one in us-east1-d: -e tpu=demo_us-east1-d" in said for said in built.warnings)
+    assert any(
+        "the one in us-east1-d: -e tpu=demo_us-east1-d" in warning for warning in built.warnings
+    )
 
 
-def test_a_dead_tpu_with_the_name_of_a_group_is_not_the_group():
+def test_a_dead_tpu_named_like_a_group_gets_its_zone_in_its_host_name():
     (host,) = hosts_of(node("tpu", state="PREEMPTED")).hosts
     assert host.name == "tpu-us-central2-b"
 
@@ -213,7 +215,7 @@ def test_a_dead_tpu_with_the_name_of_a_group_is_not_the_group():
         ({"labels": {"a": 1}}, "labels.a"),
     ],
 )
-def test_an_invalid_node_is_one_line_that_names_the_field(fields, what):
+def test_an_invalid_node_is_an_error_of_one_line_that_names_the_field(fields, what):
     with pytest.raises(BadAnswer, match=re.escape(what)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)
@@ -236,7 +238,7 @@ def test_projects_of_every_kind_are_accepted(project):
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
-def test_every_name_is_one_word_of_the_command_that_ssh_gives_a_shell(project, zone, host):
+def test_every_name_is_quoted_as_one_argument_of_the_proxy_command(project, zone, host):
     found = replace(parse_node(node()), project=project, zone=zone)
     options = HostOptions(address="iap", known_hosts_file="/known")
     known = {f"4711-w{w}": KnownHost(f"4711-w{w}", {}, host) for w in (0, 1)}
@@ -244,9 +246,9 @@ def test_every_name_is_one_word_of_the_command_that_ssh_gives_a_shell(project, z
     (worker, _) = build_hosts([found], options, known, slices_of([found])).hosts
 
     proxy = shlex.split(worker.variables["ansible_ssh_common_args"])[-1]
-    words = shlex.split(proxy.removeprefix("ProxyCommand="))
-    assert words[3] == host
-    assert words[6:8] == [f"--project={project}", f"--zone={zone}"]
+    arguments = shlex.split(proxy.removeprefix("ProxyCommand="))
+    assert arguments[3] == host
+    assert arguments[6:8] == [f"--project={project}", f"--zone={zone}"]
 
 
 @pytest.mark.parametrize(
@@ -260,12 +262,12 @@ def test_every_name_is_one_word_of_the_command_that_ssh_gives_a_shell(project, z
         ("v6e-4", 4, 1),
     ],
 )
-def test_chips_and_workers_are_googles(kind, chips, workers):
+def test_a_type_has_the_chips_and_workers_that_google_documents(kind, chips, workers):
     shape = shape_of(kind)
     assert (shape.chips, shape.workers) == (chips, workers)
 
 
-def test_an_unknown_type_has_hosts_without_a_shape():
+def test_a_tpu_of_an_unknown_type_has_hosts():
     built = hosts_of(node(acceleratorType="v9x-16"))
     assert [host.variables["tpu_generation"] for host in built.hosts] == ["v9x", "v9x"]
 
@@ -274,7 +276,7 @@ def test_an_unknown_type_has_hosts_without_a_shape():
     ("config", "topology", "kind"),
     [("V4", "2x2x2", "v4-16"), ("V5LITE_POD", "4x4", "v5litepod-16"), ("V9", "2x2", "")],
 )
-def test_a_config_with_topology_is_a_type(config, topology, kind):
+def test_a_config_and_a_topology_determine_the_type(config, topology, kind):
     assert type_of_config(config, topology) == kind
 
 
@@ -284,7 +286,7 @@ IDS = st.integers(0, 2**63 - 1).map(str)
 
 
 def values_of(schema: dict, schemas: dict) -> st.SearchStrategy:
-    """Make whatever Google's discovery document allows; an enum may gain members any day."""
+    """Generate any value that Google's discovery document allows, and also unknown enum members."""
     if "$ref" in schema:
         return values_of(schemas[schema["$ref"]], schemas)
     if schema["type"] == "array":
@@ -322,7 +324,7 @@ DAMAGED_NODES = st.tuples(SCHEMA_NODES, st.sampled_from(sorted(node())), ANYTHIN
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMA_NODES | DAMAGED_NODES | ANYTHING, st.sampled_from(["external", "internal", "iap"]))
-def test_any_json_is_a_host_or_one_clear_line(data, address):
+def test_any_json_gives_hosts_or_an_error_of_one_line(data, address):
     try:
         built = hosts_of(data, address=address, known_hosts_file="/k")
     except BadAnswer as bad:
@@ -344,7 +346,9 @@ def test_any_json_is_a_host_or_one_clear_line(data, address):
     st.lists(st.sampled_from(["us-central2-b", "us-east1-d"]), min_size=4, max_size=4),
     st.sampled_from(["external", "internal", "iap"]),
 )
-def test_any_fleet_is_hosts_of_different_names_or_one_clear_line(made, names, zones, address):
+def test_any_fleet_gives_hosts_of_different_names_or_an_error_of_one_line(
+    made, names, zones, address
+):
     place = "projects/local-fleet/locations/{}/nodes/{}"
     fleet = [
         part | {"name": place.format(zone, name), "id": str(number), "state": "READY"}
@@ -353,8 +357,8 @@ def test_any_fleet_is_hosts_of_different_names_or_one_clear_line(made, names, zo
     try:
         built = hosts_of(*fleet, address=address, known_hosts_file="/k")
         refuse_clashes([(host.name, host) for host in built.hosts])
-    except (BadAnswer, NotConfigured) as said:
-        assert str(said).isprintable()
+    except (BadAnswer, NotConfigured) as error:
+        assert str(error).isprintable()
         return
     assert len({host.name for host in built.hosts}) == len(built.hosts)
     assert {host.node.id for host in built.hosts} == {part["id"] for part in fleet}

@@ -1,4 +1,4 @@
-"""One TPU from what is to what is wanted, against the local cloud's API and against faults."""
+"""Bringing one TPU to its desired state, with the local cloud's API and with faults."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
 GONE = error(404, "not found")
 
 
-def test_a_missing_tpu_is_created_and_waited_for(api, local_api):
+def test_ensure_present_creates_a_missing_tpu_and_waits_for_it(api, local_api):
     done = ensure_present(api, DEMO, timeout=20)
     assert (done.changed, done.node.state, len(done.node.endpoints)) == (True, "READY", 2)
     assert local_api.node("demo")["state"] == "READY"
@@ -35,9 +35,9 @@ def test_a_tpu_that_is_as_wanted_stays_as_it_is(api, local_api):
 
 
 def test_check_mode_shows_the_change_without_making_it(api, local_api):
-    foretold = ensure_present(api, DEMO, timeout=20, check=True)
-    assert (foretold.changed, changes(local_api, "nodes")) == (True, [])
-    assert foretold.after == ensure_present(api, DEMO, timeout=20).after
+    predicted = ensure_present(api, DEMO, timeout=20, check=True)
+    assert (predicted.changed, changes(local_api, "nodes")) == (True, [])
+    assert predicted.after == ensure_present(api, DEMO, timeout=20).after
 
 
 def test_deleting_a_tpu_twice_changes_it_once(api, local_api):
@@ -53,7 +53,7 @@ def test_a_deletion_in_check_mode_deletes_nothing(api, local_api):
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_an_immutable_difference_fails_with_every_difference(api):
+def test_the_error_about_immutable_options_lists_all_differences(api):
     ensure_present(api, DEMO, timeout=20)
     other = replace(DEMO, accelerator_type="v4-8", spot=True)
     with pytest.raises(Different) as caught:
@@ -87,13 +87,13 @@ def test_a_wrong_type_is_refused_with_the_apis_reason(api):
 
 
 @pytest.mark.parametrize("name", ["Demo", "a_b", "-a", "a" * 64, ""])
-def test_a_name_that_is_none_is_refused_before_asking(client, scripted, name):
+def test_an_invalid_name_is_refused_before_any_request(client, scripted, name):
     with pytest.raises(errors.NotConfigured, match="invalid TPU name"):
         ensure_present(client, replace(DEMO, name=name), timeout=20)
     assert scripted.asked == []
 
 
-def test_a_lost_answer_to_a_creation_makes_one_tpu_only(client, scripted):
+def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
     scripted.script = [
         GONE,
         Drop(),
@@ -106,7 +106,9 @@ def test_a_lost_answer_to_a_creation_makes_one_tpu_only(client, scripted):
     assert (done.changed, done.node.state) == (True, "READY")
 
 
-def test_a_tpu_that_another_controller_created_meanwhile_is_compared(client, scripted):
+def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differences(
+    client, scripted
+):
     scripted.answerer = lambda asked: (
         error(409, "already exists")
         if asked.method == "POST"
@@ -141,7 +143,7 @@ def test_a_creation_that_failed_meanwhile_ends_with_its_own_error(client, script
         ensure_present(client, DEMO, timeout=600)
 
 
-def test_a_mutable_difference_is_patched_with_its_mask(client, scripted):
+def test_mutable_options_are_patched_with_an_update_mask(client, scripted):
     scripted.script = [Say(node(labels={"a": "1"})), Say(node()), Say({"done": True}), Say(node())]
     wanted = replace(DEMO, labels={"a": "2"}, external_ip=True)
     done = ensure_present(client, wanted, timeout=600)
@@ -151,7 +153,7 @@ def test_a_mutable_difference_is_patched_with_its_mask(client, scripted):
     assert done.changed
 
 
-def test_a_second_controllers_key_leaves_other_keys(client, scripted):
+def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scripted):
     scripted.script = [
         Say(node(metadata={"ssh-keys": "a:key1"})),
         Say(node()),
@@ -163,7 +165,7 @@ def test_a_second_controllers_key_leaves_other_keys(client, scripted):
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
-def test_a_tpu_that_took_the_name_during_the_wait_is_not_changed(client, scripted):
+def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, scripted):
     scripted.script = [Say(node(state="RESTARTING"))] * 2 + [Say(node(id="4712"))] * 9
     with pytest.raises(Different, match=r"can't change TPU demo .* has taken its name"):
         ensure_present(client, replace(DEMO, labels={"a": "b"}), timeout=600)
@@ -180,15 +182,15 @@ def test_a_tpu_is_stopped_and_started_again(api, local_api):
     ensure_present(api, replace(DEMO, accelerator_type="v4-8"), timeout=20)
     assert ensure_power(api, ZONE, "demo", started=False, timeout=20, check=True).changed
     assert local_api.node("demo")["state"] == "READY"
-    seen = [
+    results = [
         ensure_power(api, ZONE, "demo", started=started, timeout=20)
         for started in (False, False, True, True)
     ]
-    assert [done.changed for done in seen] == [True, False, True, False]
-    assert [done.node.state for done in seen] == ["STOPPED", "STOPPED", "READY", "READY"]
+    assert [done.changed for done in results] == [True, False, True, False]
+    assert [done.node.state for done in results] == ["STOPPED", "STOPPED", "READY", "READY"]
 
 
-def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scripted):
+def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
     scripted.script = [Say(node()), Drop(), Say(node(state="STOPPING")), Say(node(state="STOPPED"))]
     assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
@@ -241,7 +243,7 @@ def test_all_options_of_a_tpu_reach_the_api():
     }
 
 
-def test_a_tpu_of_that_body_is_as_wanted(client, scripted):
+def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
     scripted.answerer = lambda _: Say(node() | RICH.body("p"))
     assert not ensure_present(client, RICH, timeout=600).changed
 
@@ -257,7 +259,7 @@ def test_a_tpu_of_that_body_is_as_wanted(client, scripted):
         ({"data_disks": ()}, "data_disks is corpus \\(read-only\\), expected nothing"),
     ],
 )
-def test_none_of_that_can_be_changed(client, scripted, change, what):
+def test_immutable_options_cannot_be_changed(client, scripted, change, what):
     scripted.answerer = lambda _: Say(node() | RICH.body("p"))
     with pytest.raises(Different, match=what):
         ensure_present(client, replace(RICH, **change), timeout=600)
@@ -278,7 +280,7 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
     assert scripted.asked == []
 
 
-def test_a_tpu_created_after_the_question_is_not_deleted(client, scripted):
+def test_a_tpu_created_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
     with pytest.raises(Different, match="created after you were asked"):
         ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})

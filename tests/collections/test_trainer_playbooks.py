@@ -9,15 +9,15 @@ from harness.valid_record import record_fields
 
 
 @pytest.fixture
-def use(local_api):
-    """Run a playbook for a run with this record; return what it shows."""
+def run_playbook(local_api):
+    """Return a function that runs a playbook, which must fail, for a run; it returns the output."""
 
-    def run(playbook: str, *words: str, **fields) -> str:
+    def run(playbook: str, *options: str, **fields) -> str:
         folder = local_api.state / "fleet/runs"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mine.json").write_text(json.dumps(record_fields(**fields)))
         done = play(
-            environment_of(local_api), f"playbooks/{playbook}.yml", "-e", "run=mine", *words
+            environment_of(local_api), f"playbooks/{playbook}.yml", "-e", "run=mine", *options
         )
         assert done.returncode != 0
         return flat(done)
@@ -26,32 +26,32 @@ def use(local_api):
 
 
 @pytest.mark.parametrize("playbook", ["sample", "eval", "export", "bench"])
-def test_a_run_of_another_trainer_is_refused_with_what_to_do(use, playbook):
-    said = use(playbook, "--check", command=["python", "mine.py"])
+def test_a_run_of_another_trainer_is_refused_with_an_alternative(run_playbook, playbook):
+    output = run_playbook(playbook, "--check", command=["python", "mine.py"])
 
-    assert f"{playbook}.yml needs a run of this project's trainer" in said
-    assert "tpufleet-python" in said
-
-
-def test_without_its_tpu_the_run_needs_another(use):
-    said = use("sample")
-
-    assert "run mine: no worker of the TPU pod is READY. Use another TPU" in said
-    assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in said
+    assert f"{playbook}.yml needs a run of this project's trainer" in output
+    assert "tpufleet-python" in output
 
 
-def test_an_override_that_ansible_has_cut_is_refused(use):
-    said = use("sample", "-e", "set=sample.length=20 batch=8")
+def test_a_run_without_its_tpu_is_refused_with_the_option_for_another(run_playbook):
+    output = run_playbook("sample")
 
-    assert "-e set=… is cut at its first space" in said
-    assert "ansible-playbook playbooks/sample.yml" in said
+    assert "run mine: no worker of the TPU pod is READY. Use another TPU" in output
+    assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in output
 
 
-def test_a_limit_that_excludes_this_computer_is_a_warning(local_api):
+def test_an_override_that_ansible_has_cut_at_a_space_is_refused(run_playbook):
+    output = run_playbook("sample", "-e", "set=sample.length=20 batch=8")
+
+    assert "-e set=… is cut at its first space" in output
+    assert "ansible-playbook playbooks/sample.yml" in output
+
+
+def test_a_limit_that_excludes_the_controller_is_a_warning(local_api):
     local_api.ready("demo")
     viewed = environment_of(local_api) | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
 
-    said = flat(play(viewed, "playbooks/sample.yml", "-e", "run=mine", "--limit", "tpu_demo"))
+    output = flat(play(viewed, "playbooks/sample.yml", "-e", "run=mine", "--limit", "tpu_demo"))
 
-    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in said
-    assert "undefined" not in said
+    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in output
+    assert "undefined" not in output

@@ -25,7 +25,7 @@ def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inven
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "error"),
+    ("stderr", "code", "error"),
     [
         ("", 3, "jupyterlab is not in the Python environment. Add it to worker_extras"),
         ("x: No such file", 127, "does not run (x: No such file). Install it: ansible-playbook"),
@@ -33,10 +33,10 @@ def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inven
     ],
 )
 def test_root_runs_no_code_of_the_environment_or_the_release(
-    environment, inventory, tmp_path, said, code, error
+    environment, inventory, tmp_path, stderr, code, error
 ):
     tool = tmp_path / "runuser"
-    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho "{said}" >&2\nexit {code}\n')
+    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho "{stderr}" >&2\nexit {code}\n')
     tool.chmod(0o755)
     environment |= {"PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
 

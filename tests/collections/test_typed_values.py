@@ -1,4 +1,4 @@
-"""A value with spaces that Ansible would cut at the first is rejected: nothing typed is lost."""
+"""A value that Ansible would cut at its first space is refused."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import typed_values
@@ -8,7 +8,7 @@ from harness.playbooks import environment_of, flat, play
 EXAMPLES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
 
 
-def test_train_names_a_value_that_is_cut_with_how_it_is_typed(local_api):
+def test_train_refuses_a_value_that_is_cut_and_shows_how_to_quote_it(local_api):
     local_api.ready("demo")
 
     done = play(
@@ -26,7 +26,7 @@ def cut(monkeypatch, *given):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_each_value_of_several_words_is_checked(monkeypatch, name):
+def test_each_option_that_may_contain_spaces_is_checked(monkeypatch, name):
     found = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
 
     assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in found

@@ -1,4 +1,4 @@
-"""The role users: where its tasks write."""
+"""The role users: the directories that its tasks write to."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from harness.playbooks import ROOT
 WRITING = ("file", "copy", "template", "lineinfile")
 
 
-def test_the_role_writes_no_file_where_a_user_could_put_a_link():
+def test_the_role_writes_only_below_etc_where_users_cannot_create_links():
     tasks = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())
     keys = yaml.safe_load((ROOT / "roles/users/vars/main.yml").read_text())["__users_keys"]
     files = [

@@ -34,7 +34,7 @@ def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: 
     )
 
 
-def have(api: ComputeApi, *ssh_from: str, **options):
+def allow_ssh_from(api: ComputeApi, *ssh_from: str, **options):
     more = {key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options}
     return ensure(api, rules(*ssh_from, **more), **options)
 
@@ -44,13 +44,13 @@ def ensure(api: ComputeApi, desired: Sequence[Rule] = (), *, fleet: str = "resea
 
 
 def shown(local_api: LocalApi) -> dict[str, dict]:
-    """The fleet's rules as the API has them."""
+    """Return the fleet's rules as the API has stored them."""
     answer = local_api.get("/compute/v1/projects/local-fleet/global/firewalls")
     return {rule["name"]: rule for rule in answer["items"] if rule["name"].startswith("tpufleet")}
 
 
 def test_only_ssh_from_given_ranges_and_the_fleet_itself_are_allowed(compute, local_api):
-    assert have(compute, OFFICE, "2001:db8::/64").changed
+    assert allow_ssh_from(compute, OFFICE, "2001:db8::/64").changed
     there = shown(local_api)
     kinds = ("inside", "rest", "rest6", "ssh", "ssh6")
     assert sorted(there) == [f"tpufleet-{kind}" for kind in kinds]
@@ -69,47 +69,47 @@ def test_mosh_is_allowed_from_the_same_ranges_and_can_be_closed_again(compute, l
     def ports() -> list[dict]:
         return shown(local_api)["tpufleet-ssh"]["allowed"]
 
-    have(compute, OFFICE, mosh=True)
+    allow_ssh_from(compute, OFFICE, mosh=True)
     assert {"IPProtocol": "udp", "ports": ["60000-61000"]} in ports()
-    assert not have(compute, OFFICE, mosh=True).changed
-    assert have(compute, OFFICE).changed
+    assert not allow_ssh_from(compute, OFFICE, mosh=True).changed
+    assert allow_ssh_from(compute, OFFICE).changed
     assert ports() == [{"IPProtocol": "tcp", "ports": ["22"]}]
 
 
 def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):
-    have(compute, OFFICE)
+    allow_ssh_from(compute, OFFICE)
     before = shown(local_api)
-    assert not have(compute, OFFICE).changed
+    assert not allow_ssh_from(compute, OFFICE).changed
     assert shown(local_api) == before
 
 
 def test_another_range_changes_the_rule_and_no_range_removes_it(compute, local_api):
-    have(compute, OFFICE)
-    done = have(compute, "198.51.100.7/32")
+    allow_ssh_from(compute, OFFICE)
+    done = allow_ssh_from(compute, "198.51.100.7/32")
     assert done.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
     assert shown(local_api)["tpufleet-ssh"]["sourceRanges"] == ["198.51.100.7/32"]
-    assert have(compute).changed
+    assert allow_ssh_from(compute).changed
     assert "tpufleet-ssh" not in shown(local_api)
 
 
 def test_source_tags_that_somebody_added_are_removed(compute, local_api):
-    have(compute, OFFICE)
+    allow_ssh_from(compute, OFFICE)
     operation = compute.patch_firewall("tpufleet-ssh", {"sourceTags": ["bastion"]})
     compute.wait(operation, "add a tag", compute.polling.deadline_in(20))
-    assert have(compute, OFFICE).changed
+    assert allow_ssh_from(compute, OFFICE).changed
     assert not shown(local_api)["tpufleet-ssh"].get("sourceTags")
-    assert not have(compute, OFFICE).changed
+    assert not allow_ssh_from(compute, OFFICE).changed
 
 
 def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
-    foretold = have(compute, OFFICE, check=True)
-    assert (foretold.changed, shown(local_api)) == (True, {})
-    assert foretold.after == have(compute, OFFICE).after
+    predicted = allow_ssh_from(compute, OFFICE, check=True)
+    assert (predicted.changed, shown(local_api)) == (True, {})
+    assert predicted.after == allow_ssh_from(compute, OFFICE).after
 
 
 def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     others = len(compute.list_firewalls())
-    have(compute, OFFICE)
+    allow_ssh_from(compute, OFFICE)
     assert ensure(compute).changed
     assert (shown(local_api), len(compute.list_firewalls())) == ({}, others)
     assert not ensure(compute).changed
@@ -121,11 +121,11 @@ def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
 def test_everyone_is_allowed_only_explicitly_and_with_a_warning(compute, local_api, everybody):
     with pytest.raises(errors.NotConfigured, match=r"ssh_from allows everyone.*set anyone: true"):
         rules(*everybody)
-    done = have(compute, *everybody, anyone=True)
+    done = allow_ssh_from(compute, *everybody, anyone=True)
     assert any("allows ssh from everywhere" in warning for warning in done.warnings)
 
 
-def test_another_rule_that_allows_everyone_first_is_named(client, scripted):
+def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(client, scripted):
     open_door = {
         "name": "old-door",
         "network": "https://x/projects/p/global/networks/default",
@@ -136,14 +136,14 @@ def test_another_rule_that_allows_everyone_first_is_named(client, scripted):
     behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
     elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
     scripted.script = [Say({"items": [open_door, behind, elsewhere]})]
-    done = have(client.compute, OFFICE, check=True)
+    done = allow_ssh_from(client.compute, OFFICE, check=True)
     (warning,) = done.warnings
     assert "firewall rule old-door allows everyone" in warning
     assert "gcloud compute firewall-rules delete old-door" in warning
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
+def test_a_rule_that_no_fleet_created_is_never_changed(client, scripted, state):
     theirs = {"name": "tpufleet-ssh", "network": "default", "allowed": [{"IPProtocol": "tcp"}]}
     scripted.script = [Say({"items": [theirs]})]
     with pytest.raises(Different, match="tpufleet-ssh: fleet research did not create it"):
@@ -153,8 +153,8 @@ def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
 
 @pytest.mark.parametrize("state", ["present", "absent"])
 @pytest.mark.parametrize("fleet", ["other", "research-2"])
-def test_a_rule_of_another_fleet_is_never_touched(compute, local_api, fleet, state):
-    have(compute, OFFICE)
+def test_a_rule_of_another_fleet_is_never_changed(compute, local_api, fleet, state):
+    allow_ssh_from(compute, OFFICE)
     before = shown(local_api)
     with pytest.raises(Different, match=f"fleet {fleet} did not create it.*fleet_firewall.name"):
         ensure(compute, rules() if state == "present" else (), fleet=fleet)
@@ -173,14 +173,14 @@ def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
     body = {"name": "second", "autoCreateSubnetworks": True}
     path = "/compute/v1/projects/local-fleet/global/networks"
     assert local_api.call("POST", path, body).status_code == 200
-    have(compute, OFFICE)
+    allow_ssh_from(compute, OFFICE)
     with pytest.raises(Different, match=r"network is default, expected second.*recreate: true"):
-        have(compute, OFFICE, network="second")
-    assert have(compute, OFFICE, network="second", recreate=True).changed
+        allow_ssh_from(compute, OFFICE, network="second")
+    assert allow_ssh_from(compute, OFFICE, network="second", recreate=True).changed
     assert all(rule["network"].endswith("/second") for rule in shown(local_api).values())
 
 
-def test_an_operation_that_fails_ends_with_its_own_words(client, scripted):
+def test_a_failed_operation_is_reported_with_its_error(client, scripted):
     failed = {
         "name": "op-1",
         "status": "DONE",
@@ -188,13 +188,13 @@ def test_an_operation_that_fails_ends_with_its_own_words(client, scripted):
     }
     scripted.script = [Say({}), Say({"name": "op-1", "status": "RUNNING"}), Say(failed)]
     with pytest.raises(errors.QuotaError, match="Quota 'FIREWALLS' exceeded"):
-        have(client.compute, OFFICE)
+        allow_ssh_from(client.compute, OFFICE)
 
 
-def test_all_tries_of_a_request_carry_one_id(client, scripted):
+def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
     done = Say({"name": "op", "status": "DONE"})
     scripted.script = [Say({}), Drop(), *[done] * 9]
-    have(client.compute)
+    allow_ssh_from(client.compute)
     asked_for = [asked.query for asked in scripted.asked if asked.method == "POST"]
     first, second = asked_for[:2]
     assert first == second
@@ -202,7 +202,7 @@ def test_all_tries_of_a_request_carry_one_id(client, scripted):
 
 def test_the_denying_rule_is_created_first(client, scripted):
     scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
-    have(client.compute, OFFICE)
+    allow_ssh_from(client.compute, OFFICE)
     made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
     assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
 
@@ -211,7 +211,7 @@ def test_a_refused_rule_is_reported_with_google_s_message(client, scripted):
     refused = error(403, "Required 'compute.firewalls.list' permission")
     scripted.script = [refused]
     with pytest.raises(errors.Forbidden, match=r"compute\.firewalls\.list"):
-        have(client.compute, OFFICE)
+        allow_ssh_from(client.compute, OFFICE)
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
@@ -224,12 +224,12 @@ NETWORKS = st.ip_addresses(v=4).map(lambda address: f"{address}/32")
 
 
 @given(st.lists(NETWORKS, max_size=5))
-def test_some_ranges_are_not_everyone(ranges):
+def test_single_addresses_are_not_everyone(ranges):
     assert not open_to_all(ranges)
 
 
 @given(st.integers(1, 8))
-def test_two_halves_of_all_addresses_are_everyone(bits):
+def test_ranges_that_together_cover_all_addresses_are_everyone(bits):
     parts = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
     assert open_to_all(parts)
     assert not open_to_all(parts[1:])

@@ -1,4 +1,4 @@
-"""watch.yml by the real ansible-playbook against the local cloud's API, without machines."""
+"""watch.yml, run by ansible-playbook with the local cloud's API, without machines."""
 
 import json
 import os
@@ -35,15 +35,15 @@ def log(fleet):
     return (fleet / "watch.log").read_text()
 
 
-def watch(local_api, *words):
-    return play(environment_of(local_api), "playbooks/watch.yml", *words)
+def watch(local_api, *arguments):
+    return play(environment_of(local_api), "playbooks/watch.yml", *arguments)
 
 
-def hostile(run, word):
-    """Records of a run with the word in every field, in the names of others, and in their items."""
+def hostile(run, text):
+    """Yield records of a run with a hostile text in each field, in field names and in items."""
     fields = record_fields(
         run,
-        config=f"a: {word}\n",
+        config=f"a: {text}\n",
         config_name="c.yml",
         jax_requirements="worker-cpu",
         compile_cache="/c",
@@ -57,28 +57,28 @@ def hostile(run, word):
         phase="launch",
         spent={"launch": 1},
     )
-    texts = {"command": [word, "{config}"], "env": {"A": word}, "config": word}
-    yield {**fields, **texts, "placement": [word]}
+    texts = {"command": [text, "{config}"], "env": {"A": text}, "config": text}
+    yield {**fields, **texts, "placement": [text]}
     for name, value in fields.items():
-        yield {**fields, name: word}
-        yield {**fields, name: [word]}
+        yield {**fields, name: text}
+        yield {**fields, name: [text]}
         if isinstance(value, str):
-            yield {**fields, name: f"{value}{word}"}
-    yield {**fields, "env": {word: "1"}}
-    yield {**fields, "spent": {"launch": word, word: 1}}
-    yield {**fields, "nodes": [{"name": word, "zone": word, "id": word}]}
-    yield {**fields, "watch": {"state": word, "bad_worker": word, word: 1}}
-    yield {**fields, "history": [{"time": 1.0, "what": word}]}
-    cause = {"code": "tpu_state", "tpu_state": word, word: word}
+            yield {**fields, name: f"{value}{text}"}
+    yield {**fields, "env": {text: "1"}}
+    yield {**fields, "spent": {"launch": text, text: 1}}
+    yield {**fields, "nodes": [{"name": text, "zone": text, "id": text}]}
+    yield {**fields, "watch": {"state": text, "bad_worker": text, text: 1}}
+    yield {**fields, "history": [{"time": 1.0, "what": text}]}
+    cause = {"code": "tpu_state", "tpu_state": text, text: text}
     yield {**fields, "history": [{"kind": "watch", "state": "preempted", "causes": [cause]}]}
-    yield {**fields, word: word}
-    yield [word]
-    yield word
+    yield {**fields, text: text}
+    yield [text]
+    yield text
 
 
-def test_no_field_of_a_record_is_executed_by_a_pass(emulator, local_api, tmp_path):
+def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
     owned = tmp_path / "owned"
-    words = [
+    injections = [
         f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}",
         f"x tpu=y -e @{owned} yes=true",
         f"$(touch {owned})",
@@ -88,37 +88,37 @@ def test_no_field_of_a_record_is_executed_by_a_pass(emulator, local_api, tmp_pat
     kept = keep_release(tmp_path / ".cache/tpufleet")
     (local_api.state / "bucket-endpoint").write_text(emulator)
     local_api.ready("demo", **OURS)
-    for position, word in enumerate(words):
-        for case, _ in enumerate(hostile("mine", word)):
+    for position, injection in enumerate(injections):
+        for case, _ in enumerate(hostile("mine", injection)):
             run = f"r{position}-{case}"
-            fields = next(islice(hostile(run, word), case, None))
+            fields = next(islice(hostile(run, injection), case, None))
             put_object(emulator, f"hostile/runs/{run}.json", json.dumps(fields).encode())
     environment = environment_of(local_api) | {"HOME": str(tmp_path)}
 
     result = play(environment, "playbooks/watch.yml", "-e", "fleet_state=gs://fleet/hostile")
 
     assert not owned.exists()
-    told = flat(result)
+    output = flat(result)
     assert result.returncode != 0
     for field in ("tpu", "placement", "env", "workers", "fence", "wanted_since"):
-        assert f"invalid record: {field} " in told
-    # Fields such as the command may have any text, so the first run is acted on: its TPU is gone.
+        assert f"invalid record: {field} " in output
+    # A command may have any text, so the record of run r0-0 is valid, and its TPU is gone.
     assert "run r0-0: preempted: its TPU is gone: recreate" in log(kept)
     assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(kept)
     assert local_api.node("demo")["state"] == "READY"
 
 
 @pytest.mark.parametrize(("before", "state"), [(1, "preempted"), (2, "given up")])
-def test_limits_may_be_given_to_one_pass(local_api, fleet, before, state):
+def test_limits_can_be_set_for_one_pass(local_api, fleet, before, state):
     keep_release(fleet)
     node = local_api.ready("demo", **OURS)
     nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
     write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": before}))
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
-    words = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
+    arguments = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
 
-    result = play(environment_of(local_api), *words)
+    result = play(environment_of(local_api), *arguments)
 
     assert f"run mine: {state}" in flat(result)
 
@@ -162,10 +162,10 @@ def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, l
     node = local_api.ready("demo", labels=labels)
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
-    told = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
+    variables = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
 
-    words = ("playbooks/create.yml", "--check", "-e", json.dumps(told))
-    result = play(environment_of(local_api), *words)
+    arguments = ("playbooks/create.yml", "--check", "-e", json.dumps(variables))
+    result = play(environment_of(local_api), *arguments)
 
     assert (result.returncode == 0) == (not why), result.stdout + result.stderr
     assert why in flat(result)
@@ -178,10 +178,10 @@ exec sh -c "$command"
 """
 
 
-def test_a_worker_that_never_answers_is_unreachable_in_this_pass_and_the_others_are_seen(
+def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_others(
     local_api, fleet, tmp_path
 ):
-    """The connection to a worker in the D state stays up, and its module never ends."""
+    """A worker in uninterruptible sleep keeps its connection, but its module never ends."""
     (tmp_path / "ssh").write_text(SSH_THAT_HANGS)
     (tmp_path / "ssh").chmod(0o755)
     keep_release(fleet)
@@ -206,14 +206,16 @@ def test_a_worker_that_never_answers_is_unreachable_in_this_pass_and_the_others_
         }
     }
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
-    words = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check")
+    arguments = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check")
 
-    result = watch(local_api, *words)
+    result = watch(local_api, *arguments)
     for pid in (tmp_path / "ssh.pids").read_text().split():
         with suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)  # Ansible leaves it; a service's end would end it
+            os.kill(
+                int(pid), signal.SIGKILL
+            )  # Ansible does not end ssh; systemd would, with the service
 
-    told = flat(result)
+    output = flat(result)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "Timed out after 15 second" in told
-    assert "run fine: lost: it has no process: launch" in told
+    assert "Timed out after 15 second" in output
+    assert "run fine: lost: it has no process: launch" in output

@@ -1,4 +1,4 @@
-"""What runs on a worker runs on Python 3.9, Debian 11's; journey/test_other_debians tries it."""
+"""Worker code is valid for Python 3.9 of Debian 11, on which journey/test_other_debians runs it."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ WORKERS = [*PLUGINS.glob("module_utils/**/*.py"), *PLUGINS.glob("modules/*.py")]
 
 
 def evaluated(tree: ast.Module) -> list[str]:
-    """Give the annotations that Python works out as it reads a file."""
+    """Return the annotations that Python evaluates when it loads a file."""
     later = any(
         isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
     )
@@ -21,10 +21,12 @@ def evaluated(tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
 def test_worker_code_evaluates_no_type_union(file):
-    unions = [words for words in evaluated(ast.parse(file.read_text())) if "|" in words]
+    unions = [
+        annotation for annotation in evaluated(ast.parse(file.read_text())) if "|" in annotation
+    ]
     assert unions == []
 
 
 @pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
-def test_a_file_has_no_syntax_that_is_newer_than_python_3_9(file):
+def test_worker_code_has_no_syntax_newer_than_python_3_9(file):
     ast.parse(file.read_text(), feature_version=(3, 9))

@@ -16,11 +16,11 @@ CHANGE = """
   changed_when: false
 """
 FAIL = """
-- name: See whether there is room
+- name: Check the free space
   ansible.builtin.fail:
-    msg: "/opt has 2 GB free, 12 GB are needed: make room there, then setup.yml again"
+    msg: "/opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again"
   when: inventory_hostname in ['pod-w1', 'pod-w3']
-- name: Ask a command
+- name: Run a command
   ansible.builtin.command: sh -c 'echo no such chip >&2; exit 4'
   changed_when: false
   when: inventory_hostname == 'pod-w5'
@@ -104,9 +104,9 @@ def test_failures_are_printed_last_once_each_and_without_control_codes(stage):
     last = lines_of(shown.text)[-7:-1]
     assert shown.code == 2
     assert last[:4] == [
-        "FAILED  pod-w[1,3]  See whether there is room",
-        "  /opt has 2 GB free, 12 GB are needed: make room there, then setup.yml again",
-        "FAILED  pod-w5  Ask a command",
+        "FAILED  pod-w[1,3]  Check the free space",
+        "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
+        "FAILED  pod-w5  Run a command",
         "  The command exited with a non-zero return code: no such chip",
     ]
     assert "\x1b" not in shown.text
