@@ -1,4 +1,4 @@
-"""A fleet is created completely and once, although three in ten requests fail."""
+"""All TPUs of a fleet are created exactly once, although three in ten requests fail."""
 
 import re
 

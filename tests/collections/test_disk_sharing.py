@@ -117,7 +117,7 @@ def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local
     assert attached(local_api, "later") == [("corpus", "READ_ONLY", [])]
 
 
-def test_a_queued_tpu_is_not_recreated_because_its_hyperdisk_is_not_filled(
+def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(
     environment, api, tmp_path
 ):
     entry = ML_POD | {"spot": True, "queued": {}}

@@ -271,7 +271,9 @@ def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(liste
 
 
 @pytest.mark.parametrize("filters", [["tpu_labels.owner == 'ada'"], ["tpu_name"]])
-def test_a_failing_strict_filter_and_an_invalid_filter_are_one_line(listed, scripted, filters):
+def test_a_failing_strict_filter_or_an_invalid_filter_is_an_error_of_one_line(
+    listed, scripted, filters
+):
     scripted.answerer = answering(node())
     assert "filters: " in the_line(listed(strict=True, filters=filters))
 
@@ -308,7 +310,7 @@ def test_a_cache_of_other_zones_is_ignored(listed, scripted, caching):
     assert scripted.methods().count("GET") == 2
 
 
-def test_a_partial_list_is_one_line_that_names_the_zones(listed, scripted):
+def test_a_partial_list_is_an_error_of_one_line_that_names_the_zones(listed, scripted):
     scripted.answerer = answering(node(), unreachable=["projects/p/locations/us-east1-d"])
     assert "no answer from us-east1-d" in the_line(listed())
 
@@ -321,27 +323,27 @@ def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
     assert "us-east1-d" in result.stderr
 
 
-def test_refused_credentials_are_one_line_without_the_token_at_any_verbosity(listed, scripted):
+def test_the_error_about_refused_credentials_has_no_token_at_any_verbosity(listed, scripted):
     scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
     quiet, loud = listed(), listed("--list", "-vvvvv")
     assert "gcloud auth application-default login" in the_line(quiet)
     assert TOKEN not in quiet.stderr + loud.stdout + loud.stderr
 
 
-def test_an_api_that_is_down_is_one_line_with_its_address_and_the_hint(listed, scripted):
+def test_the_error_about_an_api_that_is_down_has_its_address_and_the_hint(listed, scripted):
     scripted.stop()
     line = the_line(listed(down_hint="start it"))
     assert scripted.endpoint in line
     assert line.endswith("start it")
 
 
-def test_two_hosts_of_one_name_are_one_line(listed, scripted):
+def test_two_hosts_of_one_name_are_an_error_of_one_line(listed, scripted):
     scripted.answerer = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
     line = the_line(listed())
     assert "of TPU demo (us-central2-b) and of TPU demo-w0 (us-central2-b). Set hostnames" in line
 
 
-def test_a_wrong_option_is_one_line(listed, scripted):
+def test_a_wrong_option_is_an_error_of_one_line(listed, scripted):
     assert "address" in the_line(listed(address="outernal"))
 
 

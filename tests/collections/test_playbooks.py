@@ -51,7 +51,7 @@ def typing(environment, answer: str, *options: str) -> tuple[int, str]:
         asked = b"to continue:" in seen
         seen += chunk
         if b"to continue:" in seen and not asked:
-            time.sleep(0.5)  # Ansible discards input from before it reads
+            time.sleep(0.5)  # Ansible discards input that precedes its prompt
             child.stdin.write(answer.encode() + b"\r")
             child.stdin.flush()
     return child.wait(60), seen.decode(errors="replace")

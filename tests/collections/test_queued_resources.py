@@ -137,7 +137,7 @@ def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
     assert "requestId=" in first
 
 
-def test_a_deadline_reports_that_the_request_stays_queued(client, scripted):
+def test_the_timeout_error_says_that_the_request_stays_queued(client, scripted):
     scripted.answerer = lambda _: Say(request("WAITING_FOR_RESOURCES"))
     with pytest.raises(
         errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
@@ -154,7 +154,7 @@ def test_a_deadline_reports_that_the_request_stays_queued(client, scripted):
         ("it was not served in time", errors.OperationFailed),
     ],
 )
-def test_a_request_that_fails_ends_with_its_own_error(client, scripted, message, kind):
+def test_ensure_requested_raises_the_error_of_a_failed_request(client, scripted, message, kind):
     failed = request("FAILED", failedData={"error": {"code": 8, "message": message}})
     scripted.script = [GONE, Say({"done": True}), Say(failed)]
     with pytest.raises(kind, match=message[:20]):

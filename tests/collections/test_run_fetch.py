@@ -146,7 +146,7 @@ def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
     assert here(tmp_path) == {"10/params/0": b"0123456789"}
 
 
-def test_a_bucket_without_a_finished_checkpoint_lists_the_faults(bucket, tmp_path):
+def test_the_error_about_missing_finished_checkpoints_lists_the_faults(bucket, tmp_path):
     put(bucket, of(s30=CUT))
 
     result = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)

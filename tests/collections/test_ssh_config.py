@@ -65,7 +65,7 @@ def test_an_existing_directory_keeps_its_mode_and_a_new_one_is_private(exists, m
     assert (place / "config").stat().st_mode & 0o777 == 0o600
 
 
-def test_no_workers_are_an_empty_file():
+def test_without_workers_the_file_is_empty():
     assert ssh_config({}, []) == ""
 
 

@@ -132,13 +132,13 @@ def test_an_error_about_refused_credentials_names_the_login_command(client, scri
         client.list_nodes()
 
 
-def test_a_token_endpoint_that_refuses_the_key_is_one_line(client, scripted):
+def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, scripted):
     scripted.token_answer = Say({"error": "invalid_grant", "error_description": "no such key"}, 400)
     with pytest.raises(errors.Unauthorized, match="invalid_grant"):
         client.list_nodes()
 
 
-def test_an_unreachable_endpoint_is_one_line_with_its_address(client, scripted):
+def test_the_error_about_an_unreachable_endpoint_has_its_address(client, scripted):
     scripted.stop()
     with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
         client.list_nodes()
@@ -199,9 +199,7 @@ def test_wait_raises_the_error_of_a_failed_operation(client, clock, code, messag
         client.wait(failed, "create TPU demo", clock() + 600)
 
 
-def test_an_error_about_the_deadline_of_an_operation_says_that_the_cloud_continues(
-    client, scripted, clock
-):
+def test_the_timeout_error_of_an_operation_says_that_the_cloud_continues(client, scripted, clock):
     scripted.answerer = lambda _: Say({"name": "o"})
     with pytest.raises(errors.DeadlineExceeded, match="the cloud continues"):
         client.wait({"name": "o"}, "create TPU demo", clock() + 30)

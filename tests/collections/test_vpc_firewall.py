@@ -83,7 +83,7 @@ def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):
     assert shown(local_api) == before
 
 
-def test_another_range_changes_the_rule_and_no_range_removes_it(compute, local_api):
+def test_a_changed_range_updates_the_rule_and_an_empty_list_removes_it(compute, local_api):
     allow_ssh_from(compute, OFFICE)
     done = allow_ssh_from(compute, "198.51.100.7/32")
     assert done.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
