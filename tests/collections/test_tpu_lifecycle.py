@@ -282,8 +282,8 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
 
 def test_a_tpu_created_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
-    with pytest.raises(Different, match="created after you were asked"):
+    with pytest.raises(Different, match="created after the list that you confirmed"):
         ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})
-    with pytest.raises(Different, match="created after you were asked"):
+    with pytest.raises(Different, match="created after the list that you confirmed"):
         ensure_present(client, DEMO, timeout=600, recreate=True, agreed={"4711"})
     assert set(scripted.methods()) == {"GET"}

@@ -1,4 +1,4 @@
-"""The existing names, for an error about a name that does not exist."""
+"""Suggestions of existing names, for an error about a name that does not exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _AT_MOST = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
-    """Format the names in one line, those most similar to ``requested`` first; ``none`` if empty.
+    """Format the names in one line, the most similar to ``requested`` first; ``none`` if empty.
 
-    At most 8 names are shown, with the number of the others.
+    Shows at most 8 names, and the number of the others.
     """
 
     def similarity(name: str) -> float:

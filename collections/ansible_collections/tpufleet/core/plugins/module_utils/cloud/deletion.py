@@ -1,4 +1,4 @@
-"""Deletion of one cloud resource, identified by its id, through APIs that delete by name."""
+"""Deletion of the cloud resource with a given id, although the APIs delete by name only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class Found:
-    """The resource that has a name now. ``id`` differs for a later resource of the same name."""
+    """The resource that has a name now. A later resource of the same name has another ``id``."""
 
     id: str
     state: str = ""
@@ -35,10 +35,10 @@ def delete_exactly(
     delete: Callable[[], Mapping[str, Any] | None],
     progress: Callable[[str], None] = lambda _state: None,
 ) -> None:
-    """Delete a resource and wait until it no longer exists; never delete another one of its name.
+    """Delete a resource, and wait until it no longer exists.
 
-    Neither the Cloud TPU API v2 nor Compute Engine accepts an id or etag in a deletion request,
-    so the id is read immediately before every try.
+    Never deletes a later resource of the same name. Neither the Cloud TPU API v2 nor Compute Engine
+    accepts an id or etag in a deletion request, so the id is read immediately before every try.
 
     Args:
         api: the client.

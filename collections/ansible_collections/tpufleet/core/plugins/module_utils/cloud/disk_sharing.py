@@ -1,7 +1,7 @@
 """Attachment of a data disk to existing TPUs: read-write to one worker, or read-only to many.
 
-Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. A disk changes its mode only
-by being detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does.
+Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. To change a disk's mode, it
+must be detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _WRITER = "0"
 class Attachment:
     """A data disk of a TPU as the API reports it.
 
-    ``source`` is the disk's API path, ``mode`` READ_WRITE or READ_ONLY. ``workers`` has the numbers
-    of the workers that have the disk; empty if all have it.
+    ``source`` is the disk's API path, ``mode`` is READ_WRITE or READ_ONLY. ``workers`` has the
+    numbers of the workers to which the disk is attached; it is empty if these are all workers.
     """
 
     source: str
@@ -35,12 +35,12 @@ class Attachment:
     workers: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """Return the attachment as JSON of the API."""
+        """Return the attachment in the API's JSON format."""
         workers = {"workerIds": list(self.workers)} if self.workers else {}
         return {"sourceDisk": self.source, "mode": self.mode, **workers}
 
     def is_of(self, zone: str, disk: str) -> bool:
-        """Return whether this is an attachment of the disk.
+        """Return whether this is an attachment of the disk with this zone and name.
 
         The project is not compared, because the API may name it by id or number.
         """
@@ -68,7 +68,8 @@ def ensure_detached(
 ) -> bool:
     """Detach the disk from these TPUs, so that another TPU can write to it.
 
-    The TPUs are in the disk's zone. The arguments and exceptions are those of ensure_writable.
+    The TPUs are in the disk's zone. The other arguments and the exceptions are described at
+    ``ensure_writable``.
     """
     _check_unshared(api, nodes[0].zone, disk)
     changed = [_attach(api, node, disk, None, deadline, check) for node in nodes]
@@ -85,10 +86,10 @@ def ensure_writable(
         disk: the name of a disk in the TPU's zone; in check mode, it may be missing.
         writer: the TPU whose worker writes.
         deadline: the time of ``polling.clock`` by which all steps must be done.
-        check: change nothing.
+        check: change nothing; return whether anything would change.
 
     Returns whether anything changed. Raises CloudError; Different if the disk is a Hyperdisk that
-    is shared already, because that can't be undone.
+    is shared already, because sharing can't be undone.
     """
     _check_unshared(api, writer.zone, disk)
     source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
@@ -145,7 +146,7 @@ def _attach(
     deadline: float,
     check: bool,
 ) -> bool:
-    """Attach the disk with the mode and workers of ``wanted``; detach it if that is None.
+    """Attach the disk with the mode and workers of ``wanted``, or detach it if that is None.
 
     Returns whether anything changed, or with ``check`` would change.
     """

@@ -1,4 +1,4 @@
-"""Data disks of TPUs: created if the fleet file sets a size, deleted only on explicit request.
+"""Data disks of TPUs: created if the fleet file sets their size, deleted only on request.
 
 Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-block-storage.
 """
@@ -32,8 +32,8 @@ Progress = Callable[[str], None]
 def disk_type_for(accelerator_type: str, *, writable: bool) -> str:
     """Return the type of a new disk for TPUs of a type: Hyperdisk for v6e and later generations.
 
-    Of the Hyperdisks that TPUs accept, only Hyperdisk ML can be shared read-only. A ``writable``
-    disk is not shared.
+    Of the Hyperdisk types that TPUs accept, only Hyperdisk ML can be shared read-only. A
+    ``writable`` disk is not shared, so it needs no Hyperdisk ML.
     """
     if generation_of(accelerator_type) in _PERSISTENT:
         return "pd-balanced"
@@ -54,7 +54,7 @@ class StoredDisk:
 
     @property
     def key(self) -> str:
-        """Key of this disk, never used again by a TPU or by a later disk of its name."""
+        """Unique key of this disk, which no TPU and no later disk of the same name has."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     @property
@@ -109,7 +109,7 @@ def ensure_disks(
                 "description": f"{MARK} for its TPUs",
             }
             progress(f"creating the disk {disk.name}")
-            # TPUs are created in parallel: another creation may have created a shared disk.
+            # TPUs are created in parallel, so a shared disk may exist by now.
             with suppress(errors.AlreadyExists):
                 compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
         found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
@@ -139,8 +139,8 @@ def _wait_ready(
 def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) -> NodeSpec:
     """Return the spec without the Hyperdisks that cannot be attached read-only yet.
 
-    A new Hyperdisk must first be filled and shared by ``playbooks/fill_disk.yml``, which then
-    attaches it to the TPUs. ``node`` is the existing TPU, whose disks stay in the spec. Raises
+    ``playbooks/fill_disk.yml`` must first fill and share a new Hyperdisk. It then attaches the disk
+    to the TPUs. ``node`` is the existing TPU; disks that it has already stay in the spec. Raises
     CloudError.
     """
     if not spec.data_disks:
@@ -159,7 +159,7 @@ def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) ->
 
 
 def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[str, Any]]:
-    """List the missing disks that playbooks/create.yml would create for these TPUs, each once."""
+    """List the missing disks that playbooks/create.yml would create, without duplicates."""
     disks = {
         (spec.zone, disk.name): (disk, spec.kind) for spec in specs for disk in spec.disks_to_create
     }
@@ -182,18 +182,18 @@ def owned_disks(
     specs: Iterable[NodeSpec],
     others: Iterable[NodeSpec] = (),
 ) -> list[StoredDisk]:
-    """List the disks of TPUs that this collection created: of existing ones, and of desired ones.
+    """List the disks of existing and of desired TPUs that this collection created.
 
-    ``nodes`` are the existing TPUs, ``specs`` those of the desired ones. Disks in ``others``, the
-    specs of other TPUs, are left out.
+    ``nodes`` are the existing TPUs, and ``specs`` are the specs of the desired TPUs. ``others`` are
+    the specs of other TPUs, whose disks are left out.
     """
     project = compute.settings.project
     names = {
         (node.zone, disk.name)
         for node in nodes
         for disk in node.data_disks
-        # Not disks of other projects, whose names may also exist in this one. The API names a
-        # project by id or number, and a disk by path or URL.
+        # Skip disks of other projects: this project may have another disk of the same name. The
+        # API names a project by id or number, and a disk by path or URL.
         if "projects/" + disk.source.rpartition("projects/")[2]
         in {Disk(disk.name).path(it, node.zone) for it in (project, node.project)}
     }
@@ -206,7 +206,7 @@ def owned_disks(
 def ensure_disk_absent(
     compute: ComputeApi, disk: StoredDisk, *, timeout: float, check: bool = False
 ) -> str:
-    """Delete this disk, never a later one of its name; return the result message.
+    """Delete this disk, but no later disk of the same name; return the result message.
 
     Raises Different if the disk was recreated, and other CloudErrors, e.g. if it is in use.
     """
@@ -215,8 +215,8 @@ def ensure_disk_absent(
         return f"the disk {disk.where} does not exist"
     if found.key != disk.key:
         raise errors.Different(
-            f"the disk {disk.where} was recreated after you were asked whether to "
-            "delete it, so it stays. To delete it, too, run this again"
+            f"the disk {disk.where} is not deleted, because it was recreated after the list "
+            "that you confirmed. To delete it, run this again"
         )
     if check:
         return f"the disk {disk.where} would be deleted"

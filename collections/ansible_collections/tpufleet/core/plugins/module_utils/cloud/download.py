@@ -22,7 +22,7 @@ PIECE = 8 << 20
 
 
 class DownloadError(Exception):
-    """Failure to download one object. Callers prefix the message with the object's name."""
+    """One object could not be downloaded. Callers put the object's name before the message."""
 
 
 class _Hash(Protocol):
@@ -85,7 +85,7 @@ def download_all(
 ) -> dict[Path, DownloadError | None]:
     """Download objects in parallel; return the error of each path, None for a success.
 
-    ``wanted`` has each object by the local path to write. Raises CloudError and OSError for
+    ``wanted`` maps the local paths to write to the objects. Raises CloudError and OSError for
     failures that concern all objects.
     """
 
@@ -103,7 +103,7 @@ def download_all(
 def missing(
     folder: Path, objects: Iterable[StoredObject]
 ) -> tuple[dict[Path, StoredObject], dict[str, DownloadError]]:
-    """Return the objects to download, by local path, and the errors of unsafe objects, by name.
+    """Return the objects to download by local path, and the errors of unsafe objects by name.
 
     An object needs a download if its file is missing or has other content. An object is unsafe if
     its name is not a valid path, or if its content cannot be verified.

@@ -58,7 +58,7 @@ class Forbidden(CloudError):
 class NotFound(CloudError):
     """The resource does not exist (HTTP 404).
 
-    ``is_from_api`` is false if the response has no API error: a proxy may have sent it.
+    ``is_from_api`` is false if the response has no API error, so that a proxy may have sent it.
     """
 
     reason = "not_found"
@@ -117,7 +117,7 @@ class NoAnswer(CloudError):
 
 
 class PartialAnswer(CloudError):
-    """Partial list: some zones did not respond, so unlisted resources may exist."""
+    """A list is partial: some zones did not respond, so resources may be missing from it."""
 
     reason = "partial"
 
@@ -139,7 +139,7 @@ class OperationFailed(CloudError):
 
 
 class DeadlineExceeded(CloudError):
-    """The timeout passed; the operation continues in the cloud."""
+    """The operation did not end within the timeout. It continues in the cloud."""
 
     reason = "deadline"
 
@@ -160,16 +160,16 @@ TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def error_body(answer: object) -> Mapping[str, Any]:
-    """Return the ``{code, message, status, details}`` of an error response; empty for others.
+    """Return the ``{code, message, status, details}`` of an error response.
 
-    ``answer`` is the parsed JSON of the response.
+    ``answer`` is the parsed JSON of a response. Returns an empty dictionary if it has no error.
     """
     error = answer.get("error") if isinstance(answer, Mapping) else None
     return error if isinstance(error, Mapping) else {}
 
 
 def _names_a_quota(error: Mapping[str, Any]) -> bool:
-    """Return whether a 429 RESOURCE_EXHAUSTED means a used-up quota, not a rate limit.
+    """Return whether a 429 RESOURCE_EXHAUSTED was caused by a used-up quota, not by a rate limit.
 
     The message for a used-up TPU quota reads ``Quota limit 'TPUV3sPodPerProjectPerZone…' has been
     exceeded. Limit: …``; a rate limit error has an ErrorInfo with the reason RATE_LIMIT_EXCEEDED.
@@ -192,7 +192,7 @@ def _older_reasons(error: Mapping[str, Any]) -> set[str]:
 
 
 def is_transient(status: int, answer: object) -> bool:
-    """Return whether a retry may help: a rate limit or 5xx, but not a used-up quota.
+    """Return whether a retry may help, as after a rate limit or a 5xx, but not a used-up quota.
 
     ``status`` and ``answer`` are the HTTP status and the parsed JSON of a response. Compute Engine
     also reports rate limits as HTTP 403.

@@ -36,8 +36,8 @@ def check_zone(zone: str) -> None:
 class Fields:
     """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type.
 
-    ``who`` names the resource in errors: ``TPU demo (us-central2-b)``. The argument ``name`` of the
-    methods is the name of the field.
+    ``who`` names the resource in errors, such as ``TPU demo (us-central2-b)``. In all methods, the
+    argument ``name`` is the name of the field.
     """
 
     def __init__(self, data: object, who: str) -> None:
@@ -79,16 +79,16 @@ class Fields:
         return bool(self._get(name, bool, False))
 
     def part(self, name: str) -> Fields:
-        """Return a nested object; an empty one if the field is absent."""
+        """Return a nested object, which is empty if the field is absent."""
         return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
 
     def parts(self, name: str) -> list[Fields]:
-        """Return the objects in a list; empty if the field is absent."""
+        """Return the objects in a list field; an empty list if the field is absent."""
         items = self._get(name, list, [])
         return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
 
     def texts(self, name: str) -> dict[str, str]:
-        """Return a nested object whose values are strings; empty if the field is absent."""
+        """Return a nested object with string values; an empty one if the field is absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -96,11 +96,11 @@ class Fields:
         }
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the strings in a list; empty if the field is absent."""
+        """Return the strings in a list field; an empty tuple if the field is absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def resource_name(self, name: str) -> str:
-        """Return the name at the end of a field that holds a resource's path; empty if absent."""
+        """Return the last part of a field with a resource's path; empty if the field is absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(NODE_NAME, value):
             raise BadAnswer(f"{self.who}: invalid {name} ({value!r:.80})")
@@ -117,7 +117,7 @@ class Fields:
             raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
 
     def moment(self, name: str) -> float:
-        """Return a time in RFC 3339's format as unix seconds; 0 if the field is absent."""
+        """Return an RFC 3339 time in unix seconds; 0 if the field is absent."""
         value = self.text(name)
         if not value:
             return 0.0

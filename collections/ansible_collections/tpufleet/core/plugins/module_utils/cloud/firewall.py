@@ -1,7 +1,7 @@
 """Firewall rules of a fleet: desired state, observed state, and the changes between them.
 
 The rules apply to machines with the fleet's network tag. They allow ssh from the configured ranges
-and all traffic between these machines; rules of the next lower priority deny everything else.
+and all traffic between these machines. Rules with a lower priority deny all other inbound access.
 Rules that this fleet did not create are never changed. Format of a rule:
 https://cloud.google.com/compute/docs/reference/rest/v1/firewalls.
 """
@@ -35,8 +35,8 @@ _IMMUTABLE = ("name", "network", "direction")
 class Rule:
     """One firewall rule for inbound access. An empty tuple means that the field is not set.
 
-    ``id`` is empty for a desired rule. An existing rule's id differs from that of a later rule of
-    the same name.
+    ``id`` is the API's id of an existing rule, which no later rule of the same name has. It is
+    empty for a desired rule.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Rule:
         return bool(self.allowed) and not self.disabled and open_to_all(self.source_ranges)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that are compared and that a diff shows."""
+        """Return the fields that are compared, and shown in a diff."""
         return {
             "network": last_part(self.network),
             "direction": self.direction,
@@ -154,7 +154,7 @@ def desired_rules(
 
 
 def rule_names(name: str) -> tuple[str, ...]:
-    """Return the names of all rules that a fleet may have; each begins with ``name``."""
+    """Return the names of all rules that a fleet can have. All begin with ``name``."""
     return tuple(f"{name}-{kind}" for kind in ("inside", "ssh", "ssh6", "rest", "rest6"))
 
 
@@ -210,8 +210,9 @@ def ensure_rules(
 ) -> FirewallOutcome:
     """Create, change and delete the fleet's rules until they match ``desired``.
 
-    Raises Different before any change if ``fleet`` did not create a rule of the same name, or if a
-    rule differs in an immutable field and ``recreate`` is false. ``timeout`` is in seconds.
+    Changes nothing and raises Different if a rule with one of these names was not created by this
+    fleet, or if a rule differs in an immutable field and ``recreate`` is false. ``timeout`` is in
+    seconds. With ``check``, the outcome describes the changes, but nothing is changed.
     """
     deadline = api.polling.deadline_in(timeout)
     everything = [parse_rule(rule) for rule in api.list_firewalls()]

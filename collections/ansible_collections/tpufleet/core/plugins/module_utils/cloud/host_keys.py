@@ -1,10 +1,10 @@
-"""The fleet's own known_hosts file: which ssh host keys belong to which worker.
+"""The fleet's known_hosts file, with the ssh host keys of its workers.
 
-Keys are stored under an alias (ssh's HostKeyAlias) of TPU id and worker number, not by address: a
-worker stays known when its address changes, and another TPU with the same address is not trusted.
-The API returns the keys over TLS from the workers' guest attributes, so that ssh need not trust a
-key on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment field holds the
-guest's host name, which IAP tunnels need.
+A key is stored under an alias (ssh's HostKeyAlias), which is the TPU's id with the worker's number,
+and not under an address. So a worker stays known when its address changes, and another TPU with the
+same address is not trusted. Workers publish their keys as guest attributes. The API returns these
+over TLS, so that ssh need not trust a key on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE
+FORMAT". The comment field contains the guest's host name, which IAP tunnels need.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .nodes import Node
     from .tpu_api import TpuApi
 
-#: Guest attributes, which Google's guest agent sets: the path of the host keys, and the name of the
-#: attribute with the host name.
+#: The path of the host keys in the guest attributes, and the name of the attribute with the host
+#: name. Google's guest agent sets these attributes.
 _HOST_KEYS_PATH = "hostkeys/"
 _HOST_NAME_ENTRY = "hostname"
 
@@ -40,7 +40,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class KnownHost:
-    """One worker's public host keys (base64, by key type), and the guest's host name if known."""
+    """A worker's public host keys (base64, by key type), and the guest's host name or ""."""
 
     alias: str
     keys: Mapping[str, str]
@@ -85,7 +85,7 @@ def _is_key_of(kind: str, key: str) -> bool:
 
 
 class KnownHostsFile:
-    """A known_hosts file, rewritten as a whole under a lock. Mode 0600, its directory 0700."""
+    """A known_hosts file of mode 0600. A change rewrites the whole file under a lock."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
@@ -111,7 +111,7 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers. Workers in the file keep their keys; only a missing host name is added."""
+        """Add workers. A worker that the file has already only gets its host name if missing."""
         added = {host.alias: host for host in new}
         if not added:
             return
@@ -201,11 +201,12 @@ def remember_host_keys(
     """Wait for the workers' host keys and store them; return the numbers of workers without keys.
 
     Args:
-        read_keys: returns the keys published so far. It is called again after a 404 or an outage.
+        read_keys: returns the keys published so far. It is called repeatedly; a 404 and an outage
+            do not end the wait.
         node: the TPU.
         known_hosts_file: path of the fleet's known_hosts file.
-        polling: clock and pauses.
-        progress: receives what this function waits for.
+        polling: the clock, and the pauses between reads.
+        progress: receives a text that says what this function waits for.
     """
     file = KnownHostsFile(known_hosts_file)
     deadline = polling.deadline_in(PUBLISHED_WITHIN_S)
@@ -240,7 +241,8 @@ def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:
     """
     path = str(Path(known_hosts).expanduser())
     if re.search(r"[^A-Za-z0-9_./+,:@\-]", path):
-        # Quote twice: Ansible splits the line like a shell; ssh splits the value and expands %.
+        # Quote for Ansible, which splits the line like a shell, and also for ssh, which splits the
+        # value and expands %.
         path = "'\"" + path.replace("%", "%%").replace("'", "'\\''") + "\"'"
     strict = "accept-new" if accept_new else "yes"
     return (

@@ -21,9 +21,9 @@ PAGE_SIZE = 500
 class RetryPolicy:
     """How often a request is tried, and how many seconds to wait between two tries.
 
-    Of all ``tries``, at most ``connect_tries`` may fail to reach the server, and at most
-    ``silent_tries`` may get no response within ``request_timeout``. Each wait is random up to a
-    limit that doubles, so that many clients do not retry at once.
+    A request fails after ``tries`` tries. It fails earlier after ``connect_tries`` tries that did
+    not reach the server, or ``silent_tries`` tries that got no response in ``request_timeout``.
+    Each wait is random up to a limit that doubles, so that many clients do not retry at once.
     """
 
     tries: int = 10
@@ -40,7 +40,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Polling:
-    """Clock and pauses for polling. ``clock`` is monotonic, in seconds."""
+    """The clock and the pauses of a polling loop. ``clock`` is monotonic, in seconds."""
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -50,10 +50,10 @@ class Polling:
         return self.clock() + seconds
 
     def pause(self, what: str, tried: int, deadline: float) -> None:
-        """Sleep 0.5 s after the first poll, later up to 10 s. Raises DeadlineExceeded.
+        """Sleep between two polls, for 0.5 s at first and up to 10 s later.
 
         ``what`` describes the wait in the error, ``tried`` is the number of earlier pauses, and
-        ``deadline`` is a time of ``clock``.
+        ``deadline`` is a time of ``clock``. Raises DeadlineExceeded.
         """
         left = deadline - self.clock()
         if left <= 0:
@@ -67,8 +67,8 @@ class Polling:
 class GoogleHttp:
     """HTTP client for one API address. Thread-safe.
 
-    The first request calls ``open_session``. Every failure raises a CloudError, whose one-line
-    message names the request.
+    ``open_session`` opens the HTTP session at the first request. Every failure raises a CloudError,
+    whose one-line message names the request.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class GoogleHttp:
 
     @cached_property
     def _session(self) -> Any:
-        # Opened on first use: an inventory that is read from its cache needs no credentials.
+        # Opened on first use, because an inventory in Ansible's cache needs no credentials.
         return self._open_session()
 
     def pages(
@@ -99,8 +99,8 @@ class GoogleHttp:
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the pages of a list, each a JSON object, following ``nextPageToken``.
 
-        ``what`` describes the request in errors. ``size`` is the name of this API's query parameter
-        for the page size.
+        ``what`` describes the request in errors. ``size`` is the name of the query parameter by
+        which this API limits the size of a page.
         """
         token, seen = "", set()
         first = {**(params or {}), size: str(PAGE_SIZE)}
@@ -169,8 +169,8 @@ class GoogleHttp:
             what: description of the request, for errors: ``read TPU demo (us-central2-b)``.
             repeatable: if false, never retry after a lost response, because the first try may have
                 taken effect.
-            once: never retry. Used for deletions by name: another resource may have the name by the
-                time of a retry, so the caller checks the id before every try.
+            once: never retry. Used for deletions by name: a newer resource may have the name when
+                a retry is sent, so the caller checks the id before every try.
             request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
@@ -269,8 +269,8 @@ class GoogleApi:
         """Wait until an operation is done.
 
         ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
-        ``progress`` is called before each poll. Raises the operation's own error (CapacityError,
-        QuotaError, OperationFailed) or DeadlineExceeded.
+        ``progress`` is called before each poll. Raises the error with which the operation failed
+        (CapacityError, QuotaError, OperationFailed), or DeadlineExceeded.
         """
         path = self._operation_path(operation, what)
         tried = 0
@@ -301,10 +301,10 @@ class GoogleApi:
     def _delete(
         self, path: str, what: str, params: Mapping[str, str] | None = None
     ) -> Mapping[str, Any] | None:
-        """Request a deletion; return the operation, None if the resource does not exist.
+        """Request a deletion; return the operation, or None if the resource does not exist.
 
-        Never retried, because at the next try the name may be another's: the caller checks the id
-        before each try (deletion.py).
+        Never retried, because a newer resource may have the name when the retry is sent. The caller
+        checks the id before each try (deletion.py).
         """
         try:
             return self._http.ask("DELETE", path, what, params=params, once=True)
@@ -314,7 +314,7 @@ class GoogleApi:
 
 
 def _check_is_from_api(missing: errors.NotFound) -> None:
-    """Raise BadAnswer if a proxy, not the API, sent a 404, because the resource may exist."""
+    """Raise BadAnswer if a proxy may have sent the 404, because the resource may exist then."""
     if not missing.is_from_api:
         raise errors.BadAnswer(
             f"{missing}, but the API did not send this response; a proxy may have. Check the "

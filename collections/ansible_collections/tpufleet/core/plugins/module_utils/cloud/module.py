@@ -29,8 +29,8 @@ def run_cloud_module(
 ) -> None:
     """Run a module: parse its options and exit with the result of ``work``, or with its error.
 
-    ``options`` and ``required_if`` are arguments of AnsibleModule. A CloudError becomes the task's
-    ``msg``, and its kind becomes ``reason``.
+    ``options`` and ``required_if`` are passed to AnsibleModule. If ``work`` raises a CloudError,
+    the task fails with the error's message as ``msg`` and the error's code as ``reason``.
     """
     module = AnsibleModule(
         argument_spec={

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 PROJECT = r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}"
 #: Zone name that means all zones in list requests.
 ALL_ZONES = "-"
-#: Metadata entry with the ssh keys that have access, one ``user:public key`` per line.
+#: Metadata entry with the ssh keys that may log in, one ``user:public key`` per line.
 KEYS_ENTRY = "ssh-keys"
 #: Fields of a TPU's scheduling; at most one of them is true.
 SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
@@ -26,8 +26,8 @@ class Disk:
     Args:
         source: the disk's name or its full API path.
         writable: attach the disk for reading and writing, not only for reading.
-        size_gb: size in GB to create a missing disk with; 0: the disk must exist.
-        type: disk type to create; empty: the type that fits the TPU.
+        size_gb: the size of a new disk in GB, if the disk is missing; 0 if the disk must exist.
+        type: the type of a new disk; empty for the type that fits the TPU.
     """
 
     source: str

@@ -31,8 +31,9 @@ _PLAIN_FACTS = (
 class NodeOutcome(Outcome):
     """Outcome of a change to a TPU.
 
-    ``node`` is the TPU after the change, or in check mode before it. ``replaced`` is the TPU that
-    was deleted to recreate it; None if there was none, or if it was already lost.
+    ``node`` is the TPU after the change; in check mode, it is the TPU before the change.
+    ``replaced`` is the TPU that was deleted in order to recreate it, or None. A preempted TPU that
+    was recreated does not count.
     """
 
     node: Node | None = None
@@ -102,7 +103,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return a TPU's fields for a diff, with digests of metadata, which may hold secrets."""
+    """Return a TPU's fields for a diff. Metadata may have secrets, so only digests are shown."""
     keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
     return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],

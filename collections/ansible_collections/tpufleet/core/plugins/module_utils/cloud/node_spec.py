@@ -58,10 +58,11 @@ _AS_GIVEN = (
 class NodeSpec:
     """Desired state of a TPU.
 
-    A field that is None means the API's default for a new TPU, and any value for an existing TPU.
+    If a field is None, a new TPU gets the API's default, and an existing TPU may have any value.
 
     Args:
-        config_type: set with ``topology`` instead of ``accelerator_type``: ``V4`` and ``2x2x4``.
+        config_type: the generation, such as ``V4``. It replaces ``accelerator_type`` together with
+            ``topology``, such as ``2x2x4``.
         labels: all labels of the TPU.
         tags: all network tags of the TPU.
         metadata: entries to set; other entries of the TPU stay.
@@ -160,8 +161,8 @@ class NodeSpec:
             )
         if disk.size_gb and "/" in disk.source:
             raise NotConfigured(
-                f"TPU {self.where}: the disk {disk.source} can't be created, because it may be in "
-                "another project or zone. Remove size_gb, or set only the disk's name"
+                f"TPU {self.where}: the disk {disk.source} can't have a size_gb, because a disk "
+                "given as a path is never created. Remove size_gb, or set only the disk's name"
             )
         if disk.size_gb < 0 or (disk.type and not disk.size_gb):
             raise NotConfigured(

@@ -85,7 +85,7 @@ def ensure_present(
         return outcome_of(spec, node, bool(differences.mask))
     found, node = node, _wait_ready(api, spec, deadline, progress)
     if found.id not in ("", node.id):
-        # The owner and the differences were checked for the TPU that no longer exists.
+        # The checks of the owner and of the differences were for the earlier TPU.
         raise errors.Different(
             f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
         )
@@ -106,10 +106,10 @@ def ensure_absent(
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Delete the TPU that has this name now, but no TPU that later gets the same name.
+    """Delete the TPU that has this name now, but no later TPU of the same name.
 
     ``agreed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
-    Different for other TPUs.
+    Different if the TPU is not one of them.
     """
     node = read_node(api, zone, name)
     if node is None:
@@ -207,7 +207,7 @@ def _create(
     try:
         operation = api.create_node(spec.zone, spec.name, spec.body(api.settings.project))
     except (errors.AlreadyExists, errors.NoAnswer):
-        # A response was lost, or another controller created the TPU first: read it to find out.
+        # An earlier try, whose response was lost, or another controller may have created the TPU.
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise
@@ -279,6 +279,6 @@ def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.D
 
 def _not_agreed(node: Node) -> errors.Different:
     return errors.Different(
-        f"TPU {node.where} was created after you were asked whether to delete it, so it stays. To "
-        "delete it, too, run this again"
+        f"TPU {node.where} is not deleted, because it was created after the list that you "
+        "confirmed. To delete it, run this again"
     )

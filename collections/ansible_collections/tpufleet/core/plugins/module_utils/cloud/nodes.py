@@ -17,7 +17,7 @@ from .fields import Fields
 from .names import PROJECT, Disk
 from .shapes import type_of_config
 
-#: States of a TPU that the cloud took back for good, so that it must be recreated.
+#: States of a TPU that the cloud has taken back. Such a TPU never runs again.
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
 _FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_NAME})")
@@ -36,8 +36,8 @@ class Node:
     """One TPU: a slice of one or more workers.
 
     A string is empty if the API does not report the field. ``queued_resource`` is the name of the
-    queued resource, in the same zone, that created the TPU. ``created`` is when its creation began,
-    in unix seconds; 0 if unknown.
+    queued resource, in the same zone, that created the TPU. ``created`` is the time at which the
+    TPU's creation began, in unix seconds; 0 if unknown.
     """
 
     project: str
@@ -70,7 +70,7 @@ class Node:
 
     @property
     def key(self) -> str:
-        """Unique key: the TPU's id, which no later TPU has; if it has no id, its zone and name."""
+        """Unique key: the id, which no other TPU ever has, or the zone and name without an id."""
         return self.id or f"{self.zone}.{self.name}"
 
     @property
@@ -85,7 +85,7 @@ class Node:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the cloud took the TPU back for good, which is the evidence of a preemption."""
+        """Whether the cloud has taken the TPU back, so that it must be recreated."""
         return self.state in LOST_STATES
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """Actual change, or in check mode the planned one; ``before`` and ``after`` form the diff."""
+    """A change that was made, or in check mode planned. ``before`` and ``after`` are its diff."""
 
     changed: bool
     msg: str
@@ -17,7 +17,7 @@ class Outcome:
     after: Mapping[str, Any]
 
     def result(self) -> dict[str, Any]:
-        """Return the fields of a module's result that every outcome has."""
+        """Return the fields that every outcome adds to a module's result."""
         return {
             "changed": self.changed,
             "msg": self.msg,

@@ -108,18 +108,18 @@ def ensure_not_requested(
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> QueuedOutcome:
-    """Delete the queued resource that has this name now; with ``force`` its TPUs, too.
+    """Delete the queued resource that has this name now. ``force`` also deletes its TPUs.
 
-    ``agreed`` has the keys (QueuedResource.key) of the queued resources that may be deleted, None:
-    any. Raises Different for other queued resources.
+    ``agreed`` has the keys (QueuedResource.key) of the queued resources that may be deleted; None
+    allows any. Raises Different if the queued resource is not one of them.
     """
     request = _read(api, zone, name)
     if request is None:
         return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
     if agreed is not None and request.key not in agreed:
         raise errors.Different(
-            f"queued resource {request.where} was created after you were asked whether to delete "
-            "it, so it stays. To delete it, too, run this again"
+            f"queued resource {request.where} is not deleted, because it was created after the "
+            "list that you confirmed. To delete it, run this again"
         )
     if not check:
         _delete(api, request, api.polling.deadline_in(timeout), force, progress)
@@ -157,7 +157,7 @@ def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
 
 
 def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]:
-    """List the TPUs and the queued resources of a zone, which hold its quota."""
+    """List the TPUs and the queued resources of a zone. Both hold quota."""
     return (
         [parse_node(entry) for entry in api.list_nodes((zone,)).entries],
         [parse_queued_resource(entry) for entry in api.list_queued_resources((zone,))],
@@ -174,8 +174,8 @@ def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> M
         body = spec.body(api.settings.project)
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
     except (errors.AlreadyExists, errors.NoAnswer):
-        # Another controller or an earlier try may have created the queued resource: read it to find
-        # out. AlreadyExists may also mean that a TPU of this name exists without a queued resource.
+        # Another controller, or an earlier try whose response was lost, may have created it.
+        # AlreadyExists may also mean that a TPU of this name exists without a queued resource.
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise

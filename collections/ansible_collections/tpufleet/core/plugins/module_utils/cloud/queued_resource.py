@@ -36,8 +36,8 @@ class QueuedResource:
         tier: ``spot``, ``guaranteed`` or empty (on demand).
         error: one-line error message if the queued resource failed, else empty.
         created: creation time, in RFC 3339.
-        nodes: the names of its TPUs.
-        labels: the labels of its TPUs.
+        nodes: the names of the requested TPUs.
+        labels: the labels of the requested TPUs.
     """
 
     zone: str
@@ -87,7 +87,7 @@ class QueuedResource:
         return chips_of(self.accelerator_type) * len(self.nodes)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that are compared and that a diff shows."""
+        """Return the fields that are compared, and shown in a diff."""
         return {
             "name": self.name,
             "zone": self.zone,
@@ -149,7 +149,7 @@ class QueuedResourceSpec:
             )
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return the JSON body of the creation request; only its top level contains the tier."""
+        """Return the JSON body of the creation request. The tier is not repeated in its node."""
         node = self.tpu.body(project)
         node.pop("schedulingConfig", None)
         spec: dict[str, Any] = {
@@ -188,7 +188,7 @@ class QueuedResourceSpec:
         }
 
     def differences(self, request: QueuedResource) -> list[str]:
-        """Describe how a queued resource differs from this spec; the API cannot change it."""
+        """Describe how a queued resource differs from this spec, one text for each field."""
         observed = request.facts()
         return [
             f"{key} is {observed[key] or 'nothing'}, expected {desired or 'nothing'}"

@@ -48,9 +48,9 @@ def deletion_command(request: QueuedResource) -> str:
 def without_nodes(
     requests: Iterable[QueuedResource], nodes: Iterable[Node]
 ) -> list[QueuedResource]:
-    """Return the queued resources none of whose TPUs is in ``nodes``.
+    """Return the queued resources that have no TPU in ``nodes``.
 
-    Such queued resources wait for their TPUs, or are dead and only hold quota.
+    Such a queued resource waits for its TPUs, or is dead and only holds quota.
     """
     existing = {(node.zone, node.name) for node in nodes}
     return [
@@ -61,7 +61,7 @@ def without_nodes(
 
 
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
-    """Describe in one line what holds a quota: FAILED and SUSPENDED queued resources first."""
+    """Describe in one line the resources that hold a quota, dead queued resources first."""
     nodes = [node for node in nodes if not node.is_lost]
     waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
     parts = [
@@ -88,8 +88,9 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
 
 
 class QuotaExplainer:
-    """Explainer of quota errors: adds to the first error of a quota what holds it. Thread-safe.
+    """Explainer of quota errors: adds the resources that hold the quota. Thread-safe.
 
+    Only the first error about a quota lists these resources; later errors refer to it.
     ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.
     """
 
@@ -101,7 +102,7 @@ class QuotaExplainer:
         self._explained: set[Quota] = set()
 
     def explain(self, refused: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
-        """Return the error ``refused`` of a failed creation, extended by what holds the quota.
+        """Return the quota error ``refused`` with the resources that hold the quota added.
 
         ``spec`` is the TPU to create.
         """

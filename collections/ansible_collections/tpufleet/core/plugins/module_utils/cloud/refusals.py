@@ -16,7 +16,7 @@ _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
 def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the error ``refused`` of a creation, extended by what the zone offers instead.
+    """Return the error ``refused`` of a creation, with the types and versions that the zone offers.
 
     ``spec`` is the TPU to create.
     """

@@ -36,7 +36,7 @@ class ApiSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ApiSettings:
-        """Return the settings in the inventory's variable ``tpu_api``. Raises NotConfigured."""
+        """Parse the inventory's variable ``tpu_api`` (``given``). Raises NotConfigured."""
         texts = {name: str(given.get(name) or "") for name in API_SETTINGS}
         addresses = {
             name: text.strip().rstrip("/") for name, text in texts.items() if "endpoint" in name
@@ -61,13 +61,13 @@ class ApiSettings:
 
     @property
     def compute_address(self) -> str:
-        """Base URL of Compute Engine, which is never Google's if ``endpoint`` is set."""
+        """Base URL of Compute Engine. If ``endpoint`` is set, it is never Google's by default."""
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom
 
     @property
     def storage_address(self) -> str:
-        """Base URL of Cloud Storage or its emulator; empty if a custom cloud has no storage."""
+        """Base URL of Cloud Storage or its emulator; empty if a local cloud has no storage."""
         emulator = os.environ.get("STORAGE_EMULATOR_HOST", "").strip().rstrip("/")
         if emulator and "://" not in emulator:
             emulator = f"http://{emulator}"
@@ -75,11 +75,11 @@ class ApiSettings:
         return address or ("" if self.endpoint else GOOGLE_STORAGE)
 
     def open_session(self, address: str) -> AuthorizedSession:
-        """Open a session for the API at a base URL, as the function ``open_session`` does."""
+        """Call the function ``open_session`` with the credentials file of these settings."""
         return open_session(address, self.credentials_file)
 
 
-#: Names of the inventory plugin's options that are API settings.
+#: Names of the API settings, which are also options of the inventory plugin.
 API_SETTINGS = tuple(field.name for field in fields(ApiSettings))
 
 
@@ -97,8 +97,8 @@ def is_loopback(url: str) -> bool:
 def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     """Open a session with the given credentials file, or with Application Default Credentials.
 
-    ``address`` is the base URL of the API. If it is on this computer, proxies are not used. Raises
-    Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
+    ``address`` is the base URL of the API. For an address on this computer, no proxy is used.
+    Raises Unauthorized (no or invalid credentials), NotConfigured (google-auth is not installed).
     """
     try:
         from google.auth.transport.requests import AuthorizedSession, Request
@@ -137,7 +137,7 @@ def open_storage_session(address: str, credentials_file: str) -> AuthorizedSessi
 class _LoopbackOnly:
     """Transport for google-auth that refuses requests to other computers.
 
-    For each new token, google-auth asks Google for the regions that the token is allowed in. Such a
+    For each new token, google-auth asks Google in which regions the token may be used. Such a
     request would send a local cloud's token to the internet.
     """
 

@@ -1,7 +1,7 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
-Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The number of workers of an
-existing node is that of its network endpoints; the number in this table is compared with it.
+Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The API lists one network
+endpoint for each worker of an existing node. If this table has another number, the API's is used.
 """
 
 from __future__ import annotations

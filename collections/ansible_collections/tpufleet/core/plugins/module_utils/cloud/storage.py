@@ -1,4 +1,4 @@
-"""Objects in a Cloud Storage bucket; JSON objects change only by compare-and-swap.
+"""Client for objects in a Cloud Storage bucket. JSON objects change only by compare-and-swap.
 
 Runs on the controller only. JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects,
 preconditions: https://cloud.google.com/storage/docs/request-preconditions. As with Google's own
@@ -22,7 +22,7 @@ from .session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 
 SCHEME = "gs://"
 ABSENT = 0
-"""Generation that stands for an object that does not exist (ifGenerationMatch=0)."""
+"""The generation of an object that does not exist (ifGenerationMatch=0)."""
 _GENERATION_HEADER = "x-goog-generation"
 _READ_TRIES = 5
 _JSON = "application/json; charset=UTF-8"
@@ -30,7 +30,7 @@ _JSON = "application/json; charset=UTF-8"
 
 @dataclass(frozen=True)
 class BucketUrl:
-    """Parsed ``gs://bucket/prefix``, below which objects have relative names."""
+    """Parsed ``gs://bucket/prefix``. Names of objects are relative to this URL."""
 
     bucket: str
     prefix: str
@@ -50,10 +50,10 @@ class BucketUrl:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """Listed object. ``name`` is relative to the bucket URL, ``size`` is in bytes.
+    """An object in a list. ``name`` is relative to the bucket URL, ``size`` is in bytes.
 
-    ``md5`` and ``crc32c`` are base64, empty if the API returned none. ``encoding`` is its
-    Content-Encoding, such as gzip: the content of such an object may be larger than its size.
+    ``md5`` and ``crc32c`` are in base64, empty if the API returned none. ``encoding`` is the
+    object's Content-Encoding. If it is gzip, the returned content may be longer than ``size``.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Bucket:
 
     @classmethod
     def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
-        """Create a client for the inventory's variable ``tpu_api``, as ``of_settings`` does."""
+        """Create a client with the settings in ``api``, the inventory's variable ``tpu_api``."""
         return cls.of_settings(url, ApiSettings.of(api))
 
     @classmethod
@@ -125,7 +125,7 @@ class Bucket:
     def read(self, name: str) -> tuple[dict[str, Any], int]:
         """Return an object's JSON and its generation; ``{}`` and ABSENT if it does not exist.
 
-        Raises NotFound if the bucket does not exist, BadObject if it is not a JSON object.
+        Raises NotFound if the bucket does not exist, BadObject if the content is not a JSON object.
         """
         what = f"read {self.url}/{name}"
         for _ in range(_READ_TRIES):
@@ -147,9 +147,9 @@ class Bucket:
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
 
-        ``value`` must differ from what every other writer writes, so that the stored value shows
-        whether an earlier try, whose response was lost, succeeded. Raises Conflict if the object is
-        at another generation.
+        ``value`` must be one that no other writer writes. Then, if the response to a try is lost,
+        the stored value shows whether the try succeeded. Raises Conflict if the object is at
+        another generation.
         """
         what = f"write {self.url}/{name}"
         content = json.dumps(value).encode()
@@ -168,7 +168,7 @@ class Bucket:
     def upload(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
         """Create or replace the object, whatever its generation.
 
-        ``metadata`` are fields of the API's object, such as contentType and cacheControl.
+        ``metadata`` has fields of the object resource, such as contentType and cacheControl.
         """
         self._insert(name, content, metadata, {})
 
@@ -190,7 +190,7 @@ class Bucket:
         metadata: Mapping[str, str],
         precondition: Mapping[str, str],
     ) -> Mapping[str, Any]:
-        """Store an object in one request; return the metadata that the API has stored.
+        """Store an object in one request; return the metadata in the response.
 
         ``precondition`` has query parameters such as ifGenerationMatch.
         """

@@ -123,9 +123,9 @@ class TpuApi(GoogleApi):
         return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
 
     def get_data_disks(self, zone: str, name: str) -> Mapping[str, Any]:
-        """Return a node with the workers of its data disks, which only v2alpha1 has.
+        """Return a node as JSON, with the workers to which each data disk is attached.
 
-        Raises NotFound.
+        Only v2alpha1 reports these workers. Raises NotFound.
         """
         what = f"read the disks of TPU {name} ({zone})"
         return self._http.ask("GET", self._alpha_path(zone, name), what)
@@ -143,7 +143,7 @@ class TpuApi(GoogleApi):
         return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
-        """Request ``start`` or ``stop`` (``verb``) of a node; return the operation.
+        """Start or stop a node (``verb`` is ``start`` or ``stop``); return the operation.
 
         Never retried after a lost response (NoAnswer), because the API refuses a second request
         while the first is in progress.
@@ -155,9 +155,9 @@ class TpuApi(GoogleApi):
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
     ) -> list[dict[str, str]]:
-        """Return the guest attributes below ``query_path`` of each worker in ``workers``.
+        """Return the guest attributes below ``query_path``, one dictionary for each worker.
 
-        ``workers`` are numbers of the node's workers; empty for all.
+        ``workers`` has the numbers of the workers to read; empty for all workers of the node.
         """
         what = f"read the guest attributes of TPU {name} ({zone})"
         body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}
@@ -201,10 +201,10 @@ class TpuApi(GoogleApi):
     def create_queued_resource(
         self, zone: str, name: str, body: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Request a queued resource; return the operation, which ends when it is in the queue.
+        """Create a queued resource; return the operation, which ends when it is in the queue.
 
-        All tries share one request id, so that they create one queued resource; AlreadyExists means
-        that somebody else created it.
+        All tries share one request id, so that they create one queued resource. AlreadyExists means
+        that another client created it.
         """
         params = {"queuedResourceId": name, "requestId": str(uuid.uuid4())}
         what = f"create queued resource {name} ({zone})"
@@ -216,13 +216,13 @@ class TpuApi(GoogleApi):
     ) -> Mapping[str, Any] | None:
         """Request the deletion of a queued resource without retries; return its operation, or None.
 
-        ``force`` deletes its TPUs, too.
+        ``force`` also deletes the TPUs that it has created.
         """
         what = f"delete queued resource {name} ({zone})"
         return self._delete(self._queued_path(zone, name), what, {"force": str(force).lower()})
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
-        """Return the error of a node's last creation; None if it has none or is not listed."""
+        """Return the error of the last operation that created a node; None if it has none."""
         what = f"create TPU {name} ({zone})"
         found: list[tuple[str, object]] = []
         for page in self._http.pages(f"{self._zone_path(zone)}/operations", what):

@@ -1,9 +1,8 @@
-"""An image on this worker, unpacked, and what a run's unit needs to start its trainer in it.
+"""An unpacked container image on this worker, and the settings of units that run trainers in it.
 
 No container engine runs the trainer. The unit mounts directories of the worker into the directory
-of the image's files, in a mount namespace of its own. Then the program roles/run/files/attempt
-makes that directory its root directory. So a trainer in an image is a process of the unit like any
-other.
+of the image's files, in a private mount namespace. Then the program roles/run/files/attempt makes
+that directory its root directory and starts the trainer, which is an ordinary process of the unit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ It is beside the directory of the image's files. It is written last, so an image
 incomplete.
 """
 SERVED = "images"
-"""Name of the images' directory below ``WorkerPaths.root``; the leader serves it by this name."""
+"""Name of the directory of images in ``WorkerPaths.root``, and of the leader's rsync module."""
 MOUNTINFO = Path("/proc/self/mountinfo")
 _OF_THE_WORKER = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
 _OF_THE_SYSTEM = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
@@ -93,22 +92,22 @@ class Image:
         return {"directory": self.directory, "env": dict(self.env)}
 
     def path(self, paths: WorkerPaths) -> str:
-        """Return a trainer's PATH: the image's, then the directory of tpufleet's own programs."""
+        """Return a trainer's PATH: the image's PATH, then the directory of tpufleet's programs."""
         return f"{self.env.get('PATH') or _DEFAULT_PATH}:{paths.programs}"
 
     def for_attempt(self, own: Mapping[str, str]) -> dict[str, Any]:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
 
-        ``own`` are the variables that the run's unit sets; they override the image's. The image's
-        other variables are set only when the trainer starts, because some of them, such as
-        LD_LIBRARY_PATH, name files in the image.
+        ``own`` has the variables that the run's unit sets. They override variables of the image.
+        The program sets the other variables of the image only when it starts the trainer, because
+        some of them, such as LD_LIBRARY_PATH, name files in the image.
         """
         env = {name: value for name, value in self.env.items() if name not in own}
         return {"root": str(self.root), "directory": self.directory, "env": env}
 
 
 def image_folder(paths: WorkerPaths, reference: str) -> Path:
-    """Return the directory of an image on this worker, which its digest names.
+    """Return the directory of an image on this worker. Its name is the image's digest.
 
     ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``. Raises ValueError.
     """
@@ -168,7 +167,7 @@ def existing(path: str) -> str:
         why = "systemd does not accept its name"
     else:
         try:
-            with parent_of(found / "_"):  # systemd follows links as root: refuse links of users
+            with parent_of(found / "_"):  # raises for a link of a user, which systemd would follow
                 return str(found)
         except OSError as error:
             why = str(error.strerror)
@@ -192,7 +191,7 @@ def mount_point(root: Path, path: str) -> Path:
     """Return the path in an image at which a worker's path is mounted; create it if missing.
 
     Raises RunError if a part of the path is a link in the image, because the mount would follow the
-    link, or if the image has a directory in place of a file, or the reverse.
+    link. Also raises RunError if one of the two paths is a file and the other is a directory.
     """
     parts, here = PurePath(path).parts[1:], root
     for number, name in enumerate(parts, 1):

@@ -26,7 +26,7 @@ from .units import active_runs
 KEPT = 2
 """Number of images that are kept in addition to the current one and those of active runs."""
 PULL_SECONDS = 3600
-"""Time limit for pulling an image. Meanwhile other launches in an image wait on this worker."""
+"""Time limit for pulling an image. Other launches in an image wait on this worker until then."""
 _ENGINES = ("podman", "docker")
 _GOOGLE = re.compile(r"([a-z0-9-]+\.)?(gcr\.io|pkg\.dev)(:[0-9]+)?")
 """The registries to which the service account's token is sent: Container and Artifact Registry."""
@@ -105,7 +105,7 @@ def find_engine(problem: str = "") -> str:
 
 
 def unpacked(engine: str, reference: str, folder: Path) -> None:
-    """Pull an image, which the engine checks against its digest, and unpack it to ``folder``.
+    """Pull an image and unpack it to ``folder``. The engine verifies the image's digest.
 
     Afterwards the image is removed from the engine, unless the engine already had it. Raises
     ImageError, OSError.
@@ -157,7 +157,7 @@ def _export(engine: str, root: Path, reference: str) -> None:
 
 
 def _pull(engine: str, reference: str) -> None:
-    """Pull an image; for Google's registries, with an access token in a file of mode 0600."""
+    """Pull an image. Google's registries get an access token, from a file of mode 0600."""
     host = IMAGE.fullmatch(reference)["host"]
     is_google = _GOOGLE.fullmatch(host) is not None
     with tempfile.TemporaryDirectory(dir="/run", prefix="tpufleet-image-") as folder:
@@ -194,10 +194,10 @@ def _pull(engine: str, reference: str) -> None:
 
 
 def _login(host: str, reference: str) -> str:
-    """Return a configuration file for podman or docker with an access token for a registry.
+    """Return the text of a podman or docker configuration file with a token for a registry.
 
-    The token is that of this worker's service account.
-    https://cloud.google.com/artifact-registry/docs/docker/authentication#token. Raises ImageError.
+    It is an access token of this worker's service account. Raises ImageError. Source:
+    https://cloud.google.com/artifact-registry/docs/docker/authentication#token
     """
     try:
         token = access_token()
@@ -212,9 +212,10 @@ def _login(host: str, reference: str) -> str:
 
 
 def unused(current: Path, paths: WorkerPaths) -> list[Path]:
-    """Return the images to remove: all but the current one, those of active runs and KEPT others.
+    """Return the directories of the images to remove.
 
-    The most recently used others are kept. Raises RunError if it is unknown which runs are active.
+    These are all except ``current``, the images of active runs, and the KEPT others that were used
+    last. Raises RunError if it is unknown which runs are active.
     """
     used = {current.name}
     for run in active_runs():
@@ -227,7 +228,7 @@ def unused(current: Path, paths: WorkerPaths) -> list[Path]:
 
 
 def remove(images: Path, gone: Sequence[Path]) -> None:
-    """Remove the images ``gone``, and what interrupted installations and removals have left."""
+    """Remove the images ``gone``, and the remains of interrupted installations and removals."""
     for left in images.glob(".*.new"):
         shutil.rmtree(left)
     for path in gone:

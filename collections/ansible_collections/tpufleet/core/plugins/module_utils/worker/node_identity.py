@@ -16,7 +16,7 @@ ZONE = r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?"
 class NodeIdentity:
     """The identity of one TPU.
 
-    ``id`` is the API's ``Node.id``, which differs for a later TPU of the same name.
+    ``id`` is the API's ``Node.id``. A later TPU of the same name has another id.
     """
 
     name: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from .safe_files import open_file
 
 MOST_BYTES = 1 << 18
-"""The maximum number of bytes of a log that a function reads."""
+"""Maximum number of bytes of a log that one call reads."""
 
 
 def tail(path: Path, lines: int) -> list[str]:
@@ -46,7 +46,7 @@ def log_start(path: Path, lines: int) -> int:
 
 
 def _end(path: Path) -> tuple[int, bytes]:
-    """Return the offset of a file's last MOST_BYTES bytes, and these; 0 and b"" on an error."""
+    """Return the last MOST_BYTES bytes of a file, after their offset; ``(0, b"")`` on an error."""
     try:
         with open_file(path) as stream:
             start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MOST_BYTES))

@@ -1,6 +1,7 @@
-"""The time that a run spent in steps that were not repeated after a restart, from its metrics.
+"""Time that a run spent in steps that counted, computed from its metrics and its log.
 
-Compilation, waiting and the time between attempts are not part of this time.
+A step counts if no later attempt repeated it. Compilation, waiting and the time between attempts
+are not included.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ MOST_UNSOUND_LINES = 1000
 MOST_LOG = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
 MOST_STEPS = 1 << 63
+"""Valid steps are below this number."""
 MOST_SECONDS = 1 << 33
-"""A valid step, and a valid time in unix seconds, is below this (the year 2242)."""
+"""Valid times, in unix seconds, are below this number (the year 2242)."""
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
 
 
@@ -39,9 +41,9 @@ class Line(NamedTuple):
 def progress(folder: Path) -> dict[str, float] | None:
     """Return the ``first`` and ``last`` step of a run's metrics, and the seconds that ``counted``.
 
-    The seconds are those spent in steps that were not repeated after a restart. Returns None if a
-    file is missing, if the metrics have fewer than two steps, or if the log is too long. Each
-    attempt is found by binary search, because the times in the file rise and attempts are few.
+    The seconds are the time spent in steps that no later attempt repeated. Returns None if a file
+    is missing, if the metrics have fewer than two steps, or if the log is too long. A binary search
+    finds where each attempt begins, because times only increase in the file and attempts are few.
     """
     try:
         starts = _starts(folder / "log")
@@ -59,8 +61,8 @@ def progress(folder: Path) -> dict[str, float] | None:
         ahead = stretches[number + 1][0].step if number + 1 < len(stretches) else last.step + 1
         steps = last.step - first.step
         # Do not count steps that the next attempt repeated.
-        stands = max(0, min(last.step, ahead - 1) - first.step)
-        counted += (last.time - first.time) * stands / steps if steps > 0 else 0.0
+        kept = max(0, min(last.step, ahead - 1) - first.step)
+        counted += (last.time - first.time) * kept / steps if steps > 0 else 0.0
     first, last = stretches[0][0], stretches[-1][1]
     if last.step <= first.step:
         return None
@@ -77,13 +79,13 @@ def _starts(log: Path) -> list[float]:
     for stamp in _ATTEMPT.findall(text):
         try:
             found.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
-        except (ValueError, OverflowError):  # a similar line of the trainer, with an invalid date
+        except (ValueError, OverflowError):  # the trainer logged a similar line
             continue
     return sorted(found)
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and the last line between two offsets; None if there is none."""
+    """Return the first and the last valid line between two offsets; None if there is none."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 
