@@ -1,7 +1,7 @@
 """The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
-A timer starts a verb (docs/verbs), the playbook of that name. A timer for a fixed time that passes
-while the controller is off or asleep is skipped: it does not fire later.
+A timer starts the playbook of a verb (docs/verbs). If the controller is off or asleep at the fixed
+time of a timer, that execution is skipped, not made up for later.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, which first run at once. The values are intervals for examples in errors.
+#: Verbs without a target, with an interval for examples in errors. Their timers fire at once first.
 PERIODIC = {"watch": "1m", "report": "5m"}
-#: Verbs that need a fixed time: only such a timer is sure to do nothing if it fires late.
+#: Verbs that need a fixed time, because only timers for a fixed time do nothing if they fire late.
 DESTRUCTIVE = ("kill", "delete")
-#: How late a timer for a fixed time may fire, in minutes.
+#: If a timer for a fixed time fires later than this many minutes, it does nothing.
 GRACE_MINUTES = 5
 #: Timeout of a scheduled playbook in seconds, longer than any single action of the watch.
 LIMIT_SECONDS = 5400
@@ -46,8 +46,8 @@ class ScheduleError(Exception):
 class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
-    ``tool`` is the ansible-playbook program, which runs in the directory ``project`` with the
-    arguments ``words``.
+    It runs the program ``tool`` (ansible-playbook) in the directory ``project`` with the arguments
+    ``words``.
     """
 
     verb: str
@@ -66,7 +66,7 @@ class Timer:
 
     @property
     def lock(self) -> Path:
-        """The file that keeps executions of a crontab line from overlapping; systemd needs none."""
+        """The lock file that keeps executions of a crontab line from overlapping."""
         return Path.home() / f".cache/tpufleet/{self.name}.lock"
 
 
@@ -79,10 +79,10 @@ def seconds(span: str) -> int:
 
 
 def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
-    """Validate the options of a timer; return its time or an empty string, and its interval or 0.
+    """Validate the options of a timer; return its time and its interval in seconds.
 
-    The options are those of the module run_schedule. The interval is in seconds. Raises
-    ScheduleError.
+    The options are those of the module run_schedule. The time is an empty string, or the interval
+    is 0, if it is not set. Raises ScheduleError.
     """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} can't be scheduled. Use one of: {', '.join(VERBS)}")
@@ -119,10 +119,10 @@ def playbook_words(
 ) -> tuple[str, ...]:
     """Return the arguments of ansible-playbook for a verb.
 
-    ``target`` is a run or a TPU, empty for verbs without one. ``publish`` is the ``gs://`` URL at
-    which a report is stored, empty for none. A delete identifies its TPU by ``zone`` and
-    ``node_id`` (the API's id), so it never deletes a later TPU of the same name. Raises
-    ScheduleError if either is missing or invalid, or if ``publish`` is invalid.
+    ``target`` is the name of a run or a TPU, empty for verbs without a target. ``publish`` is the
+    ``gs://`` URL to which a report is written, empty for none. The verb delete needs the ``zone``
+    and ``node_id`` (the API's id) of its TPU, so that it never deletes a later TPU of the same
+    name. Raises ScheduleError if one of these values is missing or invalid.
     """
     where = [word for source in inventories for word in ("-i", source)]
     variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
@@ -156,7 +156,7 @@ def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str
 
 
 def service(timer: Timer) -> str:
-    """Return the text of the service unit that the timer starts."""
+    """Return the text of the timer's service unit."""
     lines = [
         "[Unit]",
         f"Description={_description(timer)}",
@@ -181,7 +181,7 @@ def timer_unit(timer: Timer) -> str:
     """
     if timer.every:
         first = 1 if timer.verb in PERIODIC else timer.every
-        # OnUnitActiveSec counts from start to start; a slow playbook delays the next start.
+        # OnUnitActiveSec is the time between two starts. A slow playbook delays the next start.
         when = f"OnActiveSec={first}s\nOnUnitActiveSec={timer.every}s\n"
     else:
         when = f"OnCalendar={timer.at}\n"
@@ -224,8 +224,8 @@ def cron_line(timer: Timer) -> str:
 def cron_times(every: int) -> str:
     """Return the five time fields of crontab(5) for an interval in seconds.
 
-    Returns an empty string for an interval that cron cannot repeat evenly: cron starts to count
-    minutes again each hour, and hours each day.
+    Returns an empty string for an interval that cron cannot repeat evenly, because cron restarts
+    the count of minutes each hour and the count of hours each day.
     """
     minutes, rest = divmod(every, 60)
     if rest or not minutes:
@@ -259,19 +259,20 @@ def _description(timer: Timer) -> str:
 def _is_due(at: str) -> list[str]:
     """Return a shell command that succeeds only within GRACE_MINUTES after the time ``at``.
 
-    systemd also fires a timer whose time passed during sleep or was skipped by a clock change.
+    It is needed because systemd fires a timer late if its time passed during sleep, or if a change
+    of the clock skipped its time.
     """
     calendar = f"systemd-analyze calendar --base-time=-{GRACE_MINUTES}min {shlex.quote(at)}"
     return ["/bin/sh", "-c", f"LC_ALL=C {calendar} | grep -q ' ago$'"]
 
 
 def _command(words: Sequence[str]) -> str:
-    """Format words as a unit's command line; the prefix ``:`` disables ``$`` substitution."""
+    """Format a command for a unit file. Its prefix ``:`` disables the substitution of ``$``."""
     return ":" + " ".join(_quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a unit file (systemd.syntax(7), systemd.unit(5) "SPECIFIERS")."""
+    """Quote an argument for a unit file (systemd.syntax(7), systemd.unit(5) "SPECIFIERS")."""
     if re.fullmatch(r"[A-Za-z0-9_./:=@,+-]+", word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')

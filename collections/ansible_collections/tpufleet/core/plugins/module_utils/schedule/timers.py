@@ -1,4 +1,4 @@
-"""The controller's timers as installed: systemd units, or lines of the user's crontab."""
+"""Installation of timers on the controller, as systemd units or as lines of the user's crontab."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(words: list[str], given: str | None = None) -> str:
     except OSError as error:
         raise ScheduleError(f"{words[0]}: {error.strerror}") from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise ScheduleError(f"{' '.join(words[:3])}: {said[0] if said else done.returncode}")
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise ScheduleError(f"{' '.join(words[:3])}: {output[0] if output else done.returncode}")
     return done.stdout
 
 
@@ -49,7 +49,7 @@ class Systemd:
         return sorted(path.stem for path in self.folder.glob(f"{PREFIX}*.timer"))
 
     def lines(self) -> list[str]:
-        """Return the lines of systemctl's table of timers, with the next time of each."""
+        """Return systemctl's table of the timers as lines, with the next time of each timer."""
         if not self.names():
             return []
         asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
@@ -66,10 +66,13 @@ class Systemd:
         return f"{' '.join(self.tool)} status {name}.timer {name}.service; {journal} -u {name}"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer, unless ``dry``; return its units' texts before and after."""
+        """Create or change a timer; return the text of its units before and after.
+
+        With ``dry``, nothing is changed.
+        """
         if timer.at:
-            told = run(["systemd-analyze", "calendar", timer.at])
-            if "Next elapse: never" in told:
+            elapses = run(["systemd-analyze", "calendar", timer.at])
+            if "Next elapse: never" in elapses:
                 raise ScheduleError(f"at={timer.at!r} is in the past")
         texts = {".service": service(timer), ".timer": timer_unit(timer)}
         before = "".join(self._text(timer.name + end) for end in texts)
@@ -84,9 +87,9 @@ class Systemd:
         return before, after
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
-        """Remove a timer, unless ``dry``; return its units' texts before and after.
+        """Remove a timer; return the text of its units before and after.
 
-        A playbook that the timer has already started continues.
+        With ``dry``, nothing is changed. A playbook that the timer has already started continues.
         """
         before = self._text(f"{name}.service") + self._text(f"{name}.timer")
         if before and not dry:
@@ -150,7 +153,7 @@ class Cron:
 
 
 def keeper() -> Systemd | Cron:
-    """Return this controller's scheduler, systemd or cron. Raises ScheduleError if it has none."""
+    """Return the timers of this controller's scheduler. Raises ScheduleError if it has none."""
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return Systemd()
     if shutil.which("crontab"):

@@ -1,4 +1,4 @@
-"""Objects in a Cloud Storage bucket, written and read with this worker's service account.
+"""Access to objects in a Cloud Storage bucket with this worker's service account.
 
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects.
 """
@@ -19,7 +19,7 @@ TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/def
 SECONDS = 15
 HTTP_NOT_FOUND = 404
 HTTP_EMPTY = 416
-"""Status of a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
+"""HTTP status for a range request to an empty object (RFC 9110, Range Not Satisfiable)."""
 
 
 class StorageApi(NamedTuple):
@@ -31,16 +31,19 @@ class StorageApi(NamedTuple):
 
 
 def has_own_key(env: Mapping[str, str]) -> bool:
-    """Return whether the trainer uses a key file instead of this worker's service account."""
+    """Return whether the trainer uses a key file instead of this worker's service account.
+
+    ``env`` has the trainer's variables.
+    """
     return bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"))
 
 
 def storage_api(env: Mapping[str, str], seconds: float = SECONDS) -> StorageApi:
     """Return Google's storage API with a new access token of this worker's service account.
 
-    If ``env``, the trainer's variables, names an emulator (STORAGE_EMULATOR_HOST), returns the
-    emulator, which needs no token. ``seconds`` is the time limit of each request. Raises OSError or
-    ValueError if no token is issued.
+    ``env`` has the trainer's variables. If they name an emulator (STORAGE_EMULATOR_HOST), returns
+    the emulator, which needs no token. ``seconds`` is the time limit of each request. Raises
+    OSError or ValueError if no token is issued.
     """
     emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if emulator:
@@ -113,9 +116,9 @@ def ask(
 
 @lru_cache
 def _opener(is_proxied: bool) -> OpenerDirector:
-    """Return a cached urllib opener, because each new one loads the CA certificates.
+    """Return a urllib opener, cached because each new opener loads the CA certificates.
 
-    If not ``is_proxied``, the opener ignores the proxies that the environment names.
+    Unless ``is_proxied``, the opener ignores the proxies in the environment variables.
     """
     import urllib.request
 

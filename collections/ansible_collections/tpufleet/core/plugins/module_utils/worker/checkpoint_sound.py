@@ -1,4 +1,4 @@
-"""Search for finished checkpoints of a run, of any trainer: those whose save was completed.
+"""Search for the checkpoints of a run whose save was completed, for any trainer.
 
 This project's trainer writes ``<step>/`` with ``manifest.json``, which lists the length of each
 file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use, writes
@@ -31,11 +31,11 @@ class Layout:
     """How a trainer names its checkpoints in a run's checkpoint directory or bucket path.
 
     Args:
-        is_own: whether this project's trainer wrote them.
+        is_own: whether this project's trainer wrote the checkpoints.
         in_bucket: whether they are objects in a bucket, where saves do not end with a rename.
-        pattern: pattern of a checkpoint's path (a directory or a file) relative to the run's
-            checkpoint location, such as ``*/step-*``. Empty if the names are those of this
-            project's trainer or of Orbax.
+        pattern: the pattern of a checkpoint's path (a directory or a file) relative to the run's
+            checkpoint location, such as ``*/step-*``. Empty if this project's trainer or Orbax
+            names the checkpoints.
     """
 
     is_own: bool
@@ -45,8 +45,8 @@ class Layout:
     def checkpoints(self, names: Iterable[str]) -> list[str]:
         """Return the paths of all checkpoints, finished or not, newest first.
 
-        ``names`` are the relative paths of all files in the location. The newest checkpoint is the
-        one with the highest numbers in the last part of its path.
+        ``names`` are the relative paths of all files in the location. Of two checkpoints, the one
+        with the higher numbers in the last part of its path is newer.
         """
         depth = len(self._patterns) if self.pattern else 1
         found = set()
@@ -100,11 +100,11 @@ def newest_finished(
 
 
 def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterable[str]) -> str:
-    """Format the error that a location has no finished checkpoint.
+    """Return the error message for a location without a finished checkpoint.
 
-    ``wrong`` says what is wrong with each checkpoint there, and ``names`` are the relative paths of
-    all files there. For other trainers than this project's, the error explains how to set a
-    pattern.
+    ``wrong`` has the problem of each checkpoint there, and ``names`` are the relative paths of all
+    files there. If another trainer than this project's wrote them, the message explains how to set
+    a pattern.
     """
     if wrong:
         return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
@@ -135,7 +135,7 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
         return f"it has no {MANIFEST}, so its save was interrupted"
     try:
         wanted = json.loads(read(f"{path}/{MANIFEST}"))["files"]
-        told = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
+        listed = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
     except (
         OSError,
         ValueError,
@@ -146,9 +146,9 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
         RecursionError,
     ):
         return f"{MANIFEST} is damaged"
-    if not told:
+    if not listed:
         return f"{MANIFEST} lists no files"
-    for name, (size, crc) in told.items():
+    for name, (size, crc) in listed.items():
         whole = f"{path}/{name}"
         if whole not in sizes:
             return f"{name} is missing"

@@ -1,7 +1,8 @@
 """Constants shared by the controller, modules on workers, and the programs of a run's unit.
 
-Paths, exit codes, ports and timeouts. The programs of the unit are in roles/run/files. They and the
-files of this directory run on workers, so they need only Python 3.9 and its standard library.
+They are paths, exit codes, ports and timeouts. The programs of the unit are in roles/run/files.
+These programs and the files of this directory run on workers, so they must work with Python 3.9
+and its standard library alone.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ ROOT = "/opt/tpufleet"
 STATE_DIR = "/var/lib/tpufleet"
 """Directory that runs write to.
 
-``runs/RUN`` has the log, the heartbeat, the metrics and the exit status.
+``runs/RUN`` in it has the run's log, heartbeat, metrics and exit status.
 """
 ETC_DIR = "/etc/tpufleet"
-"""Directory of the files that a run's unit needs, in ``runs/RUN``. Only root writes there."""
+"""Directory that only root writes to. ``runs/RUN`` in it has the files that a run's unit needs."""
 USER = "tpufleet"
-"""The user that trainers run as. In roles, its uid is ``tpufleet_uid``."""
+"""The user that trainers run as. The roles' variable ``tpufleet_uid`` is the uid of this user."""
 WORKER_FORMAT = 5
 """Version of the programs that setup installs for runs, and of the files that they read.
 
-Increase it when installed programs of the old version cannot start a launch whose files the new
-version of tpufleet has written. A worker with another version needs setup.yml before it can start a
-run.
+Increase it when programs of the old version cannot start a launch whose files the new version of
+tpufleet has written. A worker on which another version is installed needs setup.yml before it can
+start a run.
 """
 DONE_MARKER = "tpufleet-done.json"
 """Name of the file beside a run's checkpoints that marks the run as done."""
@@ -59,7 +60,7 @@ COORDINATOR_PORT = 8476
 ATTEMPT_PORTS = 1000
 """Number of consecutive attempts of a run that have different coordinator ports.
 
-It is also the distance from the coordinator's port of an attempt to its rendezvous port.
+The rendezvous port of an attempt is its coordinator port plus this number.
 """
 MEGASCALE_PORT = 8081
 METRICS_PORT = 8431

@@ -1,4 +1,4 @@
-"""The decision to format, use or refuse a data disk, from its observed state."""
+"""The decision whether to format, use or refuse a data disk, based on its observed state."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class UnusableDiskError(Exception):
 class Seen:
     """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
-    ``name`` is the disk's name in Google Cloud, ``device`` the path of its device file. ``tags``
-    are blkid's tags (TYPE, UUID, PTTYPE, …), ``signatures`` are those that wipefs finds. ``blank``
-    is true if the first and the last MiB contain only zeros.
+    ``name`` is the disk's name in Google Cloud, and ``device`` the path of its device file.
+    ``tags`` has blkid's tags (TYPE, UUID, PTTYPE, …), and ``signatures`` those that wipefs finds.
+    ``blank`` is true if the first and the last MiB of the disk contain only zeros.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Seen:
 def must_format(seen: Seen) -> bool:
     """Return whether to format the disk. Only an empty disk is ever formatted.
 
-    Raises UnusableDiskError for a disk with any content but one ext4 file system, and for a
-    read-only disk that is empty or incomplete.
+    Raises UnusableDiskError for a disk with content other than a single ext4 file system, and for
+    a read-only disk that is empty or incomplete.
     """
     if seen.tags.get("TYPE") == FILESYSTEM and not seen.partitions:
         if seen.read_only and seen.tags.get("LABEL") == FILLING:

@@ -1,6 +1,6 @@
-"""Accelerator devices of a worker, and the processes that hold them open (from /proc).
+"""Accelerator devices of a worker, and the processes that have them open, from /proc.
 
-A trainer cannot open a device that another process holds.
+A trainer cannot open a device that another process has open ("holds").
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from .contract import ROOT
 
 MAX_COMMAND = 120
 _IN_IMAGE = re.compile(re.escape(ROOT) + r"/images/[0-9a-f]{64}/root(?=/)")
-"""Prefix of the paths of files that a run in a container image has open (image.py)."""
+"""Prefix of the paths of open files of a run in a container image (image.py)."""
 
 
 def device_files(pattern: str, chip: int = -1) -> list[Path]:
-    """List the device files that match a glob, or only that of the chip with index ``chip``.
+    """List the device files that match a glob.
 
-    ``/dev/vfio/vfio`` controls all devices, so it does not count as one.
+    If ``chip`` is not negative, lists only the file of the chip with this index. Leaves out
+    ``/dev/vfio/vfio``, because it controls all devices.
     """
     found = Path("/").glob(pattern.lstrip("/")) if pattern else []
     files = sorted((path for path in found if path.name != "vfio"), key=_number)
@@ -46,7 +47,7 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
 
 
 def groups(pattern: str, root: Path = Path("/")) -> list[int]:
-    """Return the ids of the groups, except root's, that may open the devices that match a glob."""
+    """Return the ids of the groups other than root that may open the devices matching a glob."""
     named = list(root.glob(pattern.lstrip("/"))) if pattern else []
     # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
     found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
@@ -56,8 +57,8 @@ def groups(pattern: str, root: Path = Path("/")) -> list[int]:
 def open_files(process: Path) -> set[str]:
     """Return the paths of the files that a process has open; empty if it has just ended.
 
-    The directory of a container image is removed from the start of a path, so that a device has the
-    same path for a process in an image as for any other.
+    If the process runs in a container image, the image's directory is removed from the start of the
+    paths, so that a device has the same path as for other processes.
     """
     found = set()
     try:
@@ -77,7 +78,7 @@ def program(process: Path) -> str:
 
 
 def printable(words: str) -> str:
-    """Return a command line or a name, which a process chooses, as one line for a terminal."""
+    """Return a process's command line or name as one line that is safe to show on a terminal."""
     text = words.strip("\0\n").replace("\0", " ")
     shown = "".join(sign if sign.isprintable() else "?" for sign in text)
     return shown if len(shown) <= MAX_COMMAND else f"{shown[:MAX_COMMAND]}…"

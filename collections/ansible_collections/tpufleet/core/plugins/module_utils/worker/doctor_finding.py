@@ -1,4 +1,4 @@
-"""Results of the checks of playbooks/doctor.yml, one line each."""
+"""Findings: the results of the checks of playbooks/doctor.yml, one line each."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def ok(check: str, message: str) -> Finding:
 
 
 def problem(check: str, message: str, fix: str = "") -> Finding:
-    """Return the finding of a failed check. ``fix`` is empty if the message contains it."""
+    """Return the finding of a failed check. ``fix`` is empty if the message contains the fix."""
     return Finding(check, PROBLEM, message, fix)
 
 
 def unknown(check: str, why: str) -> Finding:
-    """Return the finding of a check that could not be made; ``why`` says what prevented it."""
+    """Return the finding of a check that could not run; ``why`` is what prevented the check."""
     return Finding(check, UNKNOWN, why)
 
 

@@ -33,7 +33,7 @@ KERNEL_TROUBLE = re.compile(
     re.IGNORECASE,
 )
 LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
-"""A log line of glog's level E (error) or F (fatal): the level, then month and day."""
+"""Start of a glog line of level E (error) or F (fatal): the level, then the month and the day."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Machine:
         lockfile: libtpu's lockfile.
         tpu_logs: the directory of libtpu's logs.
         disks: paths on the file systems whose free space is checked.
-        fleet_state: where run records are; a ``gs://`` URI is checked for write access.
+        fleet_state: where run records are. If it is a ``gs://`` URI, write access is checked.
         checkpoints: the default location of runs' checkpoints.
         workers: the number of workers of the TPU.
         worker_id: the number of this worker in the TPU, from 0.
@@ -91,7 +91,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
 
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the free space and inodes of each file system once."""
+    """Check the free space and the free inodes of each file system once."""
     seen = set()
     free = []
     for place in machine.disks:
@@ -142,7 +142,7 @@ def memory_finding(machine: Machine) -> Finding:
 
 
 def device_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the number of devices, and that only processes of runs hold one open."""
+    """Check the number of devices, and that only processes of runs have a device open."""
     if not machine.device_glob:
         yield ok("devices", "none on this type of worker")
         return
@@ -165,7 +165,7 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
     """Check that the workers of a TPU can share the checkpoint directory.
 
-    Worker 0 is not checked, because it may serve the directory to the others by NFS from its disk.
+    Worker 0 is not checked, because it may serve a directory on its disk to the others by NFS.
     """
     if machine.workers == 1 or machine.worker_id == 0 or not machine.checkpoints.startswith("/"):
         return
@@ -208,11 +208,11 @@ def setup_finding(machine: Machine) -> Finding:
 
 
 def version_findings(machine: Machine) -> Iterator[Finding]:
-    """Check that the environment of the setup stamp exists; list its packages' versions."""
-    told = read_stamp(machine.root) or {}
-    env = machine.root / "envs" / str(told.get("environment") or "none")
+    """Check that the environment in the setup stamp exists; list the versions of its packages."""
+    stamp = read_stamp(machine.root) or {}
+    env = machine.root / "envs" / str(stamp.get("environment") or "none")
     if not env.is_dir():
-        if told:
+        if stamp:
             setup = f"ansible-playbook setup.yml --limit {machine.name}"
             yield problem("versions", f"there is no environment {env}", setup)
         return
@@ -229,9 +229,9 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
 def records_findings(
     machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_write
 ) -> Iterator[Finding]:
-    """Check that this worker cannot write run records, because controllers act on them.
+    """Check that this worker cannot write run records. Controllers act on what records contain.
 
-    ``write`` tries to write below a URI and raises OSError if that fails.
+    ``write`` tries to write below a URI, and raises OSError if it cannot.
     """
     check = "run records"
     if not machine.fleet_state.startswith("gs://"):

@@ -19,7 +19,7 @@ MAX_BYTES = 4096
 
 
 class DoneMarker(NamedTuple):
-    """The attempt that ended its run with exit code 0, and when it ended, in seconds since 1970."""
+    """The attempt that finished a run, and the ``time`` when it ended, in unix seconds."""
 
     run: str
     attempt: int
@@ -40,7 +40,7 @@ def parse_marker(value: object, run: str) -> DoneMarker | None:
 
 
 def parse_text(text: bytes, run: str) -> DoneMarker | None:
-    """Parse and validate a marker; return None if it is malformed or another run's."""
+    """Parse the JSON of a marker; return None if it is malformed or belongs to another run."""
     try:
         return parse_marker(json.loads(text), run) if len(text) <= MAX_BYTES else None
     except (ValueError, RecursionError):
@@ -51,9 +51,8 @@ def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarke
     """Return the marker beside a run's checkpoints; None if there is none.
 
     ``env`` has the trainer's variables, which may name an emulator of Cloud Storage. If they name a
-    key file of the trainer's own, the bucket may refuse this worker's service account, so the
-    marker is not read and the result is None. Raises OSError or ValueError if a bucket cannot be
-    read.
+    key file, the bucket may refuse this worker's service account. Then a marker in a bucket is not
+    read, and the result is None. Raises OSError or ValueError if a bucket cannot be read.
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)

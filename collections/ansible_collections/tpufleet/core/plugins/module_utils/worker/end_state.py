@@ -1,4 +1,4 @@
-"""How an attempt has ended: the run's state and its reason, from the exit code or signal."""
+"""The state of a run whose attempt has ended, and the reason, from the exit code or signal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_EXIT_CODES = {
     126: ReasonCode.COMMAND_NOT_EXECUTABLE,
     127: ReasonCode.COMMAND_NOT_FOUND,
 }
-"""The reasons for exit codes of this project's trainer (70) and of a shell (126, 127)."""
+"""The reasons for exit code 70 of this project's trainer and codes 126 and 127 of a shell."""
 KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
 """Failures after which the log has no error message, because the trainer was killed."""
 

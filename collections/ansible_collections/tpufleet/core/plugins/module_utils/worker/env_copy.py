@@ -1,9 +1,9 @@
 """Copy of the leader's Python environment, including its bytecode.
 
-Installing an environment takes half a minute of CPU time, mostly to compile bytecode. Copying it
-takes little more time than writing its files. The copy works only if this worker has the same
-Python interpreter as the leader. It preserves the files' modification times, by which Python
-validates bytecode (PEP 3147).
+Installing an environment takes half a minute of CPU time, mostly to compile bytecode. A copy takes
+little more time than writing the files. It works only if this worker has the same Python
+interpreter as the leader. Modification times are copied too, because Python uses them to validate
+bytecode (PEP 3147).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .from_leader import FromLeaderError, pull
 from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
 SERVED = "envs"
-"""Name under which the leader serves its environments (role variable ``fleet_ssh_serves``)."""
+"""Name of the leader's rsync module of environments (role variable ``fleet_ssh_serves``)."""
 
 
 class OtherPythonError(Exception):
@@ -31,7 +31,7 @@ def partial_copy(env: Path) -> Path:
 def copy_env(env: Path, python: Path) -> None:
     """Copy the leader's environment of the same name to ``env``; continue an interrupted copy.
 
-    The marker file, which says that the environment is complete, is written last.
+    The file that marks the environment as complete is written last.
 
     Args:
         env: the environment's directory on this worker.
@@ -77,7 +77,7 @@ def read_marker(name: str, new: Path) -> dict:
     alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
     pull(SERVED, name, new, options=alone)
     try:
-        told = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
+        marker = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise FromLeaderError(f"the leader has no complete {SERVED}/{name}") from None
-    return told if isinstance(told, dict) else {}
+    return marker if isinstance(marker, dict) else {}

@@ -29,7 +29,7 @@ from .python_env import (
 )
 
 UV_CACHE = "uv"
-"""Name of uv's cache below the directory ``cache``, which the leader serves."""
+"""Name of uv's cache in the directory ``cache``, which other workers can copy from the leader."""
 _REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
 _REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
@@ -48,8 +48,8 @@ def install_from_index(
 ) -> None:
     """Install an environment from a package index. uv checks the lock file's hashes.
 
-    The environment's files are hard links to files of the cache. A cache from before the last boot
-    is removed, because a power cut may have damaged its files and uv would not notice.
+    The environment's files are hard links to files in uv's cache. A cache that was written before
+    the last boot is removed first: a power cut may have damaged its files, and uv does not check.
 
     Args:
         env: the directory to create.
@@ -101,11 +101,11 @@ def install_from_wheels(
 
 
 class InstallError(Exception):
-    """``uv pip install`` failed; the message is its output of several lines."""
+    """``uv pip install`` failed; the message is uv's output, which has several lines."""
 
 
 def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> None:
-    """Create an empty environment at ``env``, after removing what is there. Raises EnvError."""
+    """Create an empty environment in place of the directory ``env``. Raises EnvError."""
     if env.exists():
         shutil.rmtree(env)
     env.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> No
 def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *source: str) -> None:
     """Install the packages that a lock file pins, checking their hashes. Raises InstallError.
 
-    ``lock`` is the lock file's text. ``source`` has uv's options for where to find the packages.
+    ``lock`` is the lock file's text. ``source`` has options for uv that say where to find packages.
     """
     words = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
@@ -134,7 +134,7 @@ def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *sourc
 
 
 def finish(env: Path, lock: str, python: Path) -> None:
-    """Compile the bytecode of an environment, then write the marker that it is complete."""
+    """Compile an environment's bytecode, then write the file that marks it as complete."""
     compile_bytecode(env)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
     marker = {"packages": packages(lock), "python": str(python.resolve())}
@@ -144,10 +144,10 @@ def finish(env: Path, lock: str, python: Path) -> None:
 
 
 def compile_bytecode(env: Path) -> None:
-    """Compile the modules of an environment, except the packages' own tests.
+    """Compile the modules of an environment, except the tests of its packages.
 
-    The trainer's user cannot write bytecode there, so each start of a trainer would compile the
-    modules again. Files that are not valid Python, such as templates, are skipped.
+    Otherwise each start of a trainer would compile the modules again, because the trainer's user
+    cannot write bytecode there. Files that are not valid Python, such as templates, are skipped.
     """
     library = env / "lib"
     # Without -S, Python would run the code in *.pth files of packages as root.
@@ -164,7 +164,7 @@ def compile_bytecode(env: Path) -> None:
 
 
 def download_error(output: str) -> EnvError:
-    """Summarize uv's output as an error of one line: the step that failed and its last cause."""
+    """Return an error of one line with the step at which uv failed and the last cause."""
     if "No space left on device" in output:
         return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
     if refused := _REFUSED.search(output):
@@ -182,10 +182,10 @@ def failed_steps(output: str) -> str:
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Return uv's output with asterisks in place of addresses in ``env`` that may have a password.
+    """Return uv's output with asterisks in place of addresses that may have a password.
 
-    uv shows the value of a variable if it is a URL that uv cannot parse. ``env`` are all variables
-    of uv.
+    ``env`` has all environment variables of uv, from which the addresses are taken. uv shows the
+    value of such a variable if it is a URL that uv cannot parse.
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]
@@ -195,9 +195,9 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
 
 
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for uv: this process's, with those of ``env`` added.
+    """Return the environment variables for uv: those of this process, overridden by ``env``.
 
-    The URLs of pip's indexes are used for uv, too.
+    If the variables set package indexes for pip only, uv uses these indexes too.
     """
     variables = network_environment({**os.environ, **env})
     own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
@@ -228,9 +228,9 @@ def copy_cache(cache: Path) -> None:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove those packages from uv's cache that no environment has a hard link to.
+    """Remove the packages in uv's cache to whose files no environment has a hard link.
 
-    uv stores packages in "archive-v0/…". If a package is missing there, uv downloads it again.
+    uv stores packages in ``archive-v0/…``. If a package is missing there, uv downloads it again.
     """
     for package in cache.glob("archive-v*/*"):
         files = (f"{here}/{name}" for here, _, names in os.walk(package) for name in names)

@@ -1,8 +1,8 @@
-"""Commands that prove an environment: they compute on a worker's devices, as the trainer's user.
+"""Proofs: commands that show that an environment works on a worker's devices.
 
-The built-in proofs are roles/jax/files/prove_*.py; the variable ``env_proof`` may name another
-command. A proof exits with 0, and its last line of output is a JSON object with the number of
-``devices``.
+A proof runs as the trainer's user and computes something on the devices. The built-in proofs are
+roles/jax/files/prove_*.py; the variable ``env_proof`` may name another command. A proof succeeds if
+it exits with 0 and its last line of output is a JSON object with the number of ``devices``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True)
 class Worker:
-    """What a proof needs to know about this worker.
+    """The properties of this worker that a proof needs.
 
     Args:
         platform: ``cpu``, ``tpu`` or ``cuda``.
-        chips: the number of this worker's TPU chips; ``prove_worker`` uses no others.
+        chips: the number of TPU chips of this worker. ``prove_worker`` uses only these chips.
         device_glob: the pattern of the accelerators' device files.
     """
 
@@ -70,10 +70,10 @@ def prove_worker(
 
     Args:
         env: the directory of the environment to prove.
-        name: the kind of the proof, or the user's command, for errors.
-        command: the words of the proof's command.
+        name: the value of ``env_proof``, for errors.
+        command: the proof's command and its arguments.
         worker: this worker.
-        devices: the least number of devices that the proof must find.
+        devices: the minimum number of devices that the proof must find.
         seconds: the time limit.
 
     Raises EnvError, with the last lines of the proof's output if it failed.
@@ -104,10 +104,10 @@ def prove_slice(
 ) -> dict:
     """Run a proof on all workers of a slice and return ``{devices, sum}``.
 
-    ``env``, ``command`` and ``worker`` are those of ``prove_worker``. ``place`` is the coordinator
-    (host:port), the number of processes and this process's id. ``seconds`` limits how long the
-    processes wait for each other. The devices compute ``sum`` together: each adds 1. Raises
-    EnvError.
+    ``env``, ``command`` and ``worker`` are described at ``prove_worker``. ``place`` has the
+    coordinator (host:port), the number of processes and the id of this process. The processes wait
+    for each other for at most ``seconds``. ``sum`` is the sum of a 1 from each device, computed
+    together. Raises EnvError.
     """
     variables = slice_environment(env, worker)
     variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
@@ -119,7 +119,7 @@ def prove_slice(
 
 
 class ProofError(Exception):
-    """A proof failed; the message is the end of its output, or what is wrong with it."""
+    """A proof failed; the message is the end of its output, or the problem with its output."""
 
 
 def run_proof(

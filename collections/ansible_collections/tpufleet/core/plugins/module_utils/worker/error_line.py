@@ -1,9 +1,9 @@
 """Search for the log line that says why a trainer crashed.
 
-Python prints an exception after its stack, whose frames are indented. Of chained exceptions, the
+Python prints a stack of indented frames, and then the exception. Of several chained exceptions, the
 last one ended the program. Notes (PEP 678), such as JAX's "For simplicity, JAX has removed its
 internal frames", follow the exception, so the last line of a log may be a note. Native code, such
-as libtpu, prints its reason before its stack.
+as libtpu, prints the reason before the stack.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Sequence
 MAX_CHARACTERS = 300
 _FRAME = re.compile(r'\s+File ".*", line \d+')
 _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
-"""What torchrun ("[rank0]: ") and exception groups ("  | ") print before lines of a traceback."""
+"""Prefixes of traceback lines by torchrun ("[rank0]: ") and by exception groups ("  | ")."""
 _IGNORED = re.compile(
     r"Exception ignored in|.*\(most recent call (last|first)\)|Extension modules: "
 )
-"""Lines that Python prints around the frames of tracebacks and of its stack dumps."""
+"""Lines that Python prints before or after the frames of a traceback or of a stack dump."""
 _FATAL = re.compile(r"Fatal Python error: ")
 _NATIVE_FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
-"""How a line of Abseil's or glog's severity FATAL begins."""
+"""Start of a log line with severity FATAL, as Abseil and glog write it."""
 _NATIVE_STACK = re.compile(
     r"\s*(PC: )?(@|#\d+|frame #\d+:)\s.*\b0x[0-9a-f]{6}"
     r"|\*\*\* Check failure stack trace: \*\*\*"
     r"|https://symbolize\.stripped_domain/"
     r"|E\d{4} .*\] RAW: "
 )
-"""Lines of native stack traces and of libtpu's crash handler, which do not say why it crashed."""
+"""Lines of native stack traces and of libtpu's crash handler. They do not contain the cause."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line of the last traceback's exception.
+    """Return the line with the exception of the last traceback.
 
-    Without one, return the last fatal error of native code, else the last line that is neither
-    empty nor part of a stack trace, else the last line that is not empty.
+    If there is no traceback, returns the last fatal error of native code, else the last line that
+    is neither empty nor part of a stack trace, else the last line that is not empty.
 
     ``lines`` are the last lines of the last attempt's log. Tracebacks are recognized by their
     frames, because the first line of a traceback may be missing.
@@ -79,7 +79,7 @@ def _is_stack(line: str) -> bool:
 
 
 def last_attempt(lines: Sequence[str]) -> list[str]:
-    """Return the lines that the last attempt wrote, from a log's last lines."""
+    """Return those of a log's last ``lines`` that the last attempt wrote."""
     starts = [
         index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
     ]

@@ -26,13 +26,13 @@ class FromLeaderError(Exception):
 
 
 class LeaderUnreachableError(FromLeaderError):
-    """The leader cannot be reached, so another request would fail too."""
+    """The leader cannot be reached, so other copies from it would fail too."""
 
 
 def has_leader() -> bool:
-    """Return whether this worker has a leader to copy from.
+    """Return whether this worker can copy from a leader.
 
-    False on the leader itself and on a TPU of one worker.
+    False on the leader itself and on a TPU with one worker.
     """
     return (FOLDER / "ssh_config").is_file() and (FOLDER / "known_hosts").is_file()
 
@@ -45,21 +45,22 @@ def pull(
     options: Sequence[str] = (),
     seconds: int = 1800,
 ) -> None:
-    """Make ``destination`` a copy of the leader's directory ``path`` below ``module``.
+    """Copy the leader's directory ``path`` in ``module`` to ``destination``.
 
     Deletes files that the leader does not have. All copied files belong to root. If a copy is
     interrupted, the next call continues it.
 
     Args:
-        module: a name in the role variable ``fleet_ssh_serves``, such as ``cache`` or ``releases``.
-        path: a path below the module, without a slash at either end; empty for the whole module.
+        module: the name of the leader's rsync module, such as ``cache`` or ``releases`` (role
+            variable ``fleet_ssh_serves``).
+        path: a path in the module, without a slash at either end; empty for the whole module.
         destination: a directory, created if it is missing; its parent must exist.
         options: additional options of rsync(1).
-        seconds: the time limit for all attempts together.
+        seconds: the time limit for all tries together.
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
-        FromLeaderError: the leader refuses, does not have the directory, or is too slow.
+        FromLeaderError: the leader refuses access, lacks the directory, or is too slow.
     """
     if not has_leader():
         raise FromLeaderError(
@@ -103,7 +104,7 @@ def pull(
 
 
 def _error_line(output: str) -> str:
-    """Return the first line with a cause; the "rsync error:" lines only say that rsync failed."""
+    """Return the first line that names a cause, unlike lines that begin with "rsync error:"."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith("rsync error:")]
     return (causes or lines or ["no error output"])[0]

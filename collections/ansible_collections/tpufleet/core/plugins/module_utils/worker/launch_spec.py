@@ -1,8 +1,8 @@
-"""Specification of one attempt of a run, shared by all its processes.
+"""Specification of one attempt of a run, shared by all processes of the attempt.
 
-The run plan builds a LaunchSpec once. The run record stores it, the module ``run`` writes it to
-``launch.json`` on each worker, and the programs of the run's unit read it from there. A new field
-needs changes only here and where it is used.
+The module ``run_plan`` creates a LaunchSpec. The run record stores it, the module ``run`` writes it
+to ``launch.json`` on each worker, and the programs of the run's unit read it from there. To add a
+field, change only this file and the code that uses the field.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _MAX_WORDS, _MAX_TEXT, _MAX_NODES, _MAX_WORKERS = 1000, 1 << 16, 1024, 1 << 16
 Check = Callable[[Any], Any]
 """Validator of a field: returns the value to store.
 
-Raises ValueError with what is wrong with the given value.
+Raises ValueError with a text that completes the sentence "FIELD …", such as "is missing".
 """
 
 
 class InvalidLaunchError(ValueError):
-    """A field of a launch is invalid; ``problem`` says why, without the field's value."""
+    """A field of a launch is invalid. ``problem`` says why, without the value of the field."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"invalid launch: {name} {problem}")
@@ -55,7 +55,7 @@ class InvalidLaunchError(ValueError):
 def checked(value: Any, kind: type) -> Any:
     """Return the value if it has the JSON type ``kind``. Raises ValueError."""
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ValueError(f"is a {type(value).__name__}, expected {kind.__name__}")
+        raise ValueError(f"has type {type(value).__name__}, expected {kind.__name__}")
     return value
 
 
@@ -106,7 +106,7 @@ def _flag(value: Any) -> bool:
 def _items(longest: int, item: Callable[[Any], bool]) -> Check:
     def check(value: Any) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"is a {type(value).__name__}, expected list")
+            raise ValueError(f"has type {type(value).__name__}, expected list")
         if len(value) > longest:
             raise ValueError(f"has more than {longest} entries")
         if not all(map(item, value)):
@@ -159,21 +159,22 @@ def _optional(check: Check, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """Specification of one attempt of a run, shared by all its processes.
+    """Specification of one attempt of a run, shared by all processes of the attempt.
 
-    A relaunch changes only the number of the attempt and where its processes run.
+    A relaunch changes only the attempt's number and the placement of its processes.
 
     Args:
         run: the run's name.
         release: the id of the code's release on the workers and in the controller's cache.
         requirements: SHA-256 of the lock file of the Python environment.
-        command: the words of the trainer's command, with ``{…}`` for values of the run contract.
-        image: the container image in whose files the command runs; empty for the worker's own.
+        command: the trainer's command and its arguments. They may contain ``{run}`` and other names
+            in braces, which ``fill_command`` replaces.
+        image: the container image in whose files the command runs; empty to use the worker's files.
         starts_in_image: whether the command starts in the image's working directory instead of the
             release.
-        checkpoints: the run's own checkpoint directory or ``gs://`` URI.
-        tpu: a value that ``-e tpu=`` accepts, or ``multislice_NAME``.
-        attempt: the number of the attempt; 0 until the run record has it.
+        checkpoints: the run's checkpoint directory or ``gs://`` URI.
+        tpu: the TPU, as ``-e tpu=`` accepts it, or ``multislice_NAME``.
+        attempt: the number of the attempt; 0 before the run record assigns one.
         workers: the number of processes, one on each worker.
         slices: the number of slices; each runs the same number of processes.
         chip: the index of the only chip that the run uses on its worker; -1 for all chips.
@@ -182,14 +183,13 @@ class LaunchSpec:
         env: the trainer's environment variables, without secrets.
         jax_requirements: the name of the lock file, such as ``worker-tpu``.
         compile_cache: where JAX stores compiled programs; empty for a directory on each worker.
-        outputs: the ``gs://`` URL of the run's own stored output; empty if the controller collects
-            it.
+        outputs: the ``gs://`` URL of the run's stored output; empty if the controller collects it.
         volatile_checkpoints: whether checkpoints on the TPU's own disks are allowed.
         nodes: the identities of the TPUs that the attempt runs on.
         coordinator_host: the address of the worker that has process 0.
-        placement: the inventory names of the processes' workers, by process id. The worker of
-            process 0 gets all names. Any other worker gets the first name and its own; the
-            remaining names are empty.
+        placement: the inventory names of the processes' workers, in the order of the process ids.
+            On the worker of process 0 all names are set. On any other worker, only the first name
+            and that worker's name are set, and the rest are empty.
         rendezvous_seconds: how many seconds the processes wait for each other.
     """
 
@@ -258,9 +258,9 @@ class LaunchSpec:
     def definition(self) -> dict[str, Any]:
         """Return the fields that identify a launch across attempts.
 
-        Omits the attempt's number, where it runs, and options such as ``outputs`` that do not
-        change what is trained. Also omits fields with default values, so that a field that a later
-        version adds does not change the identity.
+        Omits the attempt's number, its placement, and options such as ``outputs`` that do not
+        change what is trained. Also omits fields with default values: then a new field in a later
+        version does not change the identity of existing launches.
         """
         defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
         return {
@@ -288,8 +288,8 @@ class LaunchSpec:
 def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Replace ``{run}``, ``{process_id}`` and so on with the values of the run contract.
 
-    ``variables`` is an environment with ``TPUFLEET_RUN`` and so on. Other words in braces are not
-    changed, because the trainer may use them.
+    ``variables`` has the values as ``TPUFLEET_RUN``, ``TPUFLEET_PROCESS_ID`` and so on. Other names
+    in braces are not changed, because they may be arguments of the trainer.
     """
 
     def value(found: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """Locks that let only one controller at a time change a worker.
 
 The lock files are in a directory that only root can enter, because any user who can open a file can
-hold its flock(2).
+lock it (flock(2)).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
 IMAGES = DIRECTORY / "images"
 RUNS_WAIT_SECONDS = 1200.0
-"""How long a task waits for RUNS. A worker may have eight runs to stop, two minutes each."""
+"""How long a task waits for RUNS. Stopping eight runs may take another task two minutes each."""
 POLL_SECONDS = 0.1
 
 
@@ -30,7 +30,7 @@ POLL_SECONDS = 0.1
 def one_at_a_time(lock: Path, wait_s: float = float("inf")) -> Iterator[None]:
     """Acquire a lock within ``wait_s`` seconds, and hold it until the context ends.
 
-    Creates the directory of the lock file, which only this user may enter (mode 0700). Raises
+    ``lock`` is the path of the lock file, whose directory is created with mode 0700. Raises
     OSError; TimeoutError if another process still holds the lock.
     """
     make_directory(lock.parent, os.geteuid(), 0o700)

@@ -1,13 +1,13 @@
-"""New output of a run on this worker, as objects to store.
+"""The output of a run on this worker that is not stored yet, as objects to store.
 
 The output of an attempt is what its processes append to ``log`` and ``metrics.jsonl`` in the run's
-directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/PROCESS``:
+directory, and how the attempt ended. It is stored in these objects below ``RUN/ATTEMPT/PROCESS``:
 
-- ``start.json``: the run, attempt, process and worker, and when the attempt began; stored first;
+- ``start.json``: the run, attempt, process and worker, and when the attempt began; stored first.
 - ``log/SEGMENT`` and ``metrics/SEGMENT``: segments of the two files, each named by 12 digits. In
-  the order of their names, segments contain everything that was appended. Only the newest segment
-  is replaced, as it grows. Each segment ends at the end of a line, except in a line that is longer
-  than a segment, at the end of the attempt, and where the log was rotated within a line;
+  the order of their names, segments contain everything that was appended. When a file grows, only
+  its newest segment is replaced. A segment ends at the end of a line, except in a line that is
+  longer than a segment, at the end of the attempt, and where the log was rotated within a line.
 - ``exit.json``: how the attempt ended; stored last, so its existence shows that all other objects
   are stored.
 
@@ -35,14 +35,14 @@ from .safe_files import open_file, read_json, read_text, write_file
 OUTPUT = "output"
 START, EXIT = "start.json", "exit.json"
 FILES = {"log": "log", "metrics": "metrics.jsonl"}
-"""The files whose content is stored, by the directory of their segments in the stored output."""
+"""The files whose content is stored, by the name of the directory of their stored segments."""
 SEGMENT_BYTES = 1 << 17
-"""Maximum size of a segment, and the difference of the numbers of two successive segments."""
+"""Maximum size of a segment in bytes, and the step by which the segments' numbers increase."""
 MAX_JSON_BYTES = 4096
-"""Maximum size of ``start.json`` and ``exit.json``."""
+"""Maximum size of ``start.json`` and of ``exit.json`` in bytes."""
 SEGMENT_NAME = re.compile(r"[0-9]{12}")
 OBJECT_NAME = re.compile(rf"{START}|{EXIT}|(?:{'|'.join(FILES)})/{SEGMENT_NAME.pattern}")
-"""Pattern of the objects' names below ``RUN/ATTEMPT/PROCESS``."""
+"""Pattern of the names of objects below ``RUN/ATTEMPT/PROCESS``."""
 
 _EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
 _ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,8})\.json")
@@ -51,7 +51,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
 _MAX_NAMED = 10**9
-"""Attempt numbers and process ids are below this; the controller refuses other objects."""
+"""Attempt numbers and process ids must be below this; the controller refuses higher numbers."""
 _MAX_SEGMENT = 10**12
 _MAX_MARKS = 64
 _MAX_NAMES = 100_000
@@ -61,7 +61,7 @@ _LINE_BYTES = 4096
 
 
 class Mark(NamedTuple):
-    """A position in a file, with a digest of the bytes before it to detect changes."""
+    """A position in a file, and a digest of the bytes before it, by which changes are detected."""
 
     position: int
     digest: str
@@ -70,9 +70,9 @@ class Mark(NamedTuple):
 class Stream(NamedTuple):
     """How much of a file is stored.
 
-    ``position`` is the offset in the file of the first byte that is not stored. ``segment`` is the
-    number of the newest segment, which has the ``length`` bytes before that position. ``marks`` are
-    at growing distances before the position, the nearest first, the last at the file's start.
+    ``position`` is the offset of the first byte that is not stored. ``segment`` is the number of
+    the newest segment, which contains the ``length`` bytes before that position. ``marks`` are at
+    ``position`` and at growing distances before it; the last mark is at the file's start.
     """
 
     position: int
@@ -95,8 +95,8 @@ class Attempt(NamedTuple):
     """The content of ``ATTEMPT.json``.
 
     ``location`` is the ``gs://`` URL of the run's stored output; empty if the controller collects
-    it. ``emulator`` is the address of the bucket's emulator; empty for Google's. The positions of
-    ``streams`` are the sizes of the files before the attempt.
+    it. ``emulator`` is the address of the bucket's emulator; empty for Google's Cloud Storage. The
+    positions in ``streams`` are the sizes of the files before the attempt.
     """
 
     start: Start
@@ -106,7 +106,7 @@ class Attempt(NamedTuple):
 
 
 class State(NamedTuple):
-    """How much of an attempt's output is stored. ``began`` is when the attempt began."""
+    """How much of an attempt's output is stored. ``began`` is its start in unix seconds."""
 
     began: float
     streams: Mapping[str, Stream]
@@ -115,9 +115,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """An object to store below ``RUN/ATTEMPT/PROCESS``, and the state to write after it is stored.
+    """An object to store below ``RUN/ATTEMPT/PROCESS``, and the state to write after that.
 
-    If ``content`` is empty, only the state is written.
+    If ``content`` is empty, there is no object to store, and only the state is written.
     """
 
     name: str
@@ -133,7 +133,7 @@ def streams_here(folder: Path) -> dict[str, Stream]:
 def write_attempt(folder: Path, attempt: Attempt) -> None:
     """Write ``ATTEMPT.json`` in the run's directory. Raises OSError.
 
-    Removes the files of attempts with this number or a higher one: they belong to another run of
+    Removes the files of attempts with this number or a higher one. They belong to another run of
     this name, whose record was deleted or is on another controller.
     """
     (folder / OUTPUT).mkdir(exist_ok=True)
@@ -151,7 +151,7 @@ def write_attempt(folder: Path, attempt: Attempt) -> None:
 
 
 def start_files(folder: Path) -> dict[int, int]:
-    """Return when each ``ATTEMPT.json`` was written, by attempt; in nanoseconds since 1970."""
+    """Return the time at which each ``ATTEMPT.json`` was written, in ns since 1970, by attempt."""
     try:
         with os.scandir(folder / OUTPUT) as entries:
             found = ((_ATTEMPT_FILE.fullmatch(each.name), each) for each in entries)
@@ -185,9 +185,10 @@ def parse_start(text: bytes) -> Start | None:
 
 
 def read_end(folder: Path, attempt: int) -> bytes | None:
-    """Return the JSON text in which ``attempt_end`` recorded how an attempt ended; None if none.
+    """Return the JSON text that says how an attempt ended; None if there is none.
 
-    The text of the last attempt is also in exit.json, until the next attempt starts.
+    roles/run/files/attempt_end writes it to ``ATTEMPT.exit.json`` and, until the next attempt
+    starts, to exit.json.
     """
     for path in (_path(folder, f"{attempt}.exit.json"), folder / EXIT):
         text = read_text(path, MAX_JSON_BYTES) or ""
@@ -211,13 +212,13 @@ def write_state(folder: Path, attempt: int, state: State) -> None:
 
 def forget(folder: Path, attempt: int) -> None:
     """Remove the files of an attempt whose output is stored completely. Raises OSError."""
-    # Remove ATTEMPT.json first: if only its state were missing, everything would be stored again.
+    # Remove ATTEMPT.json first. Without its state file, everything would be stored again.
     for name in (f"{attempt}.json", f"{attempt}.state.json", f"{attempt}.exit.json"):
         _path(folder, name).unlink(missing_ok=True)
 
 
 def parse_state(value: object, attempt: Attempt) -> State:
-    """Validate a state; if it is invalid or of another attempt, return one with nothing stored."""
+    """Validate a state. If it is invalid or of another attempt, return the state at the start."""
     start = attempt.start
     with suppress(KeyError, TypeError, ValueError):
         if isinstance(value, Mapping) and value["began"] == start.began:
@@ -246,9 +247,9 @@ def uploads_of(
         folder: the run's directory.
         attempt: the attempt.
         state: what is stored of the attempt.
-        end: how the attempt ended (``read_end``), read before this call, so that the files contain
-            everything that the attempt wrote.
-        following: the next attempt in the directory, if it has begun.
+        end: the result of ``read_end``. It must be read before this call, so that the files contain
+            everything that the attempt wrote if it has ended.
+        following: the next attempt in the directory; None if there is none.
     """
     if state.has_exit:
         return
@@ -277,11 +278,11 @@ def uploads_of(
 def next_segment(
     path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return the stream after its newest segment has grown, with the content of that segment.
+    """Return the newest segment with the bytes that were appended, and the stream after them.
 
-    Returns None if there is nothing new. If the newest segment is full, returns the stream with the
+    Returns None if nothing was appended. If the newest segment is full, returns the stream with the
     number of the next segment and empty content. The caller must write this state before it stores
-    the next segment. Otherwise, after a crash, the old segment could grow although a newer one
+    the next segment. Otherwise, after a crash, the old segment could grow although a newer segment
     exists.
 
     If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first,
@@ -290,14 +291,14 @@ def next_segment(
     Args:
         path: the file.
         stream: what is stored of the file.
-        end: the stream at whose position to stop. If the file was rotated since, the position is in
-            the rotated copy.
+        end: the stream at whose position reading stops. If the file was rotated after ``end`` was
+            measured, that position is in the rotated copy.
         is_final: whether the attempt has ended, so that its last line may have no newline.
     """
     try:
         with open_file(path) as opened:
-            # If the bytes before a mark have changed, the file was rewritten after ``end`` was
-            # measured.
+            # If the bytes before a mark of ``end`` have changed, the file was rewritten after
+            # ``end`` was measured.
             until, place = _unchanged(opened, end), _unchanged(opened, stream)
             if place == stream.position:
                 return _grown(opened, stream, until, is_final)
@@ -350,7 +351,7 @@ def _grown(
 
 
 def _unchanged(opened: IO[bytes], stream: Stream) -> int:
-    """Return the highest mark's position up to which all marks still match the file; else 0."""
+    """Return the highest position up to which all marks match the file; 0 if there is none."""
     place = 0
     for mark in reversed(stream.marks):
         if _mark(opened, mark.position) != mark:
@@ -360,7 +361,7 @@ def _unchanged(opened: IO[bytes], stream: Stream) -> int:
 
 
 def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
-    """Return marks at a position, at line starts at doubling distances before it, and at 0."""
+    """Return marks at a position, at line starts in doubling distances before it, and at 0."""
     places, distance = [position], _FIRST_DISTANCE
     while distance < position:
         places.append(_line_start(opened, position - distance))
@@ -369,7 +370,7 @@ def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
 
 
 def _line_start(opened: IO[bytes], position: int) -> int:
-    """Return where the line at a position begins; the position itself for a very long line."""
+    """Return the offset at which the line at a position begins; the position in a long line."""
     begin = max(0, position - _LINE_BYTES)
     opened.seek(begin)
     newline = opened.read(position - begin).rfind(b"\n")
@@ -394,7 +395,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    # durable=False, because a power cut only means that some output is stored a second time.
+    # durable=False: the loss of a file in a power cut only means that output is stored again.
     write_file(_path(folder, name), json.dumps(content) + "\n", 0o644, durable=False)
 
 

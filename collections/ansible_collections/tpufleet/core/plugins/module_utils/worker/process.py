@@ -1,6 +1,6 @@
-"""One process of a launch on its worker: its environment variables, identity and files.
+"""One process of a launch: its environment variables, its identity, and the text of its files.
 
-Pure functions; worker/run_start.py writes the files and starts the process.
+The functions have no side effects; worker/run_start.py writes the files and starts the process.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from .launch_spec import VARIABLE, LaunchSpec
 from .run import RunError, WorkerPaths, env_variables
 
 MAX_LAUNCH_BYTES = 1 << 24
-"""Maximum size of ``launch.json``.
+"""Maximum size of ``launch.json`` in bytes.
 
-JSON may need twelve bytes for one character of the config.
+One character of the config may need twelve bytes in JSON.
 """
 MIN_SECRET = 8
 """Minimum length of a secret in characters.
 
-Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
+Ansible masks a secret wherever its text occurs, so a short secret would mask parts of words.
 """
 LONGEST_NUMBER = 20
-"""A secret of digits up to this length would also mask parts of numbers, such as times."""
+"""A secret of at most this many digits would mask parts of other numbers, such as times."""
 ALLOWED = "TPUFLEET_NOT_SECRET"
-"""The variable that lists variables which are not secret although their names look secret."""
+"""Variable with the names of variables that look like secrets but are not secret."""
 _SECRET_NAME = re.compile(
     r"(^|_)((API)?KEY|TOKEN|SECRET|PASS|PAT|AUTH)(_|$)|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
 )
 _FILE_NAME = re.compile(r"_(DIR|FILE|PATH)$", re.IGNORECASE)
 VAULT = "ansible-vault create INVENTORY/group_vars/all/secrets.yml"
-"""The command that creates the encrypted file of secrets, in the directory of the inventory in use.
+"""The command that creates the encrypted file of secrets in the directory of an inventory.
 
 If the file exists, the command fails and says to use ``ansible-vault edit``.
 """
@@ -49,11 +49,11 @@ class Process:
         spec: the launch, which all processes of the attempt share.
         process_id: the number of the process, from 0.
         python_env: the name of the Python environment on this worker.
-        worker_env: the inventory's environment variables for trainers on this worker; those of the
-            launch override them.
-        secrets: environment variables that reach the trainer as a systemd credential.
-        token: the secret by which the processes of this attempt recognize each other. Without a
-            token there is no rendezvous.
+        worker_env: environment variables for trainers on this worker, from the inventory. The
+            variables of the launch override them.
+        secrets: environment variables that are passed to the trainer as a systemd credential.
+        token: the secret by which the processes of this attempt authenticate to each other. Without
+            a token there is no rendezvous.
     """
 
     spec: LaunchSpec
@@ -93,7 +93,7 @@ class Process:
 def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
     """Return the variables with which libtpu connects slices over the data center network.
 
-    Empty for a single slice.
+    Returns no variables for a single slice.
     """
     if spec.slices < 2:
         return {}
@@ -144,8 +144,8 @@ def environment(
     """Return all environment variables of a run's unit; those of the run contract have precedence.
 
     ``trust`` has variables with the paths of the system's CA certificates. An empty
-    ``compile_cache`` means a directory of this worker. ``image_path`` is the PATH of the run's
-    image; if it is not empty, programs and certificates are those of the image.
+    ``compile_cache`` means a directory of this worker. ``image_path`` is the PATH in the run's
+    image, or empty. With an image, programs and CA certificates of the image are used.
     """
     rendezvous = process.spec.workers > 1 and process.token
     programs = {**env_variables(paths, process.python_env), **trust}
@@ -193,7 +193,7 @@ def secrets_file(process: Process) -> str:
 
 
 def secret_lines(secrets: Mapping[str, object]) -> set[str]:
-    """Return the lines of secrets to mask, since Ansible itself masks only whole values."""
+    """Return the single lines of secrets to mask, because Ansible masks only whole values."""
     lines = (line.strip() for value in secrets.values() for line in str(value).splitlines())
     return {line for line in lines if len(line) >= MIN_SECRET}
 
@@ -201,7 +201,7 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
 def unfit_secrets(secrets: Mapping[str, object]) -> str:
     """Return an error that names the secrets that would mask other text; empty if there are none.
 
-    These are short secrets, and secrets that are a number or have a line that is one.
+    These are short secrets, and secrets with a line that is a number.
     """
     short, numbers = [], []
     for name, value in sorted(secrets.items()):
@@ -239,9 +239,9 @@ def looks_secret(name: str) -> bool:
 def plain_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
-    ``variables`` are those that are not kept secret. A variable does not count if its value is
-    empty or does not fit into ``secrets``, if its name is that of a path (such as KEY_FILE), or if
-    ``TPUFLEET_NOT_SECRET`` lists it.
+    ``variables`` are variables that are not masked in logs. A variable does not count if its value
+    is empty or is refused as a secret (``unfit_secrets``), if its name is that of a path (such as
+    KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
@@ -256,7 +256,7 @@ def plain_secrets(variables: Mapping[str, object]) -> str:
 
 
 def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
-    """Raise RunError if a variable looks like a secret by its name, such as API_KEY.
+    """Raise RunError if the name of a variable looks like that of a secret, such as API_KEY.
 
     ``where`` is the option that sets the variables, for the error.
     """
@@ -269,10 +269,10 @@ def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
 
 
 def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str:
-    """Format ``launch.json``: the launch, and the values that this worker adds to it.
+    """Format ``launch.json``, with the launch and the values that are specific to this worker.
 
-    ``image`` is what roles/run/files/attempt needs of the run's image (``Image.for_attempt``).
-    Raises RunError for a launch that is longer than readers of the file accept.
+    ``image`` is the result of ``Image.for_attempt``, for the program roles/run/files/attempt.
+    Raises RunError for a launch of more than MAX_LAUNCH_BYTES.
     """
     content = {
         "spec": process.spec.to_json(),

@@ -1,4 +1,4 @@
-"""Python environments of a worker: interpreter, name, completeness, use and disk space."""
+"""Python environments of a worker: names, checks for completeness, use and disk space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = 1200
 """Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
 NEEDED_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
-"""Additional disk space in MB for packages whose names start with the key."""
+"""Additional disk space in MB that an environment needs if a package's name starts with the key."""
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 DOWNLOADING = "downloading what the lock file pins"
 FIX = (
@@ -41,7 +41,7 @@ class EnvError(Exception):
 
 
 def no_wheel(what: str) -> EnvError:
-    """Return the error for a package (``what``) that no index has a wheel for."""
+    """Return the error that no index has a wheel for the package ``what``."""
     return EnvError(
         f"no index has a wheel of {what} for this Python. "
         f"Lock with uv pip compile --only-binary :all:. {FIX}"
@@ -97,8 +97,8 @@ def interpreter(python: Path) -> dict:
 def measure(env: Path) -> dict[str, int]:
     """Return the number and bytes of an environment's files, and the bytes of its bytecode.
 
-    The marker file COMPLETE is not counted, nor is bytecode of the packages' tests, which is
-    written only when root imports them.
+    The marker file COMPLETE and the bytecode of packages' tests are not counted. Such bytecode is
+    written only when root imports the tests.
     """
     found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
@@ -122,7 +122,7 @@ def is_complete(env: Path) -> bool:
 
     Installation does not sync files to disk, so a power cut can remove or truncate some (the
     kernel's ext4.rst, "data=ordered"). Therefore the files are counted once after each boot. The
-    directory ``CHECKED``, which a boot clears, lists the environments that were counted.
+    directory ``CHECKED``, which a boot empties, has a file for each environment that was counted.
     """
     try:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def named(texts: Iterable[str]) -> set[str]:
 
 
 def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
-    """Return the environments from which a process was started or has loaded a library."""
+    """Return the names of the environments from which a process was started or loaded a library."""
     return named(
         text
         for folder in proc.glob("[0-9]*")
@@ -170,17 +170,18 @@ def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
 
 
 def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
-    """Return the environments that the files of active runs mention.
+    """Return the names of the environments that the files of active runs mention.
 
-    ``runs`` contains one directory for each run.
+    ``runs`` is the directory that contains a directory for each run.
     """
     return named(_text(file) for run in active for file in (runs / run).glob("*") if file.is_file())
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
-    """List the environments to remove: all but ``current``, ``used`` and ``keep`` newest others.
+    """List the environments to remove.
 
-    ``envs`` is the directory of the environments, and ``used`` has the names of those in use.
+    ``envs`` is the directory of the environments. All are removed except ``current``, those in
+    ``used``, and the ``keep`` newest others.
     """
     known = [
         path
@@ -230,9 +231,9 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
 
 
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
-    """Return ``base`` with variables for pip and uv, which then trust the system's CA certificates.
+    """Return ``base`` with variables that make pip and uv trust the system's CA certificates.
 
-    These certificates may include a company's own certificate authority.
+    The system may have the certificate of a company's certificate authority, for example.
     """
     variables = dict(base)
     # TPU images preload tcmalloc, which crashes an interpreter that it was not built for.

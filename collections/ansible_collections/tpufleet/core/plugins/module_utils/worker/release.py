@@ -1,6 +1,6 @@
-"""Releases: manifest, name derived from the content, verification and installation.
+"""Manifest, name, verification and installation of releases.
 
-The controller and the workers share this file.
+This file is used on the controller and on workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
     ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
     target. Bytes of a path that are not UTF-8 are surrogate escapes, as ``os.fsdecode`` returns
-    them. A named tuple, because workers read, sort and compare thousands of entries.
+    them. It is a named tuple for speed: workers read, sort and compare thousands of entries.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def printable(path: str) -> str:
-    """Return a path that a terminal can show; escape a path that is not printable."""
+    """Return a path in a form that is safe to print; a path that is not printable is escaped."""
     return ascii(path)[1:-1] if not path.isprintable() else path
 
 
@@ -52,9 +52,9 @@ def leaves_tree(path: str, target: str) -> bool:
 
 
 def check_link(path: str, target: str) -> None:
-    """Raise ReleaseError for a symbolic link to a target outside the tree.
+    """Raise ReleaseError if the symbolic link at ``path`` has a target outside the tree.
 
-    Such a link would have another target on a worker.
+    On a worker, such a link would lead to another file or to none.
     """
     if leaves_tree(path, target):
         raise ReleaseError(
@@ -102,7 +102,7 @@ def file_digest(path: str | Path) -> str:
 
 
 def build(root: Path, paths: Iterable[str], *, follow: bool = False) -> list[Entry]:
-    """Return the entries for the given paths, sorted by path; ``follow`` is that of read_entry."""
+    """Return the entries for the given paths, sorted. ``follow`` is described at read_entry."""
     return sorted(read_entry(root, path, follow=follow) for path in paths)
 
 
@@ -122,7 +122,7 @@ def dump(entries: Iterable[Entry]) -> str:
 
 
 def listing(entries: Iterable[Entry]) -> str:
-    """Format a manifest for a diff: one line per file with path, kind and start of its digest."""
+    """Format a manifest for a diff: one line per entry with path, kind and start of the digest."""
     return "".join(
         f"{ascii(entry.path)[1:-1]} {entry.kind} {entry.digest[:12]}\n" for entry in sorted(entries)
     )
@@ -131,7 +131,7 @@ def listing(entries: Iterable[Entry]) -> str:
 def load(text: bytes) -> list[Entry]:
     """Parse a manifest.
 
-    Raises ReleaseError if it is malformed or if a path in it leads outside the release.
+    Raises ReleaseError if the manifest is malformed or has a path that leads out of the release.
     """
     try:
         entries = [Entry(str(p), str(k), str(d)) for p, k, d in json.loads(text.decode("ascii"))]
@@ -160,7 +160,7 @@ def present(root: Path) -> set[str]:
 
 
 def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
-    """Compare a tree with the entries of its manifest.
+    """Compare the tree at ``root`` with the entries of a manifest.
 
     Returns one line for each path that differs.
     """
@@ -205,12 +205,12 @@ def install(
     """Create ``releases/name``: fill a directory with ``fill``, verify it, then rename it.
 
     ``fill`` gets an empty directory that only this user can write to, and ``last``, an earlier
-    release whose files it may link instead of copying (None: there is none). These files may be
-    damaged, so if the verification fails, ``fill`` is called again without that release. The name
-    appears only when the release is complete; after a failure nothing is left.
+    release whose files it may hard-link instead of copying, or None. Files of ``last`` may be
+    damaged. Therefore, if the verification fails, ``fill`` is called again without ``last``. The
+    directory gets its name only when the release is complete; a failure leaves nothing behind.
 
-    Files are not synced to disk, so a power cut can damage a release. Therefore each launch
-    verifies the release of its code first, and a push or a setup replaces a damaged one.
+    Files are not synced to disk, so a power cut can damage a release. Therefore each launch first
+    verifies its release, and a push or a setup replaces a damaged release.
 
     Raises ReleaseError if the content does not match the name, OSError if it cannot be written, and
     whatever ``fill`` raises.
@@ -232,11 +232,11 @@ def install(
         finally:
             if building.exists():
                 remove(building)
-    raise ReleaseError(f"the pushed files are not release {name}: {summary(problems)}")
+    raise ReleaseError(f"the pushed files do not match release {name}: {summary(problems)}")
 
 
 def linked_release(link: Path, releases: Path) -> Path | None:
-    """Return the release in ``releases`` to which ``link`` is a symbolic link; None if to none."""
+    """Return the release in ``releases`` that the symbolic link ``link`` points to; else None."""
     if not link.is_symlink():
         return None
     found = Path(os.path.realpath(link))
@@ -244,7 +244,7 @@ def linked_release(link: Path, releases: Path) -> Path | None:
 
 
 def link_to(release: Path, link: Path) -> None:
-    """Make ``link`` a symbolic link to a release, in one step. Raises OSError."""
+    """Create or replace the symbolic link to a release atomically. Raises OSError."""
     new = link.with_name(f".{link.name}.{secrets.token_hex(8)}")
     new.symlink_to(os.path.relpath(release, link.parent))
     try:
@@ -258,8 +258,8 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
     """Fill ``target`` with the files that the manifest in ``incoming`` lists.
 
     Files that the release ``last`` also has are hard-linked, the others are copied. Another user
-    owns ``incoming`` and may change it at any time: missing paths and other kinds of files are
-    skipped, and only the later verification of ``target`` counts. Raises ReleaseError, OSError.
+    owns ``incoming`` and may change it at any time. So missing paths and special files are skipped,
+    and ``target`` must be verified afterwards. Raises ReleaseError, OSError.
     """
     copy_file(f"{incoming}/{MANIFEST}", f"{target}/{MANIFEST}", MODES["file"])
     try:
@@ -279,7 +279,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
 
 
 def link_all(last: Path, target: Path) -> None:
-    """Hard-link all files of the release ``last`` into ``target``, under the same names."""
+    """Hard-link all files of the release ``last`` into ``target``, with the same paths."""
     entries = files_of(last)
     make_folders(target, entries)
     for path, kind, _ in entries:
@@ -302,10 +302,10 @@ def files_of(release: Path | None) -> list[Entry]:
 
 
 def linked(source: str, destination: str, mode: int) -> bool:
-    """Make ``destination`` a hard link to a file of another release; return whether that succeeded.
+    """Hard-link a file of another release to ``destination``; return whether that succeeded.
 
-    Returns False without a link if the source is missing, does not have this ``mode``, or belongs
-    to another user, and if the file system allows no link.
+    Creates no link if the source is missing, has another mode than ``mode``, or belongs to another
+    user, or if the file system refuses the link.
     """
     try:
         status = os.lstat(source)
@@ -373,10 +373,9 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
 
 
 def sweep(releases: Path) -> None:
-    """Remove what an interrupted install or prune has left.
+    """Remove the remains of interrupted calls of ``install`` and ``prune``.
 
-    The caller must hold the lock that installations hold, so that no unfinished installation is
-    removed.
+    The caller must hold the lock of installations, so that no installation in progress is removed.
     """
     for path in releases.glob(".*"):
         if path.is_dir():

@@ -18,7 +18,7 @@ class RunError(Exception):
 
 
 class WorkerPaths(NamedTuple):
-    """The directories of tpufleet on a worker. Tests use other directories."""
+    """The directories of tpufleet on a worker. Tests replace the defaults."""
 
     root: Path = Path(ROOT)
     state: Path = Path(STATE_DIR)
@@ -87,15 +87,15 @@ COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 
 
 def command_words(command: str | list[str]) -> tuple[str, ...]:
-    """Split a command line into words as a shell would; no shell runs. Raises RunError."""
+    """Split a command line into arguments like a shell, without a shell. Raises RunError."""
     try:
         words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
         raise RunError(
-            f"the command {command!r} can't be split into words: {error}: {COMMAND}"
+            f"the command {command!r} can't be split into words: {error}. Set it: {COMMAND}"
         ) from error
     if not words:
-        raise RunError(f"the command is empty: {COMMAND}")
+        raise RunError(f"the command is empty. Set it: {COMMAND}")
     return words
 
 
@@ -114,10 +114,10 @@ def chip_of(launched: Mapping) -> int:
 
 
 def latest(runs: Sequence[Mapping]) -> list:
-    """Return a worker's active run on each chip, or the chip's last run if none is active.
+    """Return the active or else the last run of each chip of a worker.
 
-    The result is one run that uses all chips, or at most one run for each chip. ``runs`` has the
-    worker's observations of its runs (``observe`` in run_unit.py).
+    The result is either one run that uses all chips, or at most one run for each chip. ``runs`` has
+    the results of ``observe`` (run_unit.py) for all runs of the worker.
     """
     active = [run for run in runs if run["active"]]
     taken = {_chip(run) for run in active}

@@ -1,6 +1,6 @@
-"""Checks that a run's checkpoints and stored output can be written from this worker.
+"""Checks that this worker can write a run's checkpoints and stored output.
 
-Other checks verify that checkpoints outlive the TPU.
+Also checks whether checkpoints would survive the loss of the TPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
 TRY_SECONDS = 60.0
-"""Time limit to create a test file. NFS would wait for ever for a server that is down."""
+"""Time limit to create a test file. NFS waits without limit for a server that is down."""
 _REFUSALS = (401, 403, 404)
 
 
@@ -50,7 +50,8 @@ def unwritable(path: str) -> str | None:
         'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
         't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
     )
-    # Not subprocess.run(): after its timeout, it waits for a process that even SIGKILL may not end.
+    # subprocess.run() is not used, because after its timeout it waits for the process to end. Even
+    # SIGKILL may not end a process that waits for a file server.
     tried = subprocess.Popen(
         ["/bin/sh", "-c", script, "sh", path],
         user=account.pw_uid,
@@ -74,7 +75,7 @@ def unwritable(path: str) -> str | None:
         return None
     cause = (errors.strip().splitlines() or ["no error output"])[-1]
     parent = path.rpartition("/")[0]
-    # Setup is no fix for an existing directory, because it would change the directory's owner.
+    # Do not suggest setup for an existing directory: setup would change the directory's owner.
     fix = f"Let {USER} write there"
     if not os.path.lexists(parent):
         fix = f"Create the directory: ansible-playbook setup.yml --tags run -e checkpoints={parent}"
@@ -85,10 +86,10 @@ def unwritable(path: str) -> str | None:
 
 
 def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
-    """Try to write an object beside the checkpoints in a bucket, then delete it.
+    """Try to write an object beside the checkpoints in a bucket, then delete the object.
 
-    Writes nothing if ``env``, the trainer's variables, names a key file. Returns why it fails; None
-    if it works.
+    ``env`` has the trainer's variables. Returns why it fails; None if it works. If the variables
+    name a key file, writes nothing and returns None.
     """
     if has_own_key(env):
         return None
@@ -106,14 +107,14 @@ def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
 def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
     """Try to write to the location ``outputs`` of a run's stored output.
 
-    Returns why the bucket refuses it, else None. Does nothing if the bucket is that of the
-    checkpoints, which ``trouble`` checks. Returns None for a bucket that does not respond, because
-    the service that stores output tries again. ``env`` has the trainer's variables.
+    Returns why the bucket refuses it, else None. Writes nothing if the checkpoints are in the same
+    bucket, because ``trouble`` checks that bucket. Returns None for a bucket that does not respond,
+    because the service that stores output will try again. ``env`` has the trainer's variables.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None
     try:
-        # The service that stores output gets no other variable of the trainer.
+        # Pass only this variable of the trainer, as for the service that stores output.
         try_write(outputs, {"STORAGE_EMULATOR_HOST": env.get("STORAGE_EMULATOR_HOST", "")})
     except OSError as error:
         if getattr(error, "code", None) in _REFUSALS:
@@ -128,12 +129,12 @@ def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> s
 
 
 def bucket_of(url: str) -> str:
-    """Return the ``gs://BUCKET`` that a ``gs://`` URL begins with."""
+    """Return the first part of a ``gs://`` URL, ``gs://BUCKET``."""
     return "/".join(url.split("/")[:3])
 
 
 def grant(url: str) -> str:
-    """Return a text that advises how to give this worker write access to a bucket."""
+    """Return the advice, with its command, that gives this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"
@@ -155,9 +156,9 @@ def try_write(url: str, env: Mapping[str, str]) -> None:
 def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
     """Return why checkpoints in a directory are lost with this TPU; None if they are not.
 
-    They are lost on a worker's own disk and on the leader's disk (NFS). They survive in a bucket,
-    on another machine's NFS share and on a data disk. ``leader`` is the leader's address, ``root``
-    a path on the worker's own disk.
+    Checkpoints are lost if they are on a worker's own disk or on the leader's disk (NFS). They
+    survive in a bucket, on another machine's NFS share and on a data disk. ``leader`` is the
+    leader's address, and ``root`` is a path on the worker's own disk.
     """
     if "://" in path:
         return None
@@ -181,7 +182,7 @@ def on_same_disk(path: str, root: str = "/") -> bool:
 
 
 def nearest(path: str) -> Path:
-    """Return the path, or its nearest parent that exists."""
+    """Return the path if it exists, else its nearest existing parent."""
     there = Path(path)
     while not there.exists() and there != there.parent:
         there = there.parent
