@@ -1,7 +1,7 @@
-"""The JSON files of a run's directory, validated: heartbeat.json, exit.json and rendezvous.json.
+"""Validation of the JSON files in a run's directory: heartbeat, exit status and rendezvous.
 
 The trainer's user can write anything into these files. A value of the wrong type counts as missing.
-Control characters, which could manipulate a terminal, are removed.
+Control characters, which could manipulate a terminal, are replaced by spaces.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class Heartbeat(NamedTuple):
     """The trainer's reported progress. ``time`` is in unix seconds; None means unknown.
 
-    ``step`` is the last finished step, and ``start_step`` the one from which the attempt starts.
-    ``mfu`` is between 0 and 1. ``device_bytes`` is the memory in use on the device that uses
-    the most, and ``device_limit_bytes`` is the memory of that device.
+    ``step`` is the last finished step, ``steps`` is the number of steps of the run, and
+    ``start_step`` is the step at which the attempt started. ``mfu`` is between 0 and 1.
+    ``device_bytes`` is the memory in use on the device that uses the most memory, and
+    ``device_limit_bytes`` is the size of that device's memory.
     """
 
     step: int | None
@@ -37,7 +38,10 @@ class Heartbeat(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How an attempt ended, in the terms of systemd.exec(5). ``time`` is in unix seconds."""
+    """How an attempt ended, with systemd's SERVICE_RESULT, EXIT_CODE and EXIT_STATUS.
+
+    systemd.exec(5) describes these values. ``time`` is in unix seconds.
+    """
 
     attempt: int | None
     result: str
@@ -49,9 +53,9 @@ class Exit(NamedTuple):
 class Rendezvous(NamedTuple):
     """The rendezvous of an attempt, and the other worker whose end stopped the trainer.
 
-    ``waiting_for`` has the missing workers: None once the rendezvous is over, empty while they are
-    unknown. ``error`` says why the rendezvous failed. ``peer`` is the worker that ended, with
-    ``peer_exit_code``, which is None if that worker was lost.
+    ``waiting_for`` has the missing workers. It is empty while these are unknown, and None once the
+    rendezvous is over. ``error`` says why the rendezvous failed. ``peer`` is the worker whose
+    process ended with ``peer_exit_code``, which is None if that worker was lost.
     """
 
     attempt: int | None

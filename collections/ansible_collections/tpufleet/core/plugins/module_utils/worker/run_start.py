@@ -1,4 +1,4 @@
-"""Start and stop of one process of a run on this worker, and checks for blockers of its start."""
+"""Start and stop of a run's process on this worker, and the checks before a start."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from .units import UNIT, active, active_runs, systemctl
 DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own path
 END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
-"""What to do about a process that holds a device but belongs to no run."""
+"""Advice for errors about a process that holds a device but belongs to no run."""
 
 
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
-    """Return this worker's process of a launch.
+    """Return the process that this worker has in a launch.
 
     ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
     RunError, EnvError.
@@ -48,8 +48,8 @@ def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
         raise RunError(f"run {run}: this is a launch of another run ({spec.run})")
     if not 0 <= params["process_id"] < spec.workers:
         raise RunError(
-            f"run {spec.run}: process {params['process_id']} does not exist, the launch has "
-            f"{spec.workers}, numbered from 0"
+            f"run {spec.run}: process {params['process_id']} does not exist. The launch has "
+            f"{spec.workers} processes, numbered from 0"
         )
     return Process(
         spec=spec,
@@ -64,8 +64,8 @@ def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
 def minor_of(python: Path) -> int:
     """Return the minor version of the worker's Python.
 
-    It is read from the file name if possible, which is faster than starting Python. Raises
-    EnvError.
+    Takes the version from the interpreter's file name if possible, which is faster than starting
+    Python. Raises EnvError.
     """
     named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
     return int(named[1]) if named and python.exists() else python_minor(python)
@@ -74,8 +74,8 @@ def minor_of(python: Path) -> int:
 def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
     """Compare a launch with the observed state of its run on this worker (``observe``).
 
-    Returns ``running`` or ``done`` if the observed launch is the given one, ``other`` if the run is
-    stopping or active with another launch, else ``absent``.
+    Returns ``running`` or ``done`` if this launch is running or done. Returns ``other`` if the run
+    is stopping or another launch of the run is active. Otherwise returns ``absent``.
     """
     is_same = is_same_launch(process, paths)
     if seen["active"]:
@@ -97,7 +97,7 @@ def blockers(
 ) -> list[str]:
     """Return what blocks the start of a launch on this worker: one line each, with the fix.
 
-    A missing release does not count, because it can be pushed (``release_problem``).
+    A missing release is not a blocker, because it can be pushed (``release_problem``).
 
     Args:
         process: the process to start.
@@ -143,7 +143,7 @@ def blockers(
         found.append(unusable)
     if trouble := run_checkpoints.outputs_trouble(spec.outputs, spec.checkpoints, variables):
         found.append(trouble)
-    # Skipped if the location is unusable: this check would also block on a file system that does
+    # Skip this check for an unusable location, because it would hang on a file system that does
     # not respond.
     if is_preemptible and not spec.volatile_checkpoints and not unusable:
         found += lost_with_tpu(process)
@@ -153,8 +153,8 @@ def blockers(
 def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
     """Return an error if a process holds a device that a command needs, else an empty string.
 
-    ``process`` describes the command, ``device_glob`` the pattern of the accelerators' device
-    files.
+    ``process`` describes the command, and ``device_glob`` is the pattern of the accelerators'
+    device files.
     """
     spec = process.spec
     if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
@@ -196,7 +196,7 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
 
 
 def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> str:
-    """Return why the launch's image is not on this worker; empty if it is, or needs none.
+    """Return the error that the launch's image is not on this worker; empty if there is no problem.
 
     ``reported`` is the error with which the image's installation failed; empty if it did not fail.
     """
@@ -234,7 +234,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     environment_text, secrets_text = environment_file(variables), secrets_file(process)
     launch_text = launch_file(process, image.for_attempt(variables) if image else None)
     is_known = (unit_dir / "launch.json").exists()
-    # durable=False: a power cut ends the run, so its files on this worker need not survive one.
+    # durable=False: a power cut ends the attempt, so these files need not survive a power cut.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     write_file(unit_dir / "environment", environment_text, 0o600, durable=False)
@@ -248,22 +248,23 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     }
     configure(unit, drop_ins)
     write_file(unit_dir / "launch.json", launch_text, 0o640, durable=False, group=account.pw_gid)
-    # Last, so that the files still say how the previous attempt ended if this launch is refused.
+    # Remove these files last. If an earlier step fails, they still say how the previous attempt
+    # ended.
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
-    # Make systemd forget how the previous attempt ended. Otherwise, if the start fails, systemd
-    # would report that end.
+    # Make systemd forget how the previous attempt ended. Otherwise it would report that end if this
+    # start fails.
     if is_known:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
 
 
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
-    """Return the path or URI of the shared compilation cache, a directory of the trainer's user.
+    """Return the compilation cache ``wanted`` (a path or URI) if it is usable, else empty.
 
-    ``wanted`` is the path or URI to use. A missing directory is created by the trainer's user, not
-    by root, because the path may come from a record that somebody has changed. Returns an empty
-    string if that fails or the directory has another owner: a run works without a cache.
+    A missing directory is created as the trainer's user (``account``), not as root, because the
+    path may come from a record that somebody has changed. A directory is not usable if it cannot be
+    created or has another owner. A run also works without a shared cache.
     """
     if not wanted or "://" in wanted:
         return wanted
@@ -278,18 +279,18 @@ def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
 
 
 def allowed(gids: list[int]) -> str:
-    """Return a systemd drop-in that adds a unit's user to groups, so that it can open the devices.
+    """Return a systemd drop-in that allows a unit to open the devices.
 
-    ``gids`` has the ids of the groups that own the devices.
+    ``gids`` has the ids of the groups that own the devices. The unit's user is added to them.
     """
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
 
 
 def required_mounts(checkpoints: str) -> str:
-    """Return a systemd drop-in that keeps a directory mounted until the unit has stopped.
+    """Return a systemd drop-in that keeps the checkpoint location mounted until the unit stops.
 
-    A launch may use another location than the inventory with which the worker was set up. Returns
-    an empty string for a bucket.
+    The location may differ from the one for which setup configured the unit. Returns an empty
+    string for a bucket.
     """
     is_local = checkpoints.startswith("/")
     return f'[Unit]\nRequiresMountsFor="{checkpoints}"\n' if is_local else ""
@@ -317,7 +318,7 @@ def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
 
 
 def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
-    """Stop a run as its unit defines it (TERM, time to save, KILL) and free the devices.
+    """Stop a run's unit (TERM, time to save, KILL), then remove libtpu's lock file if it is unused.
 
     Returns the processes that still hold a device. If ``chip`` is not negative, only the device of
     the chip with this index counts.
@@ -327,11 +328,12 @@ def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
 
 
 def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[list[str], bool]:
-    """Remove libtpu's lock file if no process holds it or a device and no run is active.
+    """Remove libtpu's lock file, unless a run is active or a process holds the file or a device.
 
-    With ``check``, nothing is removed. Returns the processes that still hold a device, and whether
-    the lock file was, or with ``check`` would be, removed. If ``chip`` is not negative, only the
-    device of the chip with this index counts. Otherwise, the list is empty while a run is active.
+    Returns the processes that still hold a device, and whether the lock file was removed. With
+    ``check``, nothing is removed, and the second value says whether it would be. If ``chip`` is not
+    negative, only the device of the chip with this index counts. Otherwise, the list is empty while
+    a run is active.
     """
     if not device_glob:
         return [], False

@@ -1,6 +1,6 @@
-"""The state of a run on one worker, and its reason: the codes that workers report.
+"""Codes for the state of a run on one worker and for the reason of that state.
 
-The controller turns them into sentences (plugin_utils/runs/status.py).
+Workers report these codes. The controller turns them into sentences (plugin_utils/runs/status.py).
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from enum import Enum
 
 
 class RunState(str, Enum):  # noqa: UP042 - Python 3.9
-    """The state of a run. Workers report the first nine; only the controller sets the others."""
+    """The state of a run. Workers report the first nine states, the controller adds the others."""
 
     STARTING = "starting"
     WAITING = "waiting"
-    """At the rendezvous, waiting for other workers."""
+    """The process waits for other workers at the rendezvous."""
     RUNNING = "running"
-    """The trainer's process is running and writes no heartbeat."""
+    """The trainer runs, and it is one that writes no heartbeat."""
     TRAINING = "training"
     STOPPING = "stopping"
     DONE = "done"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     LOST = "lost"
-    """Not running, without a record of how it ended."""
+    """The run is not running, and there is no record of how it ended."""
 
     HUNG = "hung"
     UNREACHABLE = "unreachable"
@@ -55,7 +55,7 @@ ACTIVE_STATES = frozenset(
 
 
 class ReasonCode(str, Enum):  # noqa: UP042 - Python 3.9
-    """Why a run is in its state on a worker; NONE if the state needs no explanation."""
+    """The reason for the state of a run on a worker; NONE if the state needs no explanation."""
 
     NONE = ""
     SAVED = "saved"

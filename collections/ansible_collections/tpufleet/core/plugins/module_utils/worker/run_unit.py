@@ -36,8 +36,9 @@ RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPO
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
-    Used if exit.json is missing: if a whole unit is killed, no process is left to write that file.
-    systemd forgets the end at a reboot (systemd.exec(5), org.freedesktop.systemd1(5)).
+    Used if exit.json is missing, which happens if all processes of the unit were killed before one
+    could write it. A reboot erases what systemd knows (systemd.exec(5),
+    org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
     if unit.get("ActiveState") in ACTIVE_UNIT or code is None:
@@ -54,10 +55,11 @@ def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
 def observe(
     run: str, paths: WorkerPaths, lines: int = 0, unit: dict[str, str] | None = None
 ) -> dict:
-    """Return the observed state of a run on this worker, with the last ``lines`` of its log.
+    """Return the observed state of a run on this worker.
 
-    ``unit`` has systemd's properties of the run's unit; None to query them. The controller parses
-    the result with plugin_utils/runs/observation.py.
+    ``lines`` is the number of lines of the log to include. ``unit`` has systemd's properties of the
+    run's unit; None to query them. The controller parses the result with
+    plugin_utils/runs/observation.py.
     """
     unit = unit_states([run])[run] if unit is None else unit
     folder = paths.run_dir(run)
@@ -66,7 +68,7 @@ def observe(
     rendezvous = read_rendezvous(read_json(folder / "rendezvous.json"))
     ended = read_exit(read_json(folder / "exit.json"))
     if ended and launched.get("attempt") not in (None, ended.attempt):
-        ended = None  # of an earlier attempt: a launch replaces the files one after the other
+        ended = None  # from an earlier attempt: a launch replaces the files one by one
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     command = tuple(launched.get("command") or ())
     is_ours = command[: len(TRAINER)] == TRAINER
@@ -100,12 +102,12 @@ def observe(
 
 
 def launched_here(run: str, paths: WorkerPaths) -> dict:
-    """Return the main fields of a run's last launch on this worker; empty if none."""
+    """Return the main fields of a run's last launch on this worker; empty if there is none."""
     return launch_summary(read_launch(run, paths))
 
 
 def read_launch(run: str, paths: WorkerPaths) -> dict:
-    """Return ``launch.json`` of a run's last launch on this worker; empty if none."""
+    """Return the content of a run's ``launch.json`` on this worker; empty if there is none."""
     return read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
 
 
@@ -161,7 +163,7 @@ def process_state(
         heartbeat: the trainer's last heartbeat.
         ended: how the last attempt ended; None if it is active or its end is unknown.
         rendezvous: the progress of the rendezvous.
-        has_heartbeat: whether the trainer writes a heartbeat once it has done its first step.
+        has_heartbeat: whether the trainer is one that writes heartbeats.
     """
     active = unit.get("ActiveState", "inactive")
     if active == "deactivating":

@@ -1,8 +1,8 @@
 """File access by root in directories that the trainer's user can write to.
 
-The trainer's user owns these directories, so it can put a link, a pipe or a huge file at any name
-in them. These functions follow no link that another user could have made, do not block on a pipe,
-and limit how much they read.
+The trainer's user owns these directories, and could put a link, a pipe or a huge file in place of
+any file in them. These functions follow no link that another user could have made, do not block on
+a pipe, and limit how much they read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def parent_of(path: Path, make: bool = False) -> Iterator[int]:
-    """Open the directory that contains ``path`` and yield its descriptor, for ``dir_fd``.
+    """Open the directory that contains ``path``, and yield its file descriptor for ``dir_fd``.
 
     With ``make``, creates missing directories with mode 0755. Raises OSError with ``path`` as its
     file name; ELOOP if the path contains a link that an untrusted user may have made.
@@ -40,7 +40,7 @@ def parent_of(path: Path, make: bool = False) -> Iterator[int]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading. Raises OSError, also for a link, a pipe or a directory."""
+    """Open a regular file for reading. Raises OSError; also if it is a link, pipe or directory."""
     with parent_of(path) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -76,7 +76,7 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
 
 
 def write_file(path: Path, text: str, mode: int, durable: bool = True, group: int = -1) -> None:
-    """Replace a file atomically; its permissions are never wider than ``mode``.
+    """Create or replace a file atomically. Its permissions never exceed ``mode``.
 
     With ``durable``, waits until the content is on the disk. ``group`` is the id of the file's
     group; -1 keeps the default. Raises OSError.
@@ -179,10 +179,10 @@ def _walk(path: PurePath, make: bool) -> int:
 
 
 def _trusted_link(directory: int, name: str, count: int) -> PurePath:
-    """Return the target of a link that only root or this process's user can have made.
+    """Return the target of a link that only root or the user of this process can have made.
 
-    ``directory`` is the descriptor of its directory, ``count`` the number of links followed so far.
-    Raises OSError for any other link, and if there are too many.
+    ``directory`` is the file descriptor of the link's directory, and ``count`` is the number of
+    links followed so far. Raises OSError for any other link, and after too many links.
     """
     link = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISLNK(link.st_mode):

@@ -1,4 +1,4 @@
-"""The setup stamp: whether setup has finished on this worker, and for which version of tpufleet."""
+"""The setup stamp, which shows that setup has finished on this worker, and its version."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from .contract import WORKER_FORMAT
 def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
     """Return the stamp that setup writes last (role setup_stamp); None if missing or invalid.
 
-    Its keys are ``content``, a digest of what setup does on the worker, ``environment``, the name
-    of the Python environment, and ``device_glob``, the pattern of the device files that runs use.
+    The stamp has these keys: ``content``, a digest of what setup does on the worker;
+    ``environment``, the name of the Python environment; and ``device_glob``, the pattern of the
+    device files that runs use.
     """
     try:
         stamp = json.loads((root / "ready.json").read_text(encoding="utf-8"))
@@ -23,7 +24,7 @@ def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
 
 
 def is_set_up(root: Path) -> bool:
-    """Return whether setup has finished here, with programs that this version's launches need."""
+    """Return whether setup has finished here and installed programs that fit this version."""
     return read_stamp(root) is not None and _installed_format(root) == WORKER_FORMAT
 
 

@@ -1,4 +1,4 @@
-"""Processes that hold an accelerator device but belong to no run, and how they are ended."""
+"""Strays: processes that hold an accelerator device but belong to no run. Lists and ends them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _RUN = re.compile(
 class Stray:
     """A process that holds a device but belongs to no run.
 
-    ``started_ticks`` is its start in clock ticks after boot (proc(5)), ``since`` the same in UTC.
+    ``started_ticks`` is its start time in clock ticks after boot (proc(5)). ``since`` is the same
+    time in UTC.
     """
 
     pid: int
@@ -38,7 +39,7 @@ class Stray:
 
     @property
     def id(self) -> str:
-        """What identifies the process; its pid alone does not, because pids are reused."""
+        """The pid and the start time, which identify the process, because pids are reused."""
         return f"{self.pid}-{self.started_ticks}"
 
     def to_json(self) -> dict[str, str | int]:
@@ -60,8 +61,8 @@ def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
 def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
     """Send TERM to the chosen processes, and later KILL to those that still hold a device.
 
-    A process gets a signal only if its pid was not reused and it still holds a device but belongs
-    to no run. Returns the chosen processes that still hold a device in the end. Raises OSError.
+    Before each signal, checks that the pid was not reused and that the process is still a stray.
+    Returns the chosen processes that still hold a device afterwards. Raises OSError.
 
     Args:
         chosen: the processes, as ``strays`` has listed them.
@@ -75,7 +76,7 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
                 handle = os.pidfd_open(stray.pid)
             except ProcessLookupError:
                 continue
-            # From here on, the handle refers to one process, even if its pid is reused.
+            # The handle keeps referring to this process, even if its pid is reused.
             handles[handle] = stray
         _send(signal.SIGTERM, handles, pattern)
         _wait(handles, grace_s)
@@ -88,9 +89,9 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
 
 
 def _send(number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
-    """Send the signal ``number`` to those processes that are still strays; return whether any was.
+    """Send the signal ``number`` to the processes that are still strays; return whether any is.
 
-    ``handles`` has the processes by their file descriptors (pidfd_open(2)).
+    ``handles`` maps the file descriptors of the processes (pidfd_open(2)) to the processes.
     """
     left = _remaining(handles.values(), pattern)
     for handle, stray in handles.items():
@@ -121,7 +122,7 @@ def _wait(handles: Collection[int], seconds: float) -> None:
 
 
 def _stray(folder: Path, devices: set[str]) -> Stray | None:
-    """Return a process as a stray; None if it holds no device, belongs to a run, or has ended."""
+    """Return the process of a /proc directory if it is a stray; None if not, or if it has ended."""
     held = sorted(devices & open_files(folder))
     if not held:
         return None

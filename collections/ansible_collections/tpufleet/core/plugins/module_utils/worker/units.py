@@ -1,4 +1,4 @@
-"""systemd's units of this worker's runs: their properties, and which of them are active."""
+"""Queries to systemd for the units of runs on this worker: properties, and active runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 
 
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
-    """Return systemd's properties of runs' units, by run; with ``others``, also of all active runs.
+    """Return systemd's properties of the units of ``runs``, by run.
 
-    Raises RunError.
+    With ``others``, also returns those of all active runs. Raises RunError.
     """
     units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
     if not units:

@@ -13,7 +13,7 @@ from typing import IO
 from .devices import groups
 
 MOST_OUTPUT = 1 << 20
-"""Only this number of bytes at the end of each output stream is kept."""
+"""Maximum number of bytes that are returned from the end of each output stream."""
 
 
 def run_as_user(
@@ -24,12 +24,12 @@ def run_as_user(
     device_glob: str = "",
     directory: str = "/",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user who may open the devices; return its exit code and output.
+    """Run a command as ``user`` with access to the devices; return its exit code and output.
 
-    The output is what has been written when the command exits, at most the last MOST_OUTPUT bytes
-    of each stream. ``variables`` are the command's whole environment; the program is searched in
-    their PATH. Raises subprocess.TimeoutExpired after ``seconds``, when the command's session has
-    been killed; a process that has left the session (setsid(2)) may still run.
+    The output is everything written before the command exits, at most the last MOST_OUTPUT bytes of
+    each stream. ``variables`` is the whole environment of the command, and the program is searched
+    in its PATH. After ``seconds``, kills the processes of the command's session and raises
+    subprocess.TimeoutExpired. A process that has left the session (setsid(2)) may still run.
     """
     account = pwd.getpwnam(user)
     own = os.getgrouplist(user, account.pw_gid)

@@ -1,8 +1,8 @@
 """Directories of the wheels that a lock file pins.
 
-Setup uses them for uv itself, and for all packages if the controller downloads the packages. The
-TPU's leader gets the wheels once, and the other workers copy them from the leader. The installer
-checks every file against the lock file's hashes again.
+Setup uses such a directory to install uv, and to install all packages if the controller downloads
+them. The TPU's leader gets the wheels once, and the other workers copy them from the leader. Each
+installation verifies the lock file's hashes again.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def download(
     env: Mapping[str, str],
     options: Sequence[str] = (),
 ) -> None:
-    """Download the wheels of a lock file to ``folder``, created only when all are complete.
+    """Download the wheels of a lock file to ``folder``, which appears only when it is complete.
 
-    Reuses wheels in sibling directories, which belong to other lock files, if this lock file pins
-    the same files. ``pip`` is the pip command. The wheels are for the Python of pip, unless
-    ``options`` name another target. Raises EnvError with pip's error, OSError.
+    Reuses files that this lock file pins from the sibling directories, which belong to other lock
+    files. ``pip`` is the command that starts pip. The wheels are for pip's Python, unless
+    ``options`` for pip name another target. Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
         return
@@ -109,8 +109,8 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
     Args:
         folder: the directory to create (``wheels_folder``).
         lock: the lock file's text.
-        pack: the archive that the controller has sent; None if it has not.
-        leader: whether this worker has a leader to copy from.
+        pack: the archive that the controller has sent; None if it has sent none.
+        leader: whether this worker can copy from a leader.
         minor: the minor version of the worker's Python.
 
     Returns a warning, or an empty string.
@@ -153,7 +153,7 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                     shutil.copyfileobj(content, stream)
                 if file_digest(new / member.name) not in lock:
                     (new / member.name).unlink()
-                    raise EnvError(f"{member.name} is not what the lock file pins")
+                    raise EnvError(f"{member.name} does not match a hash in the lock file")
     except tarfile.TarError as error:
         raise EnvError(f"the controller's archive cannot be read: {error}") from None
     remove_unusable(new, lock)
@@ -163,14 +163,14 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
     """Unpack the scripts of wheels to ``bin_folder``.
 
-    The binary distribution format of wheels describes them under "The .data directory". A tool that
-    is a single program, such as uv, needs no other file of its wheel. Raises EnvError if the lock
-    file does not pin a wheel, and OSError if a file cannot be written.
+    Scripts are defined in the binary distribution format, section "The .data directory". A tool
+    that is a single program, such as uv, needs no other file of its wheel. Raises EnvError if the
+    lock file does not pin one of the wheels, and OSError if a file cannot be written.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):
         if file_digest(wheel) not in lock:
-            raise EnvError(f"{wheel.name} is not what the lock file pins")
+            raise EnvError(f"{wheel.name} does not match a hash in the lock file")
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 found = _PROGRAM.match(member.filename)
@@ -198,7 +198,7 @@ def remove_wheels(cache: Path, lock: str) -> None:
 
 
 def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for pip, with uv's index variables applied to pip too."""
+    """Return the environment variables for pip. Indexes that are set for uv apply to pip too."""
     variables = network_environment({**os.environ, **env})
     for ours, pips in (
         ("UV_INDEX_URL", "PIP_INDEX_URL"),
