@@ -97,7 +97,7 @@ def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"state": "absent", "name": "tpufleet-do-other"}, "there are: tpufleet-do-watch"),
+        ({"state": "absent", "name": "tpufleet-do-other"}, "timers: tpufleet-do-watch"),
         ({**WATCH, "verb": "reboot"}, "can't be scheduled"),
         ({**WATCH, "at": "18:00"}, "set either"),
         ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
@@ -118,7 +118,7 @@ def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, 
 
 
 def test_removing_without_timers_is_reported(controller):
-    assert "there are: none" in controller.ask(state="absent", name="other")["msg"]
+    assert "timers: none" in controller.ask(state="absent", name="other")["msg"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(controller, tmp_path):

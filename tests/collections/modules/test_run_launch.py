@@ -205,7 +205,7 @@ def test_a_launch_that_could_not_be_read_again_is_refused():
     ("params", "problem"),
     [
         ({"run": "other"}, "a launch of another run"),
-        ({"process_id": 2}, "process 2 does not exist, the launch has 2"),
+        ({"process_id": 2}, "process 2 does not exist. The launch has 2"),
         ({"process_id": -1}, "process -1 does not exist"),
     ],
 )

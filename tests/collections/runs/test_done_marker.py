@@ -227,7 +227,7 @@ def test_a_launch_warns_if_the_bucket_cannot_tell_whether_the_run_is_done(tmp_pa
     answer = run_module.checked(PARAMS | {"finished_attempt": 3}, paths, check=False)
 
     assert answer["status"] == "absent"
-    assert "cannot read whether the run is done (Input/output error)" in answer["blockers"][0]
+    assert "cannot check whether the run is done (Input/output error)" in answer["blockers"][0]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: collect_outputs
 short_description: Store the output of a worker's runs on the controller
 description:
-  - Copies new log lines and metrics, and how attempts ended, for runs that do not store their
-    output in a bucket. The copy stays when the worker is deleted.
+  - Copies the new log lines and metrics of runs that do not store their output in a bucket, and a
+    record of how each attempt ended. The copy stays when the worker is deleted.
   - Does nothing while another process copies the output of the same worker.
 options:
   directory:
@@ -31,8 +31,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 files:
-  description: The number of files written. Each has a piece of a log or of metrics, or says how an
-    attempt began or ended.
+  description: The number of files written. Each is a segment of a log or of metrics, or describes
+    the start or the end of an attempt.
   returned: success
   type: int
 more:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.data_disk: finds a data disk, and formats it if it is empty."""
+"""Module tpufleet.core.data_disk: find a data disk, and format it if it is empty."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ DOCUMENTATION = r"""
 module: data_disk
 short_description: Find a data disk, and format it if it is empty
 description:
-  - Finds the disk by its device name. Formats it (ext4) only if it is completely empty (blkid and
-    wipefs find no signature, there is no partition, its first and last MiB are zeros). A disk with
-    anything but one ext4 file system is an error and is not changed.
-  - A disk that is attached to the TPU as read-only is an error if it is empty or if
+  - Finds the disk by its device name. Formats it (ext4) only if it is completely empty. This means
+    that blkid and wipefs find no signature, that there is no partition, and that the first and the
+    last MiB contain only zeros. Fails without a change if the disk has any other content than one
+    ext4 file system.
+  - Also fails for a disk that is attached to the TPU as read-only, if it is empty or if
     C(playbooks/fill_disk.yml) was interrupted while it filled the disk.
 options:
   name:
@@ -21,7 +22,7 @@ options:
     description: The device's path, if it is not C(/dev/disk/by-id/google-<name>).
     type: path
   owner:
-    description: The uid, also used as the gid, that owns the root directory of a new file system.
+    description: The uid and gid that own the root directory of a new file system.
     type: int
     default: 0
 extends_documentation_fragment: tpufleet.core.diff_mode
@@ -95,7 +96,7 @@ def output_of(*words: str) -> str:
 
 
 def inspect(name: str, device: str) -> Seen:
-    """Return what is on the disk, without changing it. Raises UnusableDiskError, OSError."""
+    """Return the observed state of the disk. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
     if probe.returncode not in (0, 2):  # exit code 2: no signature; 8: several
         cause = probe.stderr.strip() or "several signatures"

@@ -8,8 +8,8 @@ short_description: Check, from the controller, everything that a fleet needs
 description:
   - Checks versions, programs, credentials, the clock, the project, the API, zones, quota, the
     bucket, the fleet file, the ssh key and the connections to the workers. A failed check does not
-    stop the others. A check that another problem prevents is reported as C(unknown), with that
-    problem.
+    stop the others. If a problem prevents another check, that check is reported as C(unknown), with
+    the problem.
   - Evaluates the inventory's variables (C(tpu_api), C(tpu_ssh), C(tpu_fleet), C(bucket),
     C(fleet_state), C(grant_ends)) itself, so that a variable that can't be
     evaluated becomes a finding.

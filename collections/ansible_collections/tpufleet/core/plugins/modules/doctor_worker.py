@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.doctor_worker: checks a worker without changing anything."""
+"""Module tpufleet.core.doctor_worker: check a worker without changing anything."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.image: installs a container image for runs on a worker."""
+"""Module tpufleet.core.image: install a container image for runs on a worker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.python_env: installs a Python environment and proves that it works."""
+"""Module tpufleet.core.python_env: install a Python environment and check that it works."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ ALONE = "This worker downloaded the packages itself"
 
 
 def read_proof(path: Path, name: str) -> dict | None:
-    """Return the stored result of an earlier proof with this name; None without one."""
+    """Return the stored result of the proof with this name; None if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if found.get("proof") == name else None
@@ -164,8 +164,8 @@ def run_proof(options: dict, env: Path) -> dict:
 def provide_env(options: dict, env: Path, python: Path) -> str:
     """Copy the environment from the leader, or install it here.
 
-    ``options`` are the module's. Returns a warning if copying failed, otherwise an empty string.
-    Raises EnvError, WheelsMissingError, OSError.
+    ``options`` has the module's options. Returns a warning if copying failed, otherwise an empty
+    string. Raises EnvError, WheelsMissingError, OSError.
     """
     check_free_space(env, needed_mb(options["lock"]))
     leader, is_other_python, warning = has_leader(), False, ""
@@ -178,7 +178,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {ALONE}"
         except OtherPythonError:
-            is_other_python = True  # but the downloads of the leader may fit
+            is_other_python = True  # the leader's downloads may still be usable
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning
@@ -193,8 +193,9 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
 def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> str:
     """Install the environment from a package index.
 
-    ``options`` are the module's. With ``leaders_first``, the leader's downloads are used if
-    possible. Returns a warning if that failed, otherwise an empty string. Raises EnvError, OSError.
+    ``options`` has the module's options. With ``leaders_first``, first tries to install from the
+    leader's downloads. Returns a warning if that failed, else an empty string. Raises EnvError,
+    OSError.
     """
     cache, warning = CACHE / UV_CACHE, ""
     install = partial(install_from_index, env, options["lock"], python, UV, options["env"], cache)
@@ -212,7 +213,7 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
 
 
 def remove_unused_files(options: dict, env: Path) -> list[str]:
-    """Remove unused environments and downloads; return the names of these environments.
+    """Remove unused environments and downloads; return the names of the removed environments.
 
     A leader keeps the downloads of its environments, because the other workers copy them. Raises
     RunError, before anything is removed, if it is unknown which runs are active.
@@ -223,7 +224,7 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
         listed = old / "requirements.lock"
         if listed.is_file():
             remove_wheels(CACHE, listed.read_text(encoding="utf-8"))
-        # Remove the marker first: without it a half-removed environment counts as incomplete.
+        # Remove the marker first, so that a partly removed environment counts as incomplete.
         (old / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(old)
         old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.python_toolchain: installs uv and a Python on a worker."""
+"""Module tpufleet.core.python_toolchain: install uv and a Python interpreter on a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ extends_documentation_fragment:
   - tpufleet.core.diff_mode
 options:
   minimum:
-    description: The oldest minor version of Python 3 that is new enough.
+    description: The oldest minor version of Python 3 that is accepted.
     type: int
     default: 12
   wanted:
@@ -88,9 +88,9 @@ UV_MB = 200
 
 
 def system_python(minimum: int) -> Path | None:
-    """Return a system Python 3 whose minor version is at least ``minimum``; None without one.
+    """Return the path of a system Python 3 whose minor version is at least ``minimum``, or None.
 
-    python3 is preferred to other names.
+    The command python3 is preferred to commands such as python3.12.
     """
     names = ["python3", *(f"python3.{minor}" for minor in range(minimum + 4, minimum - 1, -1))]
     for name in names:
@@ -104,11 +104,11 @@ def system_python(minimum: int) -> Path | None:
 
 
 def install_uv(home: Path, options: dict, cache: Path) -> str:
-    """Install uv to ``home`` from the leader's wheel, or from a downloaded one.
+    """Install uv to ``home`` from a wheel, which is copied from the leader or downloaded.
 
-    ``options`` are the module's, and ``cache`` is the directory of wheels. Returns a warning if
-    copying from the leader failed, otherwise an empty string. Raises EnvError, WheelsMissingError,
-    OSError.
+    ``options`` has the module's options, and ``cache`` is the directory of wheels. Returns a
+    warning if copying from the leader failed, otherwise an empty string. Raises EnvError,
+    WheelsMissingError, OSError.
     """
     lock, minor, warning = options["lock"], sys.version_info.minor, ""
     check_free_space(home, UV_MB)
@@ -139,9 +139,9 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
 
 
 def copy_python(folder: Path, wanted: str) -> Path | None:
-    """Copy the Python of version ``wanted`` that uv has installed on the leader to ``folder``.
+    """Copy the leader's Pythons that uv has installed to ``folder``.
 
-    Returns the path of the interpreter; None if the leader does not have it.
+    Returns the path of the interpreter of version ``wanted``; None if the leader does not have it.
     """
     if not has_leader():
         return None

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.release: installs a state of the code on a worker as a release."""
+"""Module tpufleet.core.release: install a release of the code on a worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ description:
   - Sends the changed files by rsync over Ansible's ssh connection, into a directory of the login
     user. Only the leader of a TPU gets them from the controller. The other workers copy the release
     from their leader.
-  - On the worker, hard-links files that the last release under the same link also has, and copies
-    the others. Then verifies every file against the manifest, renames the finished release into
-    place, and makes O(link) point to it.
+  - On the worker, hard-links files that the release at O(link) also has, and copies the others.
+    Then verifies every file against the manifest, renames the directory to the release's name, and
+    makes O(link) point to it.
 options:
   code:
     description: The code directory on the controller. A relative path starts at the directory in
@@ -111,7 +111,7 @@ from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.units import active_runs
 
 KEPT_RELEASES = 5
-"""How many releases a worker keeps, the newest, besides those in use and those with a link."""
+"""A worker keeps this many of the newest releases, and those that are in use or have a link."""
 
 
 def incoming_path(given: str) -> Path:
@@ -127,10 +127,10 @@ def incoming_path(given: str) -> Path:
 def from_the_leader(name: str, target: Path, last: Path | None) -> None:
     """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
-    The files of the release ``last`` are first hard-linked into ``target``, since rsync's
-    --link-dest takes twice as long. rsync replaces differing files by new ones and never writes
-    into a file that two releases share. It compares sizes and times only, so a damaged file may
-    stay linked; the verification of the release detects it.
+    The files of the release ``last`` are first hard-linked into ``target``, because rsync's option
+    --link-dest takes twice as long. rsync replaces a file that differs by a new file, and never
+    writes into a file that two releases share. rsync compares only sizes and times, so a damaged
+    file may stay linked. The later verification of the release detects such a file.
     """
     if last:
         link_all(last, target)
@@ -140,7 +140,7 @@ def from_the_leader(name: str, target: Path, last: Path | None) -> None:
 
 
 def used(paths: WorkerPaths) -> set[str]:
-    """Return the releases that links point to or active runs use. Raises RunError."""
+    """Return the names of the releases that links point to or active runs use. Raises RunError."""
     releases = paths.release("")
     linked = (linked_release(link, releases) for link in (paths.current, paths.programs))
     launched = (launched_here(run, WorkerPaths()).get("release") for run in active_runs())
@@ -150,11 +150,11 @@ def used(paths: WorkerPaths) -> set[str]:
 def bring(
     paths: WorkerPaths, name: str, source: Callable[[Path, Path | None], None], last: Path | None
 ) -> None:
-    """Install a release and remove old ones, under a lock.
+    """Install a release and remove old releases, under a lock.
 
-    ``source`` fills the directory of the release and may link files of the release ``last``
-    (``install`` in worker/release.py). The lock also makes it safe to remove the remains of
-    interrupted installs.
+    ``source`` fills the directory of the release and may hard-link files of the release ``last``
+    (``install`` in worker/release.py). Because of the lock, the remains of interrupted
+    installations can be removed safely.
     """
     path, releases = paths.release(name), paths.release(name).parent
     releases.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,8 @@ def main() -> None:
     name = module.params["release"]
     if not name or not module.params["incoming"]:
         module.fail_json(
-            msg="release: call it as tpufleet.core.release, so that its action plugin runs"
+            msg="release: the options release and incoming are missing. Call the module as "
+            "tpufleet.core.release, so that its action plugin sets them"
         )
     paths = WorkerPaths()
     path, link = paths.release(name), paths.root / module.params["link"]

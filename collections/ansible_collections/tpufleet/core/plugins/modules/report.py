@@ -6,8 +6,9 @@ DOCUMENTATION = r"""
 module: report
 short_description: Write an HTML report of the runs, and publish it
 description:
-  - Shows a table of all runs, and for each run its curves, where its time went, its attempts with
-    their events, and the log of a run that ended badly. Several runs can be compared in one chart.
+  - Shows a table of all runs, and for each run its curves, how its time was spent, its attempts
+    with their events, and the end of the log if the run failed. Several runs can be compared in one
+    chart.
   - All data comes from run records and stored output, so the page also shows runs whose TPU no
     longer exists.
   - The page is one file that loads no other files.

@@ -8,9 +8,9 @@ short_description: Create the lock file for a user's packages, on the controller
 description:
   - Locks requirements with hashes, for workers with Python 3.12 or newer. Only packages with wheels
     are used, because building a package would run its code on the controller.
-  - A lock file of the same requirements is not changed, so versions never change without a request.
-    A new lock file prefers the versions in the project's own lock files. If the requirements
-    change, the lock file keeps its versions where possible.
+  - If the requirements have not changed, the lock file is not changed either, so versions change
+    only on request. If the requirements have changed, the lock file keeps its versions where
+    possible. A new lock file prefers the versions in the project's lock files.
 options:
   lock:
     description: The path of the lock file to create or update.

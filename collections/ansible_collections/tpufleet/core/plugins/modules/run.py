@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run: checks, starts or stops a run's process on its worker."""
+"""Module tpufleet.core.run: check, start or stop a run's process on a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ description:
     then sends KILL.
 options:
   state:
-    description: Which of the described actions to take.
+    description: The action to take, as described above.
     type: str
     choices: [checked, launched, started, stopped]
     required: true
@@ -26,7 +26,7 @@ options:
       to C(launch.json). Not needed to stop a run.
     type: dict
   process_id:
-    description: The process id that this worker has in the run.
+    description: The process id of this worker's process in the run.
     type: int
     default: 0
   finished_attempt:
@@ -46,8 +46,8 @@ options:
     default: {}
     no_log: true
   token:
-    description: The secret by which the processes of this attempt recognize each other. Without one
-      they do not wait for each other.
+    description: The secret by which the processes of this attempt authenticate to each other.
+      Without a secret they do not wait for each other.
     type: str
   preemptible:
     description: Whether the TPU is preemptible, so that its disks can be lost at any time. The run
@@ -61,7 +61,8 @@ options:
     type: str
     default: ""
   image_error:
-    description: Why the launch's image could not be installed here; empty if it could.
+    description: The error with which the installation of the launch's image failed on this worker;
+      empty if it did not fail.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -131,8 +132,8 @@ from ..module_utils.worker.units import unit_states
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Return the status of the launch on this worker, and its blockers.
 
-    ``params`` has the module's options. With ``check`` (check mode) no image is installed, so a
-    missing image is not a blocker.
+    ``params`` has the module's options. In check mode (``check``), a missing image is no blocker,
+    because check mode installs no image.
     """
     answer = {"changed": False, "started": False, "blockers": [], "info": {}}
     answer["release_is_missing"] = False
@@ -150,7 +151,7 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
             marker = read_marker(spec.checkpoints, spec.run, variables)
         except (OSError, ValueError) as error:
             what = why(error) if isinstance(error, OSError) else "malformed answer"
-            cannot_tell = f"{spec.checkpoints}: cannot read whether the run is done ({what})"
+            cannot_tell = f"{spec.checkpoints}: cannot check whether the run is done ({what})"
             return {**answer, "status": found, "info": seen, "blockers": [cannot_tell]}
         found = "done" if marker and marker.attempt == params["finished_attempt"] else found
     if found not in ("running", "done"):
@@ -202,7 +203,7 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # systemctl start has waited for this (Type=exec)
+        unit = {"ActiveState": "active"}  # systemctl start waits until it is active
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
@@ -212,7 +213,7 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
 
 
 def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Stop the process if it is active. Raises RunError if any process still holds the device."""
+    """Stop the process if it is active. Raises RunError if a process still holds a device."""
     run = check_name(params["run"])
     seen = observe(run, paths)
     if not seen["active"]:

@@ -19,7 +19,7 @@ options:
     type: path
     required: true
   fleet_name:
-    description: The name of this fleet, which its TPUs have as the label C(tpufleet-fleet).
+    description: The name of this fleet. It is the value of the label C(tpufleet-fleet) on its TPUs.
     type: str
     default: default
   log:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_command: runs a command with the code and environment of a run."""
+"""Module tpufleet.core.run_command: run a command with the code and environment of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ options:
     type: str
     default: ansible-playbook setup.yml
   seconds:
-    description: After how many seconds the command is killed.
+    description: The time limit in seconds, after which the command is killed.
     type: int
     default: 3600
 extends_documentation_fragment: tpufleet.core.check_mode
@@ -137,8 +137,8 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
                 "Allow more time: -e seconds=SECONDS"
             ) from None
     if done.returncode != 0:
-        said = _CONTROL.sub(" ", error_summary(done.stderr or done.stdout))
-        raise RunError(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")
+        error = _CONTROL.sub(" ", error_summary(done.stderr or done.stdout))
+        raise RunError(f"{' '.join(words[:4])}: exit code {done.returncode}: {error}")
     return _CONTROL.sub(" ", done.stdout).splitlines()
 
 

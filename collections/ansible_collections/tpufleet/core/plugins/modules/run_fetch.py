@@ -8,8 +8,8 @@ short_description: Download a run's checkpoints from a bucket to the controller
 description:
   - Runs on the controller only. The run's record has the location of the checkpoints, so no TPU is
     needed. Does nothing for a run whose checkpoints are not in a bucket.
-  - Downloads each object in the generation that the bucket listed, and verifies its checksum. A
-    local file with the same checksum is not downloaded again.
+  - Downloads the generation of each object that the bucket has listed, and verifies its checksum.
+    An object is not downloaded again if the local file has the same checksum.
 options:
   to:
     description: The local directory. The checkpoints are stored below it as
@@ -58,7 +58,7 @@ files:
   type: list
   elements: str
 passed_over:
-  description: The checkpoints newer than the downloaded one, which are not finished or not
+  description: The checkpoints that are newer than the downloaded one but not finished or not
     readable, each with the reason.
   returned: success
   type: list

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_info: returns the status of the runs on a worker."""
+"""Module tpufleet.core.run_info: return the status of the runs on a worker."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ options:
         C(log_end) is the offset for the next call. Needs O(run).
     type: int
   progress:
-    description: Whether to return how much of each run's time was spent in steps that counted
-      (goodput).
+    description: Whether to return how much time each run spent in steps that no later attempt
+      repeated (goodput).
     type: bool
     default: false
   device_glob:
@@ -71,8 +71,8 @@ runs:
   description:
     - One dictionary for each run.
     - C(state) and C(reason_code) are codes. C(exit_code), C(signal), C(ended_at) and C(error)
-      describe how the last attempt ended. C(peer) and C(peer_exit_code) name another worker if its
-      end stopped the trainer here.
+      describe how the last attempt ended. If the end of another worker's process stopped the
+      trainer here, C(peer) is that worker and C(peer_exit_code) the exit code.
     - Other keys are C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
       C(heartbeat), C(heartbeat_age), C(output_age), C(log), and with O(progress) C(progress).
   returned: success
@@ -106,9 +106,9 @@ POLL_SECONDS = 0.5
 
 
 def settled(seen: dict, until: str) -> bool:
-    """Return whether a run has reached the option ``until``, or is not active on this worker.
+    """Return whether a run has reached the state of the option ``until``, or is not active.
 
-    ``seen`` is the observed state of the run.
+    ``seen`` is the observed state of the run on this worker.
     """
     if until == "now" or not seen["active"]:
         return True
@@ -123,8 +123,8 @@ def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) ->
     """
     if params["since"] is None:
         return observe(run, paths, params["lines"], unit)
-    # Read the state before the log: if the run was inactive, the log is complete. Lines of an
-    # active run that are still missing are read by the next call.
+    # Read the state before the log: if the run was inactive, the log is complete. The next call
+    # reads the lines that an active run writes meanwhile.
     seen, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
@@ -156,10 +156,10 @@ def main() -> None:
         while True:
             units = unit_states(names)
             runs = [seen_of(name, paths, params, units[name]) for name in names]
-            come = all(settled(seen, params["until"]) for seen in runs)
+            reached = all(settled(seen, params["until"]) for seen in runs)
             if params["since"] is not None:
-                come = any(seen["log"] or not seen["active"] for seen in runs)
-            if come or time.monotonic() >= last:
+                reached = any(seen["log"] or not seen["active"] for seen in runs)
+            if reached or time.monotonic() >= last:
                 break
             time.sleep(POLL_SECONDS)
     except RunError as error:
@@ -167,7 +167,7 @@ def main() -> None:
     for seen in latest(runs) if params["progress"] else []:
         seen["progress"] = progress(paths.run_dir(seen["run"]))
     held = holders(params["device_glob"])
-    module.exit_json(changed=False, runs=runs, holders=held, settled=come)
+    module.exit_json(changed=False, runs=runs, holders=held, settled=reached)
 
 
 if __name__ == "__main__":

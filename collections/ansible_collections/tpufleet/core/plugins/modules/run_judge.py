@@ -24,7 +24,7 @@ options:
     choices: [answers, start, outcome]
     required: true
   started:
-    description: The results of the first M(tpufleet.core.run) of the launch, by host.
+    description: The results of the first call of M(tpufleet.core.run) in the launch, by host.
     type: dict
     default: {}
   pushed:
@@ -32,8 +32,8 @@ options:
     type: dict
     default: {}
   restarted:
-    description: The results of the second M(tpufleet.core.run), after the release was installed, by
-      host.
+    description: The results of the second call of M(tpufleet.core.run), which follows the
+      installation of the release, by host.
     type: dict
     default: {}
   waited:
@@ -41,7 +41,7 @@ options:
     type: dict
     default: {}
   verdict:
-    description: The result of this module in the stage before.
+    description: The result of this module in the previous stage.
     type: dict
     default: {}
   relaunch:
@@ -90,7 +90,7 @@ push:
   type: list
   elements: str
 start:
-  description: The hosts on which the run must then be started.
+  description: The hosts on which the run must be started after the release is installed.
   returned: stage is answers
   type: list
   elements: str

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_output: returns output of runs that is not stored yet."""
+"""Module tpufleet.core.run_output: return the output of runs that is not stored yet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_pack: packs a run's files on a worker into one archive."""
+"""Module tpufleet.core.run_pack: pack a run's files on a worker into one archive."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ description:
     environment variables, which may contain secrets.
 options:
   bundle:
-    description: Whether to add what a bug report needs. These are the state and the journal of the
-      run's unit, the operating system's version, and the devices.
+    description: Whether to add files for a bug report. They contain the state and the journal of
+      the run's unit, the kernel's version, disk space, memory and devices.
     type: bool
     default: false
   checkpoints:
@@ -51,8 +51,8 @@ files:
   type: list
   elements: str
 passed_over:
-  description: The checkpoints newer than the added one, which are not finished or not intact, each
-    with the reason.
+  description: The checkpoints that are newer than the added one but not finished or not intact,
+    each with the reason.
   returned: success
   type: list
   elements: str
@@ -112,7 +112,7 @@ def output_of(command: list[str], unit: str) -> bytes:
 
 
 def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str, Any]:
-    """Add a run's files to the archive; return which checkpoints were left out and why.
+    """Add a run's files to the archive; return what was left out, with the reasons.
 
     Raises RunError if this worker never had the run.
     """
@@ -123,14 +123,14 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
             f"this worker has no files of run {run}. List the runs: "
             "ansible-playbook playbooks/status.yml"
         )
-    told = {"passed_over": [], "unreadable": [], "missing": ""}
+    result = {"passed_over": [], "unreadable": [], "missing": ""}
     for path in [folder / name for name in WRITTEN]:
         try:
             stream = open_file(path)
         except OSError:  # missing, or not a regular file
             continue
         if error := add_file(archive, stream, f"{run}/{path.name}"):
-            told["unreadable"].append(f"{path.name}: {error}")
+            result["unreadable"].append(f"{path.name}: {error}")
     if params["bundle"]:
         for name, command in DIAGNOSTICS.items():
             add_content(archive, output_of(command, UNIT.format(run)), f"{run}/{name}")
@@ -138,9 +138,9 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
         add_content(archive, json.dumps(launched, indent=1).encode(), f"{run}/launch.json")
     place = str(launched.get("checkpoints", ""))
     if params["checkpoints"] == "none" or "://" in place:
-        return told
+        return result
     if not place:
-        return told | {"missing": "launch.json names no checkpoint location"}
+        return result | {"missing": "launch.json names no checkpoint location"}
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
@@ -148,7 +148,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     with effective_user(folder.lstat().st_uid):
         newest = params["checkpoints"] == "newest"
         added = pack_checkpoints(run, Path(place), layout, newest, archive)
-    return added | {"unreadable": told["unreadable"] + added["unreadable"]}
+    return added | {"unreadable": result["unreadable"] + added["unreadable"]}
 
 
 @contextmanager
@@ -217,26 +217,26 @@ def pack_checkpoints(
     ``place`` is the directory of the run's checkpoints, and ``layout`` says which files in it are
     checkpoints.
     """
-    told: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
+    result: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not place.is_dir():
-        return told | {"missing": f"{place}: there are no checkpoints of {run}"}
+        return result | {"missing": f"{place}: there are no checkpoints of {run}"}
     sizes = sizes_below(place)
     names = sorted(sizes)
     if newest:
         path, wrong = newest_finished(layout, sizes, lambda name: read_file(place / name))
-        told["passed_over"] = wrong
+        result["passed_over"] = wrong
         if not path:
-            return told | {"missing": none_finished(str(place), layout, wrong, sizes)}
+            return result | {"missing": none_finished(str(place), layout, wrong, sizes)}
         names = files_of(path, sizes)
     for name in names:
         try:
             stream = open_file(place / name)
         except OSError as error:
-            told["unreadable"].append(f"{name}: {error.strerror}")
+            result["unreadable"].append(f"{name}: {error.strerror}")
             continue
         if fault := add_file(archive, stream, f"{run}/checkpoints/{name}"):
-            told["unreadable"].append(f"{name}: {fault}")
-    return told
+            result["unreadable"].append(f"{name}: {fault}")
+    return result
 
 
 def sizes_below(place: Path) -> dict[str, int]:
@@ -284,7 +284,7 @@ def main() -> None:
             os.fdopen(handle, "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz") as archive,
         ):
-            told = pack(params, WorkerPaths(), archive)
+            result = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
     except BaseException as error:
         Path(name).unlink()
@@ -295,7 +295,7 @@ def main() -> None:
         raise
     if module.check_mode:
         Path(name).unlink()
-    module.exit_json(changed=False, path=name, files=files, **told)
+    module.exit_json(changed=False, path=name, files=files, **result)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ description:
     to each host of the play. There is one run per TPU, which uses all workers of the TPU. Stores a
     copy of the code and of the lock file on the controller for relaunches.
   - With O(relaunch), all settings of the run are read from its record.
-  - Writes the next attempt to each run's record, so that the run can start at once. It does not
-    write the record of a run that is wanted already, or for which the same launch may have
-    finished. Such a run is first checked on its workers.
+  - Writes the next attempt to each run's record, so that the run can start at once. Does not write
+    the record if the run is wanted already, or if the same launch may have finished the run. Such a
+    run is first checked on its workers.
   - Refuses a run that may still train on another READY TPU.
 options:
   run:
@@ -20,10 +20,10 @@ options:
       several TPUs, the TPU's name is appended.
     type: str
   config:
-    description: The config file, looked for in the current directory, then in O(project).
+    description: The config file, searched in the current directory and then in O(project).
     type: str
   command:
-    description: The command that trains. By default that of this project's trainer.
+    description: The trainer's command. By default the command of this project's trainer.
     type: str
   image:
     description: The container image in whose files O(command) runs, C(REGISTRY/NAME@sha256:DIGEST).
@@ -75,8 +75,9 @@ options:
     type: str
     default: ""
   outputs:
-    description: Where the output of runs is stored. Workers write it to a C(gs://) URL themselves,
-      below the run's name. With a directory or without a value, the controller collects it.
+    description: Where the output of runs is stored. To a C(gs://) URL the workers write it
+      themselves, below the run's name. With a directory or an empty value, the controller collects
+      the output.
     type: str
     default: ""
   volatile_checkpoints:
@@ -151,7 +152,7 @@ recorded:
   returned: success
   type: dict
 notes:
-  description: For each run that differs from its last launch, a sentence that says in what.
+  description: For each run that differs from its last launch, a sentence with the differences.
   returned: success
   type: list
   elements: str

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.run_schedule: schedules a playbook on the controller."""
+"""Module tpufleet.core.run_schedule: schedule a playbook on the controller."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: run_schedule
 short_description: Schedule a playbook on the controller, at a time or at an interval
 description:
-  - Writes a systemd timer (the system's for root, else the user's own), or a line of the user's
-    crontab where there is no systemd.
+  - Writes a systemd timer, which is a system unit for root and a user unit for other users. Without
+    systemd, writes a line of the user's crontab.
   - While a scheduled playbook still runs, its timer does not start it again. Timers do not wait for
     each other.
   - If the controller is off or asleep at a scheduled time, that execution is skipped.
@@ -40,7 +40,7 @@ options:
     default: ""
   publish:
     description: The bucket object, such as C(gs://bucket/name.html), to which C(report) publishes
-      the page. Empty for none.
+      the page. Empty to publish nothing.
     type: str
     default: ""
   name:
@@ -53,9 +53,9 @@ options:
     type: str
     default: ""
   every:
-    description: An interval such as V(1m) or V(6h), from one start to the next, for C(watch),
-      C(report) and C(restart). A playbook that takes longer delays the next start. cron accepts
-      minutes that divide an hour, hours that divide a day, and V(1d).
+    description: The interval between two starts of C(watch), C(report) or C(restart), such as V(1m)
+      or V(6h). A playbook that takes longer delays the next start. cron accepts minutes that divide
+      an hour, hours that divide a day, and V(1d).
     type: str
     default: ""
   project:
@@ -166,7 +166,7 @@ def main() -> None:
         elif params["state"] == "absent":
             if params["name"] not in timers.names():
                 known = ", ".join(timers.names()) or "none"
-                raise ScheduleError(f"there is no timer {params['name']!r}; there are: {known}")
+                raise ScheduleError(f"there is no timer {params['name']!r}; timers: {known}")
             before, after = timers.drop(params["name"], module.check_mode)
         names, lines = timers.names(), timers.lines()
     except ScheduleError as error:

@@ -24,7 +24,7 @@ options:
     elements: raw
     required: true
   fleet_name:
-    description: The name of this fleet, which its TPUs have as a label.
+    description: The name of this fleet, which is the value of a label on its TPUs.
     type: str
     default: default
   name:
@@ -52,8 +52,7 @@ options:
     type: list
     elements: str
   timeout:
-    description: A time limit in seconds. All steps together may take this time multiplied by the
-      number of TPUs that share the disk.
+    description: All steps together may take this many seconds for each TPU that shares the disk.
     type: int
     default: 600
 """
@@ -77,9 +76,9 @@ writer:
   type: str
   returned: success
 tpus:
-  description: The TPUs that share the disk, first RV(writer). Each has C(name), C(id), which
-    differs for a recreated TPU, C(workers), the number of its workers, and C(attached), the numbers
-    of the workers that had the disk before this call.
+  description: The TPUs that share the disk. The first one is RV(writer). C(workers) is the number
+    of workers of the TPU, and C(attached) has the numbers of the workers that had the disk before
+    this call. The C(id) of a TPU changes if it is recreated.
   type: list
   elements: dict
   returned: success

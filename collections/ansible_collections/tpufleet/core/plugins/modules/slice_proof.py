@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.slice_proof: checks that a slice's workers can compute together."""
+"""Module tpufleet.core.slice_proof: check that the workers of a slice can compute together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.ssh_key: creates the fleet's ssh key pair if it is missing."""
+"""Module tpufleet.core.ssh_key: create the fleet's ssh key pair if it is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ author: tpufleet maintainers
 extends_documentation_fragment: tpufleet.core.check_mode
 options:
   path:
-    description: The file of the private key. That of the public key has C(.pub) appended.
+    description: The file of the private key. The file of the public key has the same name with
+      C(.pub) appended.
     type: path
     required: true
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.stray: lists or ends processes that hold a device outside of runs."""
+"""Module tpufleet.core.stray: list or end processes that hold a device but belong to no run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: stray
 short_description: List or end the processes that hold a device but belong to no run
 description:
-  - Without O(end), lists the processes that hold one of this worker's accelerator devices open and
+  - Without O(end), lists the processes that have one of this worker's accelerator devices open but
     are not in the unit of a run.
   - With O(end), sends TERM to these processes, and KILL to those that still hold a device ten
     seconds later. A process gets a signal only if its pid and start time are still those in the

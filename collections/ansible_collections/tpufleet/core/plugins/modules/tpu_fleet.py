@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: tpu_fleet
 short_description: Create the TPUs of a fleet file, or delete some, in parallel
 description:
-  - Lists the inventory's zones (a partial list is an error), compares them with the fleet, and
-    creates the missing TPUs in parallel. TPUs that match the fleet are not changed.
+  - Lists the TPUs in the inventory's zones, compares them with the fleet, and creates the missing
+    TPUs in parallel. TPUs that match the fleet are not changed. A partial list is an error.
   - If a TPU may be in several zones and one has no capacity, the next zone is tried.
   - Shows every ten seconds what each TPU is waiting for.
 author: tpufleet maintainers
@@ -20,23 +20,25 @@ attributes:
 options:
   fleet:
     description:
-      - The desired TPUs, the variable C(tpu_fleet). Each has C(name), C(zone) or C(zones) (tried in
-        this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3) makes
-        V(sweep-0) to V(sweep-2) from V(sweep)), C(spot), C(preemptible), C(reserved), C(network),
-        C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot), C(data_disks)
-        (names, or each with C(name), C(mode), and C(size_gb) and C(type) to create it),
-        C(idle_delete_after) (a duration such as V(2h); C(watch.yml) deletes a TPU that had no run
-        for so long), C(queued) (requested through Google's queue, in one zone; with C(valid_for)
-        such as V(6h)), C(description), C(labels), C(tags) and C(metadata), as in
-        M(tpufleet.core.tpu_node).
+      - The desired TPUs, the variable C(tpu_fleet). Each TPU needs C(name), C(zone) or C(zones)
+        (tried in this order), C(accelerator_type) and C(runtime_version).
+      - These settings are optional and described at M(tpufleet.core.tpu_node). C(spot),
+        C(preemptible), C(reserved), C(network), C(subnetwork), C(external_ip), C(service_account),
+        C(scopes), C(secure_boot), C(data_disks) (a disk may also be only a name), C(description),
+        C(labels), C(tags) and C(metadata).
+      - C(count) creates several TPUs. V(3) makes V(sweep-0) to V(sweep-2) from V(sweep).
+      - C(idle_delete_after) is a duration such as V(2h). C(watch.yml) deletes a TPU that has had no
+        run for so long.
+      - C(queued) requests the TPU through Google's queue, in one zone. C(valid_for), such as V(6h),
+        limits the wait in the queue.
     type: list
     elements: raw
     required: true
   only:
     description:
-      - Act only on the TPU of this name, or C(name_zone) if several zones have such a TPU. A TPU
-        to delete need not be in the fleet. An empty name is an error, so that a script with an
-        unset variable does not act on all TPUs.
+      - The name of the only TPU to act on, or C(name_zone) if several zones have a TPU of this
+        name. A TPU to delete need not be in the fleet. An empty name is an error, so that a script
+        with an unset variable does not act on all TPUs.
     type: str
   zone:
     description: The zone of the TPU O(only) if several zones have one of this name. With
@@ -45,10 +47,10 @@ options:
     default: ""
   node_id:
     description:
-      - For unattended deletion, the API's id of the one TPU that O(only) and O(zone) name. Another
-        TPU of that name, or one without the label of this fleet, is an error. With
-        O(replace_dead), the only preempted TPU that may be replaced. An empty id is an error, so
-        that a script with an unset variable does not act on another TPU of the name.
+      - For unattended deletion, the API's id of the TPU with the name O(only) in O(zone). It is an
+        error if the TPU has another id, or does not have the label of this fleet. An empty id is an
+        error too, so that a script with an unset variable does not delete another TPU.
+      - With O(replace_dead), the id of the only preempted TPU that may be replaced.
     type: str
   fleet_name:
     description:
@@ -92,8 +94,8 @@ options:
     type: bool
   tag:
     description:
-      A network tag for every TPU besides its own tags, so that M(tpufleet.core.vpc_firewall)
-      applies to it.
+      A network tag to add to every TPU, so that the rules of M(tpufleet.core.vpc_firewall) apply to
+      it.
     type: str
     default: ""
   disks:
@@ -166,7 +168,7 @@ doomed:
   elements: dict
   returned: success and failure
 reason:
-  description: A code for why the first failed TPU failed.
+  description: A code for the cause of the first failure.
   type: str
   returned: failure
 """

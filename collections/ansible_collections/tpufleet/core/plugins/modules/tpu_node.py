@@ -1,4 +1,4 @@
-"""The module tpufleet.core.tpu_node: manages one TPU (module_utils/cloud/node_state.py)."""
+"""Module tpufleet.core.tpu_node: manage one TPU (module_utils/cloud/node_state.py)."""
 
 from __future__ import annotations
 

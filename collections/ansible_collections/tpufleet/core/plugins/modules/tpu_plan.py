@@ -7,10 +7,10 @@ module: tpu_plan
 short_description: Show what create.yml would do, unwanted TPUs, and queued resources that only hold
   quota
 description:
-  - Lists the TPUs and queued resources of the inventory's zones (a partial list is an error),
-    compares them with the fleet, counts chips by quota, and changes nothing.
-  - Every existing TPU holds quota, and every queued resource until it is deleted, even after it
-    failed or was preempted.
+  - Lists the TPUs and queued resources of the inventory's zones, compares them with the fleet, and
+    counts chips by quota. Changes nothing. A partial list is an error.
+  - Every existing TPU holds quota. Every queued resource holds quota until it is deleted, even
+    after it failed or was preempted.
 author: tpufleet maintainers
 extends_documentation_fragment:
   - tpufleet.core.tpu_api
@@ -24,7 +24,7 @@ options:
   grant_ends:
     description: The last day on which you may use the project's TPUs, such as V(2026-12-31), if
       they were granted to you for a limited time. In the last 7 days RV(lines) has a warning, and
-      after that day RV(errors) has a line. Neither fails the task.
+      after that day RV(errors) has an error. The task does not fail in either case.
     type: str
     default: ""
   bucket:

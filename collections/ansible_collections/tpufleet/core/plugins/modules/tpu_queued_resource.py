@@ -1,6 +1,6 @@
-"""The module tpufleet.core.tpu_queued_resource: requests TPUs from Google's queue.
+"""Module tpufleet.core.tpu_queued_resource: request TPUs from Google's queue.
 
-module_utils/cloud/queue_state.py implements it.
+The implementation is in module_utils/cloud/queue_state.py.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ options:
     default: 1
   tier:
     description:
-      V(spot) is cheaper and may be preempted at any time; V(guaranteed) stays for
-      O(min_duration); V(on-demand) is neither.
+      The kind of TPUs. V(spot) TPUs are cheaper and may be preempted at any time. V(guaranteed)
+      TPUs stay for O(min_duration). V(on-demand) TPUs are neither.
     type: str
     choices: [on-demand, spot, guaranteed]
     default: on-demand

@@ -23,7 +23,7 @@ options:
     type: path
     required: true
   tpu:
-    description: The TPU that the command runs on. By default the run's own.
+    description: The TPU that the command runs on. By default the TPU of the run.
     type: str
     default: ""
   set:
@@ -36,7 +36,7 @@ options:
     type: raw
     default: {}
   step:
-    description: The step of the checkpoint, by default the newest; not for V(bench).
+    description: The step of the checkpoint to load. By default the newest. Not for V(bench).
     type: int
   steps:
     description: How many steps V(bench) measures.
@@ -46,7 +46,7 @@ options:
     type: str
     choices: [transformers, plain]
   to:
-    description: Where V(export) writes, gs://BUCKET/PREFIX. Any other value is a directory of the
+    description: Where V(export) writes. This is C(gs://BUCKET/PREFIX), or a directory of the
       controller, to which the caller copies the result from RV(export).
     type: str
     default: ""

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.vpc_firewall: manages the rules of module_utils/cloud/firewall.py."""
+"""Module tpufleet.core.vpc_firewall: manage firewall rules (module_utils/cloud/firewall.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ description:
   - Manages firewall rules of a VPC network for all machines with the network tag O(tag). They allow
     ssh from O(ssh_from) only, allow everything from machines with the same tag, and deny all other
     inbound access.
-  - Never changes a rule that it did not create for this fleet. The fleet's rules are named O(name)
-    with V(-ssh), V(-inside) or V(-rest) appended, and their descriptions name the fleet. There is
-    a warning for each other rule that has a higher priority and allows access from every address.
+  - Never changes a rule that it did not create for this fleet. The names of the fleet's rules are
+    O(name) with V(-inside), V(-ssh), V(-ssh6), V(-rest) or V(-rest6) appended, and their
+    descriptions name the fleet. There is a warning for each other rule that takes precedence over
+    them and allows access from every address.
   - Set the tag of a TPU with C(tags) in C(tpu_fleet). C(create.yml) adds it if C(fleet_firewall) is
     set.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
@@ -57,7 +58,7 @@ options:
     type: bool
     default: false
   anyone:
-    description: Whether O(ssh_from) may allow every address. There is a warning each time.
+    description: Whether O(ssh_from) may allow every address. Each such task shows a warning.
     type: bool
     default: false
   recreate:

@@ -6,14 +6,14 @@ DOCUMENTATION = r"""
 module: watch
 short_description: Compare the desired with the observed state of each run once, and act
 description:
-  - Reads the records in O(fleet_state), the inventory and the workers' O(answers), and decides for
-    each run whether to do nothing, to recreate its lost TPU, to replace a TPU with a worker that
+  - Reads the records in O(fleet_state), the inventory and the workers' O(answers). Then decides for
+    each run whether to do nothing, to recreate its lost TPU, to replace its TPU because a worker
     cannot be reached or fails repeatedly, to launch or restart the run, to stop it, or to give up.
   - The TPU of a run is the one with the zone and the id in the run's record, or a later TPU of the
     same name that has this fleet's label. No other TPU is changed.
   - A TPU counts as lost only if the API confirms it.
   - Acts by calling the same playbooks as a user would. A lease in O(fleet_state) keeps a second
-    controller from acting on the same TPU. It expires if this controller fails.
+    controller from acting on the same TPU. The lease expires if this controller fails.
   - An invalid record is reported as failed and skipped. While a record is invalid, no idle TPU and
     no cached release is deleted.
   - In check mode the module only shows what it would do.
@@ -35,7 +35,7 @@ options:
     type: path
     required: true
   fleet_name:
-    description: The name of this fleet, which its TPUs have as the label C(tpufleet-fleet).
+    description: The name of this fleet. It is the value of the label C(tpufleet-fleet) on its TPUs.
     type: str
     default: default
   log:
@@ -49,11 +49,13 @@ options:
     default: ""
   limits:
     description:
-      - How long the watch waits and how often it repeats an action; docs/runs.md describes each
-        limit. Seconds are C(heartbeat), C(first_heartbeat), C(unreachable), C(settle), C(output)
-        (how old the last line of a log may be where a trainer writes no heartbeat; 0, the default,
-        is any age), C(first_backoff), C(longest_backoff); counts are C(crashes), C(preemptions) (0
-        is no limit), C(replacements), C(nans), C(same_worker).
+      - How long the watch waits, and how often it repeats an action. docs/runs.md describes each
+        limit.
+      - Limits in seconds are C(heartbeat), C(first_heartbeat), C(unreachable), C(settle),
+        C(first_backoff), C(longest_backoff) and C(output). C(output) is the maximum age of the last
+        log line of a trainer that writes no heartbeat; 0, the default, means no limit.
+      - Limits that are counts are C(crashes), C(preemptions) (0 means no limit), C(replacements),
+        C(nans) and C(same_worker).
     type: dict
     default: {}
 extends_documentation_fragment:
