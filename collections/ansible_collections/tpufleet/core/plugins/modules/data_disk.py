@@ -129,9 +129,10 @@ def _is_blank(device: str) -> bool:
 
 
 def ensure(given: dict, *, check: bool) -> dict:
-    """Format the disk if necessary, unless ``check``; return the module's result.
+    """Format the disk if necessary and return the module's result.
 
-    ``given`` has the module's options. Raises UnusableDiskError, OSError.
+    With ``check``, nothing is changed. ``given`` has the module's options. Raises
+    UnusableDiskError, OSError.
     """
     name = given["name"]
     device = find(name, given["device"])

@@ -192,9 +192,9 @@ def installed_python(folder: Path, wanted: str) -> Path | None:
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
-    """Make ``path`` a symbolic link to ``target``, unless ``check``.
+    """Make ``path`` a symbolic link to ``target``. With ``check``, nothing is changed.
 
-    Returns the diff; None if nothing changes.
+    Returns the diff; None if there is no difference.
     """
     now = str(path.readlink()) if path.is_symlink() else None
     if now == str(target):

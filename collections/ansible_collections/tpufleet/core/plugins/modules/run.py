@@ -196,14 +196,14 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, seen: dict) -> dict:
-    """Start the process, unless ``check``; return the module's result.
+    """Start the process and return the module's result. With ``check``, starts nothing.
 
     ``seen`` is the observed state of the run before the start.
     """
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # systemctl start waits until it is active
+        unit = {"ActiveState": "active"}  # systemctl start waits for this
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,

@@ -228,7 +228,7 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
         return QuotaError(f"can't {what}: {message}")
     if status in TRANSIENT_STATUSES:
         return Unavailable(
-            f"can't {what}: the API keeps answering {status} ({message}); try again later"
+            f"can't {what}: the API still returns HTTP {status} ({message}); try again later"
         )
     return InvalidRequest(f"can't {what}: {message}")
 

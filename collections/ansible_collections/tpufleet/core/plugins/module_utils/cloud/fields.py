@@ -61,7 +61,7 @@ class Fields:
         """Return a string of letters, digits and the characters ``_.-``; empty if absent."""
         value = self.text(name)
         if not _WORD.fullmatch(value):
-            raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
+            raise BadAnswer(f"{self.who}: {name} has invalid characters ({value!r:.60})")
         return value
 
     def number(self, name: str) -> int:

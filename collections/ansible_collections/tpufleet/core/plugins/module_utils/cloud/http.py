@@ -113,7 +113,7 @@ class GoogleHttp:
                 return
             if not isinstance(token, str) or token in seen:
                 raise errors.BadAnswer(
-                    f"can't {what}: {self.address} sends the same page again and again"
+                    f"can't {what}: {self.address} returned the same page token twice"
                 )
             seen.add(token)
 

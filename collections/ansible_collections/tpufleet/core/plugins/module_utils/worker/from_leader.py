@@ -104,7 +104,7 @@ def pull(
 
 
 def _error_line(output: str) -> str:
-    """Return the first line that names a cause, unlike lines that begin with "rsync error:"."""
+    """Return the first line of rsync's output that names a cause ("rsync error:" lines do not)."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith("rsync error:")]
     return (causes or lines or ["no error output"])[0]

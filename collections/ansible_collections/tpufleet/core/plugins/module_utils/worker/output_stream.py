@@ -106,7 +106,7 @@ class Attempt(NamedTuple):
 
 
 class State(NamedTuple):
-    """How much of an attempt's output is stored. ``began`` is its start in unix seconds."""
+    """What is stored of an attempt's output. ``began`` is the attempt's start in unix seconds."""
 
     began: float
     streams: Mapping[str, Stream]

@@ -105,7 +105,7 @@ def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
 
 
 def chip_variables(chip: int) -> dict[str, str]:
-    """Return the variables that restrict a process to one chip; empty for all chips."""
+    """Return the variables that restrict a process to ``chip``; none if ``chip`` is negative."""
     if chip < 0:
         return {}
     return {

@@ -196,7 +196,7 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
 
 
 def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> str:
-    """Return the error that the launch's image is not on this worker; empty if there is no problem.
+    """Return an error if the launch's image is missing on this worker, else an empty string.
 
     ``reported`` is the error with which the image's installation failed; empty if it did not fail.
     """

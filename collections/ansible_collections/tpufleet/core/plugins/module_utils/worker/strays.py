@@ -122,7 +122,7 @@ def _wait(handles: Collection[int], seconds: float) -> None:
 
 
 def _stray(folder: Path, devices: set[str]) -> Stray | None:
-    """Return the process of a /proc directory if it is a stray; None if not, or if it has ended."""
+    """Return the stray with the /proc directory ``folder``; None if it is no stray or has ended."""
     held = sorted(devices & open_files(folder))
     if not held:
         return None

@@ -129,7 +129,7 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
             copy_from_leader(folder)
             return ""
         except FromLeaderError:
-            pass  # the next call, with the controller's archive, returns a warning
+            pass  # the next call, which gets the controller's archive, returns a warning
     raise WheelsMissingError(minor)
 
 
