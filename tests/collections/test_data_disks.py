@@ -108,7 +108,7 @@ def test_a_writable_disk_of_several_tpus_is_refused_before_any_request():
         ({"size_gb": "50"}, "data_disks: expected"),
         ({"size_gb": -1}, "needs a size_gb above 0"),
         ({"type": "pd-ssd"}, "needs a size_gb above 0"),
-        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't be created"),
+        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't have a size_gb"),
     ],
 )
 def test_an_invalid_disk_is_refused_with_the_reason(change, what):
