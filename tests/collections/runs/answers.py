@@ -1,4 +1,4 @@
-"""What workers report of runs (run_info), for tests."""
+"""Workers' reports about runs (results of run_info), for tests."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ENDS = {
 
 
 def report(state: str = "training", reason_code: str = "", **more: Any) -> dict[str, Any]:
-    """What a worker reports of the run ``mine`` in its first attempt."""
+    """Return a worker's report about attempt 1 of the run ``mine``."""
     is_active = state in ACTIVE
     return {
         "run": "mine",
@@ -35,7 +35,7 @@ def report(state: str = "training", reason_code: str = "", **more: Any) -> dict[
 
 
 def report_end(code: str, **more: Any) -> dict[str, Any]:
-    """What a worker reports of a run that ended with an exit code or a signal's name."""
+    """Return a worker's report about a run that ended with an exit code or a signal's name."""
     state, reason_code = ENDS.get(code, ("failed", "exit_code" if code.isdecimal() else "signal"))
     exited = {"exit_code": int(code)} if code.isdecimal() else {"signal": code}
     return report(state, reason_code, **exited | more)

@@ -1,4 +1,4 @@
-"""Observations of a run for tests of the watch's decisions: a TPU with processes."""
+"""Observed TPUs and processes of a run, for tests of the watch's decisions."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -30,23 +30,23 @@ IDLE = ProcessStatus("", RunState.LOST, attempt=3)
 WAITING = ProcessStatus("", RunState.WAITING, attempt=3)
 AWAY = ProcessStatus("", RunState.UNREACHABLE)
 POD = ObservedTpu("pod", "us-central2-b", "7", "READY", is_ours=True)
-STOLEN = replace(POD, id="9", is_ours=False)
+FOREIGN_POD = replace(POD, id="9", is_ours=False)
 
 
 def pod(*processes: ProcessStatus, **more: Any) -> Observation:
-    """A TPU that is READY with these processes on w0, w1 and so on."""
+    """Return the observation of a READY TPU with these processes on w0, w1 and so on."""
     named = tuple(replace(each, host=f"w{index}") for index, each in enumerate(processes))
     fields = {"tpu_state": "READY", "processes": named, "workers": len(processes), "tpus": (POD,)}
     return Observation(**(fields | more))
 
 
 def lost(state: str = "PREEMPTED", **more: Any) -> Observation:
-    """A TPU that two listings have in this state."""
+    """Return the observation of a TPU that two listings show in this state."""
     return Observation(state, **({"is_confirmed": True} | more))
 
 
 def ended(code: str, ago: float = 100, **more: Any) -> ProcessStatus:
-    """A process that ended with an exit code or a signal's name."""
+    """Return a process that ended ``ago`` seconds ago with an exit code or a signal's name."""
     state, reason = ENDS.get(code, ("failed", "exit_code" if code.isdecimal() else "signal"))
     exited = {"exit_code": int(code)} if code.isdecimal() else {"signal": code}
     found = replace(
@@ -67,17 +67,17 @@ def decided(
 
 
 def causes(decision: Decision) -> list[str]:
-    """The codes of a decision's causes."""
+    """Return the codes of a decision's causes."""
     return [cause.code.value for cause in decision.causes]
 
 
 def values(decision: Decision) -> dict[str, Any]:
-    """The values of all causes of a decision."""
+    """Return the values of all causes of a decision."""
     return {name: value for cause in decision.causes for name, value in cause.values.items()}
 
 
 def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What of the memory a decision has changed."""
+    """Return the fields of the watch's memory that a decision has changed."""
     before = asdict(Memory.of(watch or {}))
     return {
         name: value for name, value in decision.memory.fields().items() if value != before[name]

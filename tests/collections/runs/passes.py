@@ -1,4 +1,4 @@
-"""Passes of the watch for tests: real records and leases in a directory, playbooks written down."""
+"""Passes of the watch for tests, with real records and leases; playbooks do not run."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ LOST = replace(POD, state="PREEMPTED")
 
 @dataclass(frozen=True)
 class Rehearsal(Actor):
-    """An actor that writes down what it would run. ``meanwhile`` happens before each playbook."""
+    """Actor that records plays instead of running them; each play calls the next ``meanwhile``."""
 
     played: list[Play] = field(default_factory=list)
     meanwhile: list[Any] = field(default_factory=list)
@@ -68,10 +68,10 @@ class Controller:
 
     def wants(self, run: str = "mine", **fields: Any) -> None:
         """Write a run's record as a launch does."""
-        there = self.records.read(run).get("generation", 0)
-        told = record_fields(run, **fields)
-        told.pop("generation")
-        self.records.change(run, there, told, {"kind": "launched"})
+        generation = self.records.read(run).get("generation", 0)
+        changes = record_fields(run, **fields)
+        changes.pop("generation")
+        self.records.change(run, generation, changes, {"kind": "launched"})
 
     def watch(self, **more: Any) -> WatchPass:
         """Return a pass over the records."""
@@ -89,14 +89,14 @@ class Controller:
         return WatchPass(**(parts | more))
 
     def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
-        """Return what the inventory and the workers say now."""
+        """Return a snapshot of the inventory and of the workers' answers; by default, no run."""
         hosts = {
             f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
             for tpu in self.listing
             for worker in range(tpu.workers)
         }
-        asked = {host: {"runs": [], "holders": []} for host in hosts}
-        answers = asked if answers is None else answers
+        idle = {host: {"runs": [], "holders": []} for host in hosts}
+        answers = idle if answers is None else answers
         return replace(Snapshot(hosts, answers, (tuple(self.listing),), self.now), **more)
 
     def pass_once(self, snapshot: Snapshot | None = None, **more: Any) -> list[RunOutcome]:
@@ -107,20 +107,20 @@ class Controller:
 
 
 def answers(controller: Controller, *runs: dict[str, Any]) -> Snapshot:
-    """What the only worker says of these runs."""
+    """Return a snapshot in which the only worker reports these runs."""
     return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
 def why(outcome: RunOutcome) -> str:
-    """The error or the causes of an outcome, as people read them."""
+    """Return the error or the causes of an outcome, as users read them."""
     return outcome.error or "; ".join(map(cause_text, outcome.causes))
 
 
 def ended(code: str, run: str = "mine", attempt: int = 1) -> dict[str, Any]:
-    """What run_info says of a run that has ended on a worker."""
+    """Return the report of run_info about a run that has ended on a worker."""
     return report_end(code, run=run, attempt=attempt)
 
 
 def running(run: str = "mine", age: float = 1.0, step: int = 5) -> dict[str, Any]:
-    """What run_info says of a run that runs on a worker."""
+    """Return the report of run_info about a run that is training on a worker."""
     return report(run=run, heartbeat={"step": step}, heartbeat_age=age)

@@ -1,4 +1,4 @@
-"""Run records whose release can be kept on a controller, for tests of the watch."""
+"""Run records for tests of the watch; a controller can cache their release and lock file."""
 
 import hashlib
 import tempfile
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as _folder:
 
 
 def keep_release(kept: Path) -> Path:
-    """Put the release and the lock file of these records into a controller's state directory."""
+    """Cache the release and the lock file of these records in a controller's state directory."""
     with tempfile.TemporaryDirectory() as folder:
         _staged(Path(folder))
         cache_release(Path(folder) / "staged", kept_release(kept, RELEASE))
@@ -45,7 +45,7 @@ def keep_release(kept: Path) -> Path:
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """A run on the TPU pod, whose id is 7, as it is stored."""
+    """Return the stored fields of a run on the TPU ``pod`` with id 7."""
     return valid_record.record_fields(
         run,
         **{
@@ -60,5 +60,5 @@ def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
 
 
 def run_record(run: str = "mine", **fields: Any) -> RunRecord:
-    """The same, checked."""
+    """Return a valid record with the fields of record_fields."""
     return parse_record(run, record_fields(run, **fields))

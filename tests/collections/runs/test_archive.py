@@ -1,4 +1,4 @@
-"""Records of runs that are over leave the live ones, and are found and changed by name."""
+"""The archive: records of finished runs move there and are still read and changed by name."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ def archived(store):
 
 
 @pytest.mark.parametrize("wanted", ["done", "stopped"])
-def test_a_run_that_is_over_for_a_week_is_archived_and_still_found_by_name(folders, wanted):
+def test_a_run_that_finished_a_week_ago_is_archived_and_still_found_by_name(folders, wanted):
     store = RunStore(*folders)
     folders[0].put("old", 0, record_fields("old", **OVER | {"wanted": wanted}))
     before = store.read("old")
@@ -58,7 +58,7 @@ def test_a_run_that_is_over_for_a_week_is_archived_and_still_found_by_name(folde
         {"history": []},
     ],
 )
-def test_a_run_that_is_wanted_or_has_just_changed_stays(folders, fields):
+def test_a_run_that_is_wanted_or_has_just_changed_is_not_archived(folders, fields):
     store = RunStore(*folders)
     folders[0].put("mine", 0, record_fields(**OVER | fields))
 
@@ -66,7 +66,7 @@ def test_a_run_that_is_wanted_or_has_just_changed_stays(folders, fields):
     assert "mine" in store.read_all().usable
 
 
-def test_an_archived_record_that_is_invalid_is_named(folders):
+def test_an_invalid_archived_record_is_named_in_the_error(folders):
     folders[0].put("old", 0, record_fields("old", **OVER))
     folders[1].put("old", 0, {"generation": "x"})
 
@@ -81,7 +81,7 @@ def _check_change(store):
     changed = store.change("old", 7, {"wanted": "running"}, Event(EventKind.LAUNCHED))
     assert (changed.wanted, changed.generation) == ("running", 8)
     assert store.read_all().usable["old"] == changed
-    # And when it is over once more, that is what the archive holds.
+    # After the run has finished again, the archive holds its new record.
     again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None})
     later = time.time() + ARCHIVE_AFTER_S + 60
     assert store.archive_finished([again], later) == ["old"]
@@ -104,7 +104,7 @@ def test_the_archive_works_in_a_bucket(emulator):
     _check_change(RunStore(live, old))
 
 
-def test_a_run_that_is_changed_while_it_is_archived_stays_as_it_was_changed(folders):
+def test_a_run_that_changes_during_archiving_is_not_archived(folders):
     store = RunStore(*folders)
     folders[0].put("old", 0, record_fields("old", **OVER))
     records = store.read_all().usable
@@ -115,14 +115,14 @@ def test_a_run_that_is_changed_while_it_is_archived_stays_as_it_was_changed(fold
 
 
 class SlowFolder(RecordFolder):
-    """Every read takes a round trip, by a clock of its own for each thread."""
+    """Records whose every read takes ``seconds`` of simulated time, counted per thread."""
 
     def __init__(self, folder: str, seconds: float) -> None:
         super().__init__(folder)
         self._seconds, self._spent, self._lock = seconds, {}, threading.Lock()
 
     def read(self, run):
-        time.sleep(0.0005)  # lets the other threads have their share
+        time.sleep(0.0005)  # lets the other threads run
         with self._lock:
             me = threading.get_ident()
             self._spent[me] = self._spent.get(me, 0.0) + self._seconds

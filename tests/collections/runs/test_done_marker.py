@@ -1,4 +1,4 @@
-"""A run that is done stays done: the marker that its unit leaves beside the checkpoints."""
+"""The done marker, which a run's unit writes into its checkpoint directory."""
 
 import json
 import socket
@@ -66,25 +66,25 @@ def end(tmp_path: Path, checkpoints: str, **environ: str) -> subprocess.Complete
 
 
 def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_directory(tmp_path):
-    place = tmp_path / "not/made/yet"
+    directory = tmp_path / "not/created/yet"
 
-    end(tmp_path, str(place))
+    end(tmp_path, str(directory))
 
-    marker = read_marker(str(place), "mine", {})
+    marker = read_marker(str(directory), "mine", {})
     assert (marker.run, marker.attempt) == ("mine", 3)
     assert marker.time == pytest.approx(time.time(), abs=300)
-    assert [path.name for path in place.iterdir()] == [DONE_MARKER]
+    assert [path.name for path in directory.iterdir()] == [DONE_MARKER]
 
 
 def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(tmp_path, emulator):
-    place = f"gs://{BUCKET}/checkpoints/mine"
+    location = f"gs://{BUCKET}/checkpoints/mine"
 
-    end(tmp_path, place, **emulator)
+    end(tmp_path, location, **emulator)
 
     api = {"project": "a-project", "storage_endpoint": emulator["STORAGE_EMULATOR_HOST"]}
-    assert read_done_marker(place, "mine", api).attempt == 3
-    assert read_marker(place, "mine", emulator).attempt == 3
-    assert read_done_marker(place, "other", api) is None
+    assert read_done_marker(location, "mine", api).attempt == 3
+    assert read_marker(location, "mine", emulator).attempt == 3
+    assert read_done_marker(location, "other", api) is None
     assert read_done_marker(f"gs://{BUCKET}/checkpoints/other", "other", api) is None
     assert read_marker(f"gs://{BUCKET}/checkpoints/other", "other", emulator) is None
 
@@ -106,7 +106,7 @@ def test_any_other_end_leaves_no_marker(tmp_path, environ):
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_marker_is_written_through_no_link(tmp_path):
+def test_a_marker_is_not_written_through_a_symlink(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
 
@@ -116,7 +116,7 @@ def test_a_marker_is_written_through_no_link(tmp_path):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_link_in_the_markers_place_is_replaced_not_followed(tmp_path):
+def test_a_symlink_at_the_path_of_the_marker_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("as before")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / DONE_MARKER).symlink_to(tmp_path / "elsewhere")
@@ -127,7 +127,7 @@ def test_a_link_in_the_markers_place_is_replaced_not_followed(tmp_path):
     assert read_marker(str(tmp_path / "checkpoints"), "mine", {}).attempt == 3
 
 
-def test_a_bucket_that_does_not_answer_fails_no_run(tmp_path):
+def test_an_unreachable_bucket_does_not_fail_the_run(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
 
@@ -137,9 +137,7 @@ def test_a_bucket_that_does_not_answer_fails_no_run(tmp_path):
 
 
 @pytest.mark.parametrize("error", [errors.NotFound, errors.Forbidden, errors.NotConfigured])
-def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recovered(
-    monkeypatch, error
-):
+def test_a_marker_in_a_bucket_that_the_controller_cannot_read_counts_as_missing(monkeypatch, error):
     def content(*_):
         raise error("no")
 
@@ -151,7 +149,7 @@ def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recov
     assert read_done_marker("gs://b/mine", "mine", api) is None
 
 
-def test_an_unreachable_bucket_does_not_prove_that_a_run_is_not_done(monkeypatch):
+def test_an_unreachable_bucket_is_an_error_and_not_a_missing_marker(monkeypatch):
     def content(*_):
         raise errors.NoAnswer("no answer")
 
@@ -192,12 +190,12 @@ def test_an_invalid_marker_is_ignored(text):
         {"run": "mine", "attempt": 3},
     ],
 )
-def test_a_marker_that_is_wrong_in_any_field_counts_for_nothing(value):
+def test_a_marker_with_an_invalid_field_is_ignored(value):
     assert parse_marker(value, "mine") is None
 
 
 def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
-    """Let a new worker look at a launch whose record is at ``attempt``; return its status."""
+    """Check a launch on a new worker when the record is at ``attempt``; return the status."""
     found = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     monkeypatch.setattr(run_module, "process_of", lambda *_: found)
@@ -208,7 +206,7 @@ def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
 
 
 @pytest.mark.parametrize(("recorded", "status"), [(3, "done"), (4, "absent")])
-def test_a_new_worker_starts_nothing_where_the_recorded_attempt_is_done(
+def test_a_new_worker_does_not_start_a_run_whose_recorded_attempt_is_done(
     tmp_path, monkeypatch, recorded, status
 ):
     end(tmp_path, str(tmp_path / "checkpoints/mine"))
@@ -216,7 +214,7 @@ def test_a_new_worker_starts_nothing_where_the_recorded_attempt_is_done(
     assert launched_again(tmp_path, monkeypatch, recorded) == status
 
 
-def test_a_launch_warns_if_the_bucket_cannot_tell_whether_the_run_is_done(tmp_path, monkeypatch):
+def test_a_launch_warns_if_the_done_marker_cannot_be_read(tmp_path, monkeypatch):
     def unreadable(*_):
         raise OSError(5, "Input/output error")
 
@@ -233,7 +231,7 @@ def test_a_launch_warns_if_the_bucket_cannot_tell_whether_the_run_is_done(tmp_pa
 @pytest.mark.parametrize(
     ("changes", "expected"), [({}, 3), ({"config": "steps: 20\n"}, 0), ({"release": "f" * 16}, 0)]
 )
-def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes, expected):
+def test_only_a_launch_equal_to_the_recorded_one_can_already_be_done(tmp_path, changes, expected):
     store = RunStore.of(str(tmp_path), {})
     store.change("mine", 0, record_fields(attempt=3), Event(EventKind.LAUNCHED))
 

@@ -42,7 +42,7 @@ def setup_started(created: float = 0.0) -> Event:
 
 @pytest.fixture
 def story(monkeypatch):
-    """Return the record after events at given times, each with changed fields."""
+    """Return a function that builds a record from events with their times and changed fields."""
 
     def tell(*events: tuple[float, Event, dict[str, Any]]) -> dict[str, Any]:
         record: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def story(monkeypatch):
 
 
 def spent(record: dict[str, Any], attempts: Sequence[Attempt], now: float) -> dict[str, float]:
-    """Return what the time was spent on, without zeros."""
+    """Return the seconds spent by cause, without causes of 0 s."""
     found = by_cause(record, attempts, now)
     assert found
     return {name: seconds for name, seconds in found.seconds.items() if seconds}
@@ -103,7 +103,7 @@ def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
     }
 
 
-def test_what_a_run_has_stored_and_its_record_complete_each_other(story, tmp_path):
+def test_goodput_combines_the_stored_output_with_the_record(story, tmp_path):
     record = story(
         (BEGAN - 1, LAUNCHED, {}),
         (BEGAN + 60, RECREATE, {}),
@@ -182,7 +182,7 @@ def test_phases_count_long_after_their_events_have_left_the_history(story):
     }
 
 
-def test_an_attempt_before_its_first_step_spends_its_time_on_the_trainers_start(story):
+def test_the_time_of_an_attempt_before_its_first_step_counts_as_compile_time(story):
     record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}))
     attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
@@ -193,14 +193,14 @@ def test_a_trainer_without_metrics_has_no_goodput(story):
     assert by_cause(story((100, LAUNCHED, {})), [Attempt(1, began=104)], 900) is None
 
 
-def test_an_attempt_that_was_lost_before_its_first_step_is_unknown(story):
+def test_an_attempt_that_was_lost_before_its_first_step_counts_as_other_time(story):
     record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), (200, RECREATE, {}))
     attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
     assert spent(record, attempts, 250) == {"training": 100, "capacity": 50, "other": 100}
 
 
-def test_a_trainer_that_reports_nothing_counts_the_rendezvous_as_its_start(story):
+def test_without_start_seconds_the_rendezvous_counts_as_compile_time(story):
     record = story((100, LAUNCHED, {}))
     known = Attempt(1, began=105, first=140, last=150, kept=10)
 
@@ -258,7 +258,7 @@ ATTEMPTS = st.builds(
 
 
 @given(st.lists(CHANGES, max_size=12), st.lists(ATTEMPTS, max_size=4), TIMES)
-def test_the_parts_sum_to_the_wanted_time_whatever_happened(changes, attempts, now):
+def test_the_causes_sum_to_the_wanted_time_for_any_history(changes, attempts, now):
     """Clocks may differ, times may be wrong, events may come in any order."""
     record: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -281,7 +281,7 @@ def test_the_parts_sum_to_the_wanted_time_whatever_happened(changes, attempts, n
     st.none() | st.floats(0, 1e12),
     st.floats(0, 1e12),
 )
-def test_the_parts_sum_to_the_wanted_time_for_any_valid_record(seconds, phase, since, now):
+def test_the_causes_sum_to_the_wanted_time_for_any_valid_record(seconds, phase, since, now):
     fields = {"spent": seconds, "phase": phase, "phase_since": since, "wanted_seconds": 5.0}
     record = parse_record("mine", record_fields(**fields, wanted_since=10.0)).fields()
 

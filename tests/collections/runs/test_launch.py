@@ -1,4 +1,4 @@
-"""What each run of a play is, and what each worker is given to start."""
+"""The launches of a play's runs, and the launch that each worker receives."""
 
 from dataclasses import replace
 
@@ -38,8 +38,8 @@ NODES = {"a-w0": A, "a-w1": A, "b-w0": B, "b-w1": B}
 def launches(
     command=COMMAND, overrides=(), placements=PLACEMENTS, outputs="gs://bucket/runs/", **common
 ) -> dict[str, LaunchSpec]:
-    places = "gs://bucket/c/", outputs
-    return new_launches(COMMON | common, command, overrides, *places, placements, NODES)
+    locations = "gs://bucket/c/", outputs
+    return new_launches(COMMON | common, command, overrides, *locations, placements, NODES)
 
 
 def test_only_process_0_gets_the_names_of_all_workers():
@@ -50,14 +50,14 @@ def test_only_process_0_gets_the_names_of_all_workers():
     assert launch_for(launch, 2) == {**launch, "placement": ["a-w0", "", "a-w2"]}
 
 
-def test_workers_store_the_output_of_a_run_in_a_bucket_and_no_other_place():
+def test_workers_store_the_output_of_a_run_only_in_a_bucket():
     assert launches()["mine-a"].outputs == "gs://bucket/runs/mine-a"
     assert launches(outputs="/home/me/fleet/outputs")["mine-a"].outputs == ""
     with pytest.raises(RunError, match="outputs=s3://bucket: expected gs:// or a directory"):
         launches(outputs="s3://bucket")
 
 
-def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
+def test_a_launch_has_the_options_of_the_play_and_the_workers_of_the_run():
     common = {"config_name": "big.yml", "compile_cache": "/cache", "volatile_checkpoints": True}
 
     found = launches(placements={"b-w0": PLACEMENTS["b-w0"]}, **common)
@@ -94,7 +94,7 @@ def test_a_run_on_one_chip_is_launched_on_it():
     assert (found["mine-c"].chip, found["mine-c"].workers) == (3, 1)
 
 
-def test_the_tpus_of_a_run_are_sorted_by_zone_and_name_each_once():
+def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
     nodes = {
         "b-w0": NodeIdentity("b", "us-east1-d", "1"),
         "b-w1": NodeIdentity("c", "us-central2-b", "2"),
@@ -115,7 +115,7 @@ def test_each_run_of_a_sweep_has_its_own_environment_and_tpu():
     assert (second.env, second.nodes) == ({"A": "1", "B": "2"}, (B,))
 
 
-def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():
+def test_a_relaunch_is_the_recorded_launch_on_the_current_tpu():
     recorded = launch_spec("mine-a")
 
     again = relaunched(recorded, "", PLACEMENTS, NODES)
@@ -127,7 +127,7 @@ def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():
     assert {name for name in after if before[name] != after[name]} <= moved
 
 
-def test_a_relaunch_keeps_where_output_is_stored_and_else_uses_the_bucket_of_now():
+def test_a_relaunch_keeps_its_output_location_or_uses_the_current_bucket():
     before = launch_spec("mine-a")
     stored = replace(before, outputs="gs://old/runs/mine-a")
 
@@ -135,7 +135,7 @@ def test_a_relaunch_keeps_where_output_is_stored_and_else_uses_the_bucket_of_now
     assert relaunched(before, "gs://new/runs", PLACEMENTS, NODES).outputs == "gs://new/runs/mine-a"
 
 
-def test_a_sweep_s_overrides_reach_a_foreign_command_or_the_launch_is_refused():
+def test_overrides_fill_the_set_placeholder_of_a_command_or_are_refused_without_it():
     found = launches(command=("sh", "x.sh", "--{set}"), overrides=("lr=1",))
     assert found["mine-b"].command == ("sh", "x.sh", "--lr=1", "--seed=2")
     with pytest.raises(RunError, match="where overrides belong"):

@@ -47,7 +47,7 @@ def test_fields_missing_in_a_launch_of_the_previous_version_have_defaults():
         ("run", "../x"),
     ],
 )
-def test_a_field_of_another_form_is_refused_by_its_name_and_not_shown(field, value):
+def test_an_invalid_field_is_named_in_the_error_without_its_value(field, value):
     with pytest.raises(InvalidLaunchError) as refused:
         launch_spec(**{field: value}) if field != "run" else launch_spec(value)
 
@@ -61,7 +61,7 @@ def test_json_that_is_not_an_object_is_not_a_launch(value):
         LaunchSpec.from_json(value)
 
 
-def test_the_ports_follow_from_attempt_and_chip_and_the_host_may_be_ipv6():
+def test_the_ports_depend_on_attempt_and_chip_and_the_host_may_be_ipv6():
     spec = launch_spec(attempt=3, coordinator_host="[fd00::1]")
 
     assert spec.coordinator == "[fd00::1]:8479"
@@ -69,7 +69,7 @@ def test_the_ports_follow_from_attempt_and_chip_and_the_host_may_be_ipv6():
     assert replace(spec, chip=0).coordinator == "[fd00::1]:10479"
 
 
-def test_a_worker_whose_name_did_not_come_along_is_called_by_its_process():
+def test_a_worker_without_a_name_is_named_by_its_process_id():
     spec = launch_spec(placement=["pod-w0", "", "", "pod-w3"])
 
     names = [spec.worker_name(number) for number in range(5)]
@@ -93,8 +93,8 @@ def test_two_attempts_of_one_launch_have_the_same_definition(field):
     assert launch_spec(config="steps: 11\n").definition() != launch_spec().definition()
 
 
-def test_the_values_of_the_contract_replace_their_placeholders_and_no_others():
-    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}", "{RUN}", "{home}")
+def test_contract_variables_replace_their_placeholders_and_other_braces_stay():
+    argv = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}", "{RUN}", "{home}")
     variables = {
         "TPUFLEET_PROCESS_ID": "1",
         "TPUFLEET_COORDINATOR": "10.0.0.2:8479",
@@ -102,12 +102,12 @@ def test_the_values_of_the_contract_replace_their_placeholders_and_no_others():
         "HOME": "/home/me",
     }
 
-    found = fill_command(words, variables)
+    found = fill_command(argv, variables)
 
     assert found == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{RUN}", "{home}"]
 
 
-def test_a_value_with_spaces_stays_one_word():
+def test_a_value_with_spaces_stays_one_argument():
     filled = fill_command(("--to", "{checkpoints}"), {"TPUFLEET_CHECKPOINTS": "/a b; rm -rf /"})
 
     assert filled == ["--to", "/a b; rm -rf /"]

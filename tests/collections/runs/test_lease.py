@@ -1,4 +1,4 @@
-"""A lease has one holder at a time, in directories and buckets, whatever the clocks."""
+"""A lease has one holder at a time, in directories and buckets, even if clocks differ."""
 
 import itertools
 import multiprocessing
@@ -30,7 +30,7 @@ def take_turns_in_folder(folder: str, turns: int, log: str) -> None:
 
 
 def take_turns(leases: Leases, turns: int, log: str) -> None:
-    """Hold the lease this many times; log when each turn began and ended, and its fence."""
+    """Hold the lease ``turns`` times; log when each turn began and ended, and its fence."""
     while turns:
         try:
             with leases.held("runs-of-pod") as lease:

@@ -1,4 +1,4 @@
-"""Leases: how long they hold, what is stored, and what failures do."""
+"""Leases: their duration, their stored fields, and failures to write them."""
 
 import threading
 from typing import Any
@@ -24,7 +24,7 @@ BEGAN = 1e9
 
 
 class Documents(RecordFolder):
-    """Documents in memory; the next changes raise ``failures``."""
+    """Documents in memory; each change raises the next of ``failures`` unless it is None."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
@@ -67,10 +67,10 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(documents, clock):
 
     stored = documents.kept["x"]
     assert stored["until"] == BEGAN + LEASE_S
-    host, pid, word = stored["holder"].rsplit(":", 2)
+    host, pid, token = stored["holder"].rsplit(":", 2)
     assert host
     assert pid.isdecimal()
-    assert len(word) == 8
+    assert len(token) == 8
     assert stored["history"] == []
     assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
 
@@ -120,7 +120,7 @@ def test_a_holder_loses_its_lease_before_another_gets_it_whatever_the_skew(docum
     assert lease.lost() == "the lease x could not be renewed in time"
 
 
-def test_a_renewal_that_is_answered_late_counts_from_its_beginning(documents, clock):
+def test_a_renewal_counts_from_its_request_and_not_from_its_late_answer(documents, clock):
     lease = clock.leases(documents).acquire("x")
     change = documents.change
 
@@ -198,7 +198,7 @@ def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
     assert expected in str(caught.value)
 
 
-def test_a_lease_that_ends_later_than_any_controller_sets_it_is_an_error(documents, clock):
+def test_a_lease_that_ends_later_than_the_maximum_is_an_error(documents, clock):
     documents.kept["x"] = {"holder": "a:1:b", "until": BEGAN + 30 * 86400, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
@@ -241,7 +241,7 @@ def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
 
 
 class Rounds(threading.Event):
-    """An end that comes after so many renewals; ``before`` happens before each."""
+    """An event that is set after ``len(before)`` renewals; each calls the next of ``before``."""
 
     def __init__(self, *before: Any) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ def nothing() -> None:
     """A round in which nothing happens."""
 
 
-def test_a_lease_is_renewed_every_20_seconds_until_its_end(documents, clock):
+def test_a_lease_is_renewed_every_20_seconds(documents, clock):
     lease = clock.leases(documents).acquire("x")
 
     def later() -> None:

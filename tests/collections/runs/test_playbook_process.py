@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log impor
 
 from harness.playbooks import ROOT
 
-# Like Ansible's workers: a process in a session of its own, which ignores TERM.
+# Starts a process in another session that ignores SIGTERM, as Ansible's workers do.
 STUBBORN = """
 trap '' TERM
 setsid sh -c "trap '' TERM; echo \\$\\$ >> pids; while :; do sleep 0.1; done" &
@@ -68,9 +68,9 @@ def test_a_process_that_must_stop_ends_without_ps(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with (tmp_path / "output").open("w") as output:
-        told = run_process([sleep, "60"], tmp_path, {}, output, lambda: "the lease is lost")
+        result = run_process([sleep, "60"], tmp_path, {}, output, lambda: "the lease is lost")
 
-    assert told == (-15, "the lease is lost")
+    assert result == (-15, "the lease is lost")
 
 
 SEARCH_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -100,9 +100,9 @@ def test_a_playbook_ends_with_the_watch_that_started_it(tmp_path):
 
 def test_a_process_that_ends_by_itself_has_its_exit_code_and_no_reason(tmp_path):
     with (tmp_path / "output").open("w+") as output:
-        told = run_process(["sh", "-c", "echo x; exit 3"], tmp_path, {}, output, lambda: "")
+        result = run_process(["sh", "-c", "echo x; exit 3"], tmp_path, {}, output, lambda: "")
 
-    assert told == (3, "")
+    assert result == (3, "")
     assert (tmp_path / "output").read_text() == "x\n"
 
 
@@ -117,7 +117,7 @@ PLAYBOOK = """
 
 @pytest.fixture
 def actor(tmp_path, monkeypatch):
-    # The project's own configuration names an inventory that asks Google.
+    # The ansible.cfg of the project names an inventory that calls Google's API.
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(ROOT / "collections"))
     monkeypatch.setenv("TPUFLEET_LOG_DIR", str(tmp_path / "logs"))
@@ -125,7 +125,7 @@ def actor(tmp_path, monkeypatch):
     (tmp_path / "long.yml").write_text(PLAYBOOK)
     (tmp_path / "fails.yml").write_text(
         "- hosts: localhost\n  gather_facts: false\n  tasks:\n"
-        "    - ansible.builtin.fail: {msg: \"{{ run }} is '{{ word }}'\"}\n"
+        "    - ansible.builtin.fail: {msg: \"{{ run }} is '{{ value }}'\"}\n"
     )
     return lambda seconds: Actor(tmp_path, tmp_path, "", log, time.monotonic() + seconds)
 
@@ -142,7 +142,7 @@ def test_a_playbook_whose_lease_is_lost_ends_with_its_tasks(actor, tmp_path):
     assert [pid for pid in pids(tmp_path) if is_running(pid)] == []
 
 
-def test_a_playbook_is_ended_when_the_time_of_the_pass_is_up_and_none_starts_after(actor, tmp_path):
+def test_a_pass_that_is_out_of_time_ends_its_playbook_and_starts_no_other(actor, tmp_path):
     why = actor(3)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
     late = actor(0)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
 
@@ -151,17 +151,17 @@ def test_a_playbook_is_ended_when_the_time_of_the_pass_is_up_and_none_starts_aft
 
 
 def test_extra_variables_are_one_json_argument(actor, tmp_path):
-    word = "a b=c -e x"
+    value = "a b=c -e x"
 
     why = actor(60)._play(
-        "run mine", "mine", Play(("fails.yml",), {"run": "m", "word": word}), FREE
+        "run mine", "mine", Play(("fails.yml",), {"run": "m", "value": value}), FREE
     )
 
-    assert why.endswith(f": m is '{word}'")
+    assert why.endswith(f": m is '{value}'")
     assert "(its output: " in (tmp_path / "watch.log").read_text()
 
 
-def test_a_playbook_is_not_started_where_the_run_may_not_be_acted_on_any_more(actor, tmp_path):
+def test_a_playbook_is_not_started_after_its_run_was_stopped(actor, tmp_path):
     claim = Claim(lambda: "", lambda: "the run is stopped now")
 
     why = actor(60)._play("run mine", "mine", Play(("long.yml",), {}), claim)
@@ -169,7 +169,7 @@ def test_a_playbook_is_not_started_where_the_run_may_not_be_acted_on_any_more(ac
     assert (why, pids(tmp_path)) == ("the run is stopped now", [])
 
 
-def test_the_playbook_tool_is_the_one_beside_this_python():
+def test_ansible_playbook_is_the_executable_beside_this_python():
     (tool,) = ansible_playbook()
 
     assert subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
@@ -181,10 +181,10 @@ def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_p
     given = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
     monkeypatch.setattr(playbook_actor.context, "CLIARGS", given)
 
-    _, *words = ansible_playbook()
+    _, *options = ansible_playbook()
 
     files = ["--vault-id", "a@/b", "--vault-id", f"d@{tmp_path}/prompts"]
-    assert words == ["--vault-password-file", "/home/me/vault", *files]
+    assert options == ["--vault-password-file", "/home/me/vault", *files]
 
 
 def test_a_playbook_that_succeeds_leaves_a_result_without_failures(actor, tmp_path):
@@ -228,10 +228,10 @@ def test_a_playbook_succeeds_only_with_exit_code_0_and_a_valid_result(
     if result is not None:
         file.write_text(result if isinstance(result, str) else json.dumps(result))
 
-    told = play_error(code, file, Path("watch.d/mine.log"))
+    found = play_error(code, file, Path("watch.d/mine.log"))
 
-    assert error in told
-    assert bool(told) == bool(error)
+    assert error in found
+    assert bool(found) == bool(error)
 
 
 def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):

@@ -1,4 +1,4 @@
-"""What a worker reports of a process is validated: what has the wrong type reads as unknown."""
+"""A worker's report about a process is validated: values of a wrong type become unknown."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState

@@ -26,7 +26,7 @@ def store(tmp_path) -> RunStore:
     return RunStore(RecordFolder(str(tmp_path)))
 
 
-def have(store: RunStore, **fields) -> None:
+def put_record(store: RunStore, **fields) -> None:
     store.change("mine", 0, record_fields(attempt=3) | fields, None)
 
 
@@ -40,8 +40,8 @@ def test_the_first_launch_of_a_run_is_its_attempt_1(store):
     assert (event.kind, event.release) == ("launched", launch_spec().release)
 
 
-def test_a_launch_of_a_wanted_run_asks_the_workers_first(store):
-    have(store)
+def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(store):
+    put_record(store)
 
     same, other = want(store, launch_spec()), want(store, OTHER)
 
@@ -52,16 +52,16 @@ def test_a_launch_of_a_wanted_run_asks_the_workers_first(store):
 
 
 @pytest.mark.parametrize(("launch", "is_recorded"), [(launch_spec(), False), (OTHER, True)])
-def test_only_a_run_that_is_done_with_the_same_definition_may_have_nothing_to_do(
+def test_a_run_that_is_done_is_recorded_again_only_with_another_definition(
     store, launch, is_recorded
 ):
-    have(store, wanted="done")
+    put_record(store, wanted="done")
 
     assert want(store, launch).is_recorded is is_recorded
 
 
-def test_a_stopped_run_is_recorded_again_with_what_has_changed(store):
-    have(store, wanted="stopped")
+def test_a_stopped_run_is_recorded_again_with_its_changes(store):
+    put_record(store, wanted="stopped")
 
     found = want(store, OTHER)
 
@@ -75,7 +75,7 @@ def test_a_relaunch_needs_a_record(store):
 
 
 def test_a_launch_without_a_lease_is_not_fenced(store):
-    have(store, wanted="stopped", fence=5)
+    put_record(store, wanted="stopped", fence=5)
 
     assert want(store, launch_spec()).is_recorded
     with pytest.raises(RunError, match="another controller has acted on it"):
@@ -83,7 +83,7 @@ def test_a_launch_without_a_lease_is_not_fenced(store):
 
 
 def test_a_launch_at_another_location_names_both_locations(store):
-    have(store)
+    put_record(store)
     moved = replace(launch_spec(), checkpoints="gs://b23/new/place/mine")
 
     with pytest.raises(RunError) as refused:
@@ -99,7 +99,7 @@ ON_OTHER = (NodeIdentity("other", "us-east1-d", "4712"),)
 
 
 def test_a_run_is_not_launched_on_a_second_tpu_while_its_own_is_ready(store):
-    have(store)
+    put_record(store)
 
     with pytest.raises(RunError) as refused:
         want(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
@@ -119,13 +119,13 @@ def test_a_run_is_not_launched_on_a_second_tpu_while_its_own_is_ready(store):
     ],
 )
 def test_a_run_may_be_launched_again_or_move_from_a_tpu_that_is_lost(store, wanted, nodes, ready):
-    have(store, wanted=wanted)
+    put_record(store, wanted=wanted)
 
     assert want(store, replace(launch_spec(), nodes=nodes), ready=ready).launch.nodes == nodes
 
 
 def test_a_kill_records_its_event_and_shows_the_difference(store):
-    have(store)
+    put_record(store)
 
     answer = changed(store, "mine", DesiredState.STOPPED)
 
@@ -138,7 +138,7 @@ def test_a_kill_records_its_event_and_shows_the_difference(store):
 
 @pytest.mark.parametrize(("fence", "is_refused"), [(0, False), (5, False), (4, True)])
 def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fence, is_refused):
-    have(store, fence=5)
+    put_record(store, fence=5)
 
     with pytest.raises(RunError, match="acted on it") if is_refused else nullcontext():
         changed(store, "mine", None, fence=fence)
@@ -150,7 +150,7 @@ def test_an_action_with_a_fencing_number_is_refused_without_a_record(store):
 
 
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
-    have(store)
+    put_record(store)
 
     assert changed(store, "nime", DesiredState.STOPPED)["others"] == ["mine"]
     assert "others" not in changed(store, "nime", DesiredState.DONE)
@@ -170,7 +170,7 @@ def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):
 
 
 def test_a_failed_launch_of_an_earlier_attempt_changes_nothing(store):
-    have(store)
+    put_record(store)
 
     assert not record_failure(store, "mine", 2, "no ssh", was_wanted=False)
 

@@ -36,7 +36,7 @@ def store(request, tmp_path: Path) -> RecordStore:
     return record_store(f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("bucket_api"))
 
 
-def test_a_run_without_a_record_has_an_empty_one(store):
+def test_a_run_without_a_record_reads_as_an_empty_record(store):
     assert store.read("mine") == {}
     assert store.runs() == []
 
@@ -87,7 +87,7 @@ def test_runs_lists_the_runs_that_have_a_record(store):
     assert sorted(store.runs()) == ["first", "first.json", "second"]
 
 
-def test_objects_below_the_records_of_a_whole_bucket_are_no_records(bucket_api):
+def test_output_objects_in_the_bucket_of_the_records_are_not_records(bucket_api):
     put_object(bucket_api["storage_endpoint"], "runs/mine/1/0/exit.json", b"{}")
     put_object(bucket_api["storage_endpoint"], "runs/other.json", b"{}")
 
@@ -98,7 +98,7 @@ CHANGES = 20
 
 
 def count_up(store: RecordStore, changes: int = CHANGES) -> None:
-    """Increment a record's counter, again after each conflict, as a controller does."""
+    """Increment a record's counter ``changes`` times; retry after a conflict, as controllers do."""
     for _ in range(changes):
         while True:
             record = store.read("mine")
@@ -155,7 +155,7 @@ def test_times_in_a_history_are_in_milliseconds():
     assert round(moment, 3) == moment
 
 
-def test_a_directory_has_one_file_and_one_lock_per_run_for_its_owner_alone(tmp_path):
+def test_a_directory_has_one_file_and_one_lock_per_run_that_only_the_owner_can_read(tmp_path):
     RecordFolder(str(tmp_path / "new/state")).change("mine", 0, {"b": 1, "a": "ä"}, {})
 
     folder = tmp_path / "new/state/runs"
@@ -221,12 +221,12 @@ def test_other_objects_in_a_bucket_are_not_records(bucket_api):
 
 
 def test_each_change_in_a_bucket_has_its_own_token(bucket_api):
-    store = record_store("gs://fleet/words", bucket_api)
+    store = record_store("gs://fleet/tokens", bucket_api)
 
-    words = {store.change("mine", number, {}, {})["change"] for number in range(3)}
+    tokens = {store.change("mine", number, {}, {})["change"] for number in range(3)}
 
-    assert len(words) == 3
-    assert {len(word) for word in words} == {16}
+    assert len(tokens) == 3
+    assert {len(token) for token in tokens} == {16}
 
 
 def test_a_missing_bucket_is_an_error_and_not_empty(bucket_api):
@@ -296,10 +296,10 @@ def test_only_a_valid_record_is_written(store):
 
 
 def test_records_are_opened_in_a_directory_or_a_bucket(bucket_api, tmp_path):
-    for place in (str(tmp_path), "gs://fleet/opened"):
-        RunStore.of(place, bucket_api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
+    for root in (str(tmp_path), "gs://fleet/opened"):
+        RunStore.of(root, bucket_api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
 
-        assert list(RunStore.of(place, bucket_api).read_all().usable) == ["mine"]
+        assert list(RunStore.of(root, bucket_api).read_all().usable) == ["mine"]
     assert (tmp_path / "runs/mine.json").is_file()
     assert Bucket.of("gs://fleet/opened", bucket_api).names() == ["runs/mine.json"]
 

@@ -1,4 +1,4 @@
-"""Limits of the fields of a record, and what is kept of its history and of the watch's memory."""
+"""Limits of record fields, and which events and which values of the watch are kept."""
 
 from typing import Any
 
@@ -149,17 +149,17 @@ def test_a_minimal_record_gets_defaults() -> None:
     }
 
 
-@pytest.mark.parametrize("place", ["/a", "gs://bucket", "gs://bucket/with.dots-and_more/a b"])
-def test_checkpoints_are_a_directory_or_url_that_ends_with_the_run(place: str) -> None:
-    assert read(checkpoints=f"{place}/mine").launch.checkpoints == f"{place}/mine"
+@pytest.mark.parametrize("location", ["/a", "gs://bucket", "gs://bucket/with.dots-and_more/a b"])
+def test_checkpoints_are_a_directory_or_url_that_ends_with_the_run(location: str) -> None:
+    assert read(checkpoints=f"{location}/mine").launch.checkpoints == f"{location}/mine"
 
 
 @pytest.mark.parametrize(
-    "place", ["/mine", "mine", "/a/yours", "/a/mine/", "gs://bucket-of-ours/not-mine"]
+    "location", ["/mine", "mine", "/a/yours", "/a/mine/", "gs://bucket-of-ours/not-mine"]
 )
-def test_checkpoints_that_are_not_the_runs_own_directory_are_refused(place: str) -> None:
+def test_checkpoints_that_are_not_the_runs_own_directory_are_refused(location: str) -> None:
     with pytest.raises(InvalidRecordError, match="checkpoints"):
-        read(checkpoints=place)
+        read(checkpoints=location)
 
 
 @pytest.mark.parametrize("field", ["checkpoints", "compile_cache"])

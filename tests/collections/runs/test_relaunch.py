@@ -1,4 +1,4 @@
-"""What a relaunch needs on this controller, and the variables by which playbooks relaunch a run."""
+"""Files that a relaunch needs on the controller, and variables that it passes to playbooks."""
 
 import hashlib
 import shutil
@@ -108,7 +108,7 @@ def test_a_worker_reports_whether_it_is_set_up_for_this_version():
     assert parse_process("w0", report(is_set_up=True)).is_set_up is True
 
 
-def test_a_lock_file_that_is_lost_is_missing(launch, tmp_path):
+def test_a_lost_lock_file_is_reported_as_missing(launch, tmp_path):
     lock = kept_lock(tmp_path, launch.requirements)
     lock.unlink()
 
@@ -116,7 +116,7 @@ def test_a_lock_file_that_is_lost_is_missing(launch, tmp_path):
 
 
 @pytest.mark.parametrize("text", [LOCK, LOCK + b"\n", b"\n" + LOCK + b"\n\n"])
-def test_a_lock_file_counts_without_the_white_space_around_it(launch, tmp_path, text):
+def test_white_space_around_a_lock_file_is_ignored(launch, tmp_path, text):
     kept_lock(tmp_path, launch.requirements).write_bytes(text)
 
     assert missing_here(launch, tmp_path) == ""
@@ -132,7 +132,7 @@ def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(tmp_pat
     assert lock.read_bytes() == LOCK + b"\n"
 
 
-def test_a_lock_file_that_is_whole_is_left_alone(tmp_path):
+def test_a_valid_lock_file_is_not_written_again(tmp_path):
     keep_lock(str(tmp_path), LOCK)
     first = kept_lock(tmp_path, DIGEST).stat()
 
@@ -182,10 +182,10 @@ def test_a_record_without_requirements_passes_no_requirements():
 def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
     whole = relaunch_variables(record(), KEPT, "/fleet")
 
-    told = relaunch_variables(record(chip=chip), KEPT, "/fleet")
+    variables = relaunch_variables(record(chip=chip), KEPT, "/fleet")
 
-    assert told == whole | {"per_chip": True, "chip": chip}
+    assert variables == whole | {"per_chip": True, "chip": chip}
 
 
-def test_a_run_is_relaunched_by_the_word_that_addresses_its_tpu_now():
+def test_a_relaunch_gets_the_current_address_of_the_tpu():
     assert relaunch_variables(record(), KEPT, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"

@@ -1,4 +1,4 @@
-"""A relaunch is planned from the run's record alone, as Ansible evaluates it."""
+"""run_plan, executed by Ansible, plans a relaunch from the run's record alone."""
 
 import hashlib
 import json
@@ -58,7 +58,7 @@ PLAY = """
       run_once: true
     - ansible.builtin.copy:
         content: "{{ plan | to_json }}"
-        dest: "{{ told }}"
+        dest: "{{ plan_file }}"
         mode: "0600"
       run_once: true
 """
@@ -82,18 +82,18 @@ class Controller:
         return record | fields
 
     def variables(self) -> dict[str, Any]:
-        """What the watch passes to the playbooks."""
+        """Return the variables that the watch passes to the playbooks."""
         valid = parse_record("mine", self.record())
         fleet = self.folder / "fleet"
         return relaunch_variables(valid, fleet, str(fleet))
 
     def play(self, variables: dict[str, Any]) -> tuple[int, str, dict[str, Any]]:
-        """Plan; give the exit code, the output and the plan."""
-        hosts, told = self.folder / "hosts.yml", self.folder / "plan.json"
+        """Plan a relaunch; return the exit code, the output and the plan."""
+        hosts, plan_file = self.folder / "hosts.yml", self.folder / "plan.json"
         hosts.write_text(HOSTS)
-        words = ["-i", str(hosts), "-e", json.dumps(variables | {"told": str(told)})]
-        done = played(self.folder, PLAY, *words, parser="ansible.builtin.yaml")
-        plan = json.loads(told.read_text()) if told.exists() else {}
+        options = ["-i", str(hosts), "-e", json.dumps(variables | {"plan_file": str(plan_file)})]
+        done = played(self.folder, PLAY, *options, parser="ansible.builtin.yaml")
+        plan = json.loads(plan_file.read_text()) if plan_file.exists() else {}
         return done.returncode, done.stdout + done.stderr, plan
 
 

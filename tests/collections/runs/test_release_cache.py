@@ -132,7 +132,7 @@ def test_code_that_changes_while_it_is_copied_is_not_cached(code):
     assert list(releases.iterdir()) == []
 
 
-def test_everything_is_on_the_disk_before_a_release_gets_its_name(code, monkeypatch):
+def test_all_files_are_synced_to_disk_before_a_release_gets_its_name(code, monkeypatch):
     tree, name = staged(code)
     path = code.with_name("releases") / name
     synced: set[int] = set()
@@ -165,7 +165,7 @@ def test_everything_is_on_the_disk_before_a_release_gets_its_name(code, monkeypa
         ("~/fleet", Path.home() / "fleet"),
     ],
 )
-def test_local_state_is_beside_local_records_and_else_in_the_cache_of_the_home(
+def test_local_state_is_beside_local_records_or_else_in_the_cache_of_the_user(
     fleet_state, directory
 ):
     assert local_state_dir(fleet_state) == str(directory)

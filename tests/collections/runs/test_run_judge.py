@@ -1,4 +1,4 @@
-"""What becomes of the runs of a play, judged from their workers' answers."""
+"""The judge of a launch decides from the workers' answers what happens to each run."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Launch:
     def __init__(self, folder, **options: Any) -> None:
         self.store, self.options = RunStore.of(str(folder)), options
         self.folder = folder
-        self.judged: Any = None
+        self.broken: Any = None
 
     def plan(self, **options: Any) -> None:
         found = want(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
@@ -47,7 +47,7 @@ class Launch:
     def judge(self, check: bool = False, **given: Any) -> Judge:
         answers = {name: {} for name in ("started", "pushed", "restarted", "waited", "verdict")}
         given = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | given
-        return Judge(self.judged or self.store, {"plan": self.planned, **answers, **given}, check)
+        return Judge(self.broken or self.store, {"plan": self.planned, **answers, **given}, check)
 
     def record(self):
         return self.store.read("mine")
@@ -83,7 +83,7 @@ def test_a_run_that_has_started_everywhere_needs_nothing_more(launch):
     assert (launch.record().wanted, launch.record().attempt) == ("running", 1)
 
 
-def test_a_run_with_a_blocker_is_stopped_refused_at_its_leader_and_no_longer_wanted(launch):
+def test_a_run_with_a_blocker_is_stopped_and_fails_at_its_leader(launch):
     full = CHECKED | {"blockers": ["no space"]}
 
     verdict = launch.judge(started=both(STARTED, full)).judge_answers()
@@ -103,7 +103,7 @@ def test_workers_without_the_release_get_it_and_all_are_started_in_the_same_atte
     assert verdict["launches"]["mine"]["attempt"] == launch.record().attempt == 1
 
 
-def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
+def test_a_relaunch_is_recorded_after_its_workers_report_no_blocker(launch):
     launch.plan(is_relaunch=True)
 
     verdict = launch.judge(started=both(CHECKED), relaunch=True).judge_answers()
@@ -120,7 +120,7 @@ def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
         ({"fence": 9}, "another controller has acted"),
     ],
 )
-def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
+def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, change, why):
     launch.plan(is_relaunch=True)
     launch.store.change("mine", launch.record().generation, change, Event(EventKind.NOTE))
 
@@ -132,7 +132,7 @@ def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
 
 
 @pytest.mark.parametrize("state", ["running", "done"])
-def test_a_run_that_needs_no_launch_is_recorded_as_it_was_found(tmp_path, state):
+def test_a_run_that_needs_no_launch_is_recorded_in_its_observed_state(tmp_path, state):
     launch = Launch(tmp_path)
     fields = launch_spec(workers=2, placement=list(HOSTS)).to_json() | {"attempt": 3}
     launch.store.change(
@@ -147,12 +147,12 @@ def test_a_run_that_needs_no_launch_is_recorded_as_it_was_found(tmp_path, state)
     assert (launch.record().wanted, launch.record().attempt) == (state, 3)
 
 
-@pytest.mark.parametrize(("again", "wanted"), [(True, "running"), (False, "stopped")])
+@pytest.mark.parametrize(("was_wanted", "wanted"), [(True, "running"), (False, "stopped")])
 def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
-    launch, again, wanted
+    launch, was_wanted, wanted
 ):
     started = both(STARTED, CHECKED | {"release_is_missing": True})
-    if again:
+    if was_wanted:
         launch.plan()
         started = both(CHECKED)
     verdict = launch.judge(started=started).judge_answers()
@@ -266,8 +266,8 @@ class BrokenStore:
         raise RecordError("the bucket does not answer")
 
 
-def test_records_that_cannot_be_changed_are_a_warning_and_what_has_started_is_stopped(launch):
-    launch.judged = BrokenStore()
+def test_unavailable_records_are_a_warning_and_started_workers_are_stopped(launch):
+    launch.broken = BrokenStore()
     blocked = CHECKED | {"blockers": ["no space left"]}
 
     found = launch.judge(started=both(STARTED, blocked)).judge("answers")
@@ -277,9 +277,9 @@ def test_records_that_cannot_be_changed_are_a_warning_and_what_has_started_is_st
     assert found["warnings"] == ["the bucket does not answer"]
 
 
-def test_a_start_is_judged_without_the_records(launch):
+def test_a_start_is_judged_even_if_the_records_are_unavailable(launch):
     verdict = launch.judge(started=both(STARTED)).judge("answers")
-    launch.judged = BrokenStore()
+    launch.broken = BrokenStore()
 
     found = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
 
@@ -287,7 +287,7 @@ def test_a_start_is_judged_without_the_records(launch):
     assert found["warnings"] == ["the bucket does not answer"]
 
 
-def test_a_record_that_somebody_else_changes_meanwhile_is_read_again(launch, monkeypatch):
+def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):
     change, conflicts = launch.store.change, [RecordConflictError("changed meanwhile")]
 
     def changed_meanwhile(*args: Any) -> Any:

@@ -35,7 +35,7 @@ def test_the_error_has_the_commands_for_this_file(file):
     assert "(mode 0640)" in str(error.value)
 
 
-def test_the_file_beside_an_inventory_file_counts_and_a_list_of_hosts_has_none(file, monkeypatch):
+def test_a_secrets_file_is_found_beside_an_inventory_but_not_for_a_host_list(file, monkeypatch):
     hosts = file.parents[2] / "hosts.yml"
     hosts.write_text("all: {}\n")
     assert [*readable_secrets([str(hosts)])] == [(file, 0o640)]
@@ -71,11 +71,11 @@ def test_an_inventory_whose_path_has_a_comma_is_no_list_of_hosts(file):
     assert len([*readable_secrets([str(inventory)])]) == 1
 
 
-def test_two_inventories_in_one_directory_have_one_file(file):
+def test_two_inventories_in_one_directory_share_one_secrets_file(file):
     assert len([*readable_secrets([*sources(file), f"{file.parents[2]}/hosts.yml"])]) == 1
 
 
-def test_a_path_that_cannot_be_read_has_no_file(file, monkeypatch):
+def test_a_path_that_cannot_be_read_counts_as_without_a_secrets_file(file, monkeypatch):
     def refuse(path, **_):
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -1,4 +1,4 @@
-"""The sentences about runs: what a process, a pass of the watch and an event read like."""
+"""Texts that describe processes, passes of the watch and events."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
@@ -72,7 +72,7 @@ def test_a_process_has_a_text(answer, text):
     assert process_text(parse_process("w0", answer)) == text
 
 
-def test_a_hanging_process_shows_for_how_long():
+def test_a_hung_process_shows_the_age_of_its_heartbeat():
     hung = ProcessStatus("w0", RunState.HUNG, heartbeat_age=700.4)
 
     assert process_text(hung) == "hung, no heartbeat for 700 s"
@@ -126,7 +126,7 @@ def test_the_values_of_a_cause_are_in_its_text():
 @pytest.mark.parametrize(
     "values", [{}, {"hosts": "w0"}, {"hosts": "w0", "seconds": "long"}, {"{x}": 1}]
 )
-def test_a_cause_in_a_record_that_somebody_else_wrote_shows_its_code(values):
+def test_a_cause_with_missing_or_invalid_values_shows_its_code(values):
     shown = cause_text(Cause(CauseCode.WORKERS_UNREACHABLE_FOR, values))
 
     assert shown == "workers_unreachable_for"

@@ -1,4 +1,4 @@
-"""The steps of train.yml, with workers whose modules answer from a script."""
+"""The steps of train.yml, with modules that return the answers of the test."""
 
 import hashlib
 import json
@@ -48,13 +48,13 @@ given = {key: value for key, value in module.params.items() if value is not None
 if given.get("secrets"):
     open("CALLS.secrets", "w").write(json.dumps(given["secrets"]))
 launch = given.get("launch") or {}
-who = f"{given.get('process_id', '')}"
+process_id = f"{given.get('process_id', '')}"
 with open("CALLS", "a") as calls:
-    told = [NAME, given.get("state"), who, launch.get("attempt"), launch.get("placement")]
-    calls.write(json.dumps(told) + "\\n")
+    call = [NAME, given.get("state"), process_id, launch.get("attempt"), launch.get("placement")]
+    calls.write(json.dumps(call) + "\\n")
 answers = json.load(open("ANSWERS"))
 what = given.get("state", NAME)
-answer = answers.get(f"{what} {who}") or answers.get(what) or {"info": {}}
+answer = answers.get(f"{what} {process_id}") or answers.get(what) or {"info": {}}
 (module.fail_json if answer.get("failed") else module.exit_json)(**{"msg": "", **answer})
 """
 ACTION = """
@@ -69,7 +69,7 @@ STARTED = {**ABSENT, "started": True, "changed": True, "info": report("starting"
 
 
 class Fleet:
-    """Two workers; ``answers`` are by state and process, such as ``launched 1``."""
+    """Two workers; a key of ``answers`` is a state and a process id, such as ``launched 1``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.answers = folder, {"stopped": {"info": report_end("75")}}
@@ -81,17 +81,17 @@ class Fleet:
         shutil.copytree(ROOT / "playbooks", folder / "playbooks")
         plugins = folder / "collections/ansible_collections/tpufleet/core/plugins"
         for source in PLUGINS.rglob("*.py"):
-            place = plugins / source.relative_to(PLUGINS)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(source)
+            target = plugins / source.relative_to(PLUGINS)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(source)
         for name in ("run", "release", "run_wait"):
             text = MODULE.replace("NAME", repr(name)).replace("ANSWERS", str(folder / "answers"))
             for kind, content in (("modules", text), ("action", ACTION)):
-                place = plugins / kind / f"{name}.py"
-                place.unlink(missing_ok=True)
+                target = plugins / kind / f"{name}.py"
+                target.unlink(missing_ok=True)
                 if kind == "modules" or name != "run":
-                    own = content.replace("CALLS", str(folder / "calls"))
-                    place.write_text(own.replace("NAME", name))
+                    filled = content.replace("CALLS", str(folder / "calls"))
+                    target.write_text(filled.replace("NAME", name))
 
     def train(
         self, _env: dict[str, str] | None = None, **variables: Any
@@ -109,9 +109,9 @@ class Fleet:
             **variables,
         }
         playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-        words = ["-i", self.folder / "hosts.yml", "-e", json.dumps(given), "train.yml"]
+        arguments = ["-i", self.folder / "hosts.yml", "-e", json.dumps(given), "train.yml"]
         return subprocess.run(
-            [playbook, *words],
+            [playbook, *arguments],
             cwd=self.folder,
             env={
                 **os.environ,
@@ -129,7 +129,7 @@ class Fleet:
 
     @property
     def calls(self) -> list[list[Any]]:
-        """What the workers were asked, in an order that is always the same."""
+        """The module calls on all workers, sorted."""
         return sorted(map(json.loads, (self.folder / "calls").read_text().splitlines()), key=str)
 
     @property
@@ -156,7 +156,7 @@ def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
     assert fleet.record["checkpoints"] == "gs://bucket-of-ours/checkpoints/mine"
 
 
-def test_a_worker_with_a_blocker_keeps_all_from_starting_and_is_named(fleet):
+def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
     fleet.answers |= {"launched 0": STARTED, "launched 1": blocked}
 
@@ -177,8 +177,8 @@ def test_workers_without_the_release_get_it_and_a_start_that_fails_stops_all(fle
     done = fleet.train()
 
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert "run mine failed and was stopped on all workers: pod-w1: systemctl start: no bus" in said
+    text = " ".join(done.stdout.split())
+    assert "run mine failed and was stopped on all workers: pod-w1: systemctl start: no bus" in text
     kinds = [(call[0], call[1]) for call in fleet.calls]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         ("release", None): 2,
@@ -218,8 +218,8 @@ def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
     done = fleet.train(tpu="other")
 
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert "run mine was launched on TPU pod and may still train there." in said
+    text = " ".join(done.stdout.split())
+    assert "run mine was launched on TPU pod and may still train there." in text
     assert (fleet.record["tpu"], fleet.record["attempt"], fleet.calls) == ("pod", 1, [])
 
 
@@ -237,7 +237,7 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
     assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
 
 
-def test_a_launch_that_differs_from_the_last_one_says_in_what(fleet):
+def test_a_launch_names_its_differences_from_the_last_launch(fleet):
     fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     fleet.answers["run_wait"] = {"outcome": "settled", "info": report_end("1")}
     first = fleet.train(wait="first_step")
@@ -245,9 +245,9 @@ def test_a_launch_that_differs_from_the_last_one_says_in_what(fleet):
 
     again = fleet.train(wait="first_step", command="python main.py faster")
 
-    told = " ".join(again.stdout.split())
-    assert "run mine: this launch has another command or set than the last one." in told
-    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in told
+    text = " ".join(again.stdout.split())
+    assert "run mine: this launch has another command or set than the last one." in text
+    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
 
 
 def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_path):
@@ -279,8 +279,8 @@ def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(fleet, nam
     done = fleet.train(**{name: {"WANDB_API_KEY": "planted-in-plain-text"}})
 
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in said
+    text = " ".join(done.stdout.split())
+    assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in text
     assert "planted" not in done.stdout
     assert not (fleet.folder / "fleet/runs").exists()
 
@@ -299,14 +299,14 @@ def test_secrets_in_plain_text_that_others_can_read_are_refused(fleet):
     done = fleet.train()
 
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert f"{file}: contains secrets in plain text" in said
-    assert f"ansible-vault encrypt {file}" in said
+    text = " ".join(done.stdout.split())
+    assert f"{file}: contains secrets in plain text" in text
+    assert f"ansible-vault encrypt {file}" in text
     assert "planted" not in done.stdout
     assert not (fleet.folder / "fleet/runs").exists()
 
 
-def test_secrets_in_a_private_file_are_accepted_and_those_outside_of_secrets_named(fleet):
+def test_secrets_in_a_private_file_are_accepted_and_secrets_outside_of_the_mapping_named(fleet):
     fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     secrets = {"HF_TOKEN": "planted-in-plain-text"}
     key = "planted-beside-secrets"
@@ -335,10 +335,10 @@ def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
     assert (fleet.folder / f"fleet/locks/{digest}.lock").read_bytes() == lock
 
 
-def test_a_launch_before_setup_made_the_lock_file_says_what_to_run(fleet):
+def test_a_launch_before_setup_made_the_lock_file_is_refused(fleet):
     done = fleet.train(jax_lock="", worker_extras="apple")
 
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert re.search(r"fleet/locks/worker-cpu-apple-[0-9a-f]{8}\.lock: there is no such", said)
+    text = " ".join(done.stdout.split())
+    assert re.search(r"fleet/locks/worker-cpu-apple-[0-9a-f]{8}\.lock: there is no such", text)
     assert not (fleet.folder / "fleet/runs").exists()

@@ -1,4 +1,4 @@
-"""The commands of the trainer that sample, eval, export and bench run, and train.yml --check."""
+"""Trainer commands of sample.yml, eval.yml, export.yml, bench.yml and train.yml --check."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ def planned(command: str, overrides=(), env=None, attempt=0, fields=None, **opti
     return command_launch(launch, command, options, overrides, env or {}, placed, attempt)
 
 
-def test_the_command_has_the_overrides_of_the_launch_then_those_given_now():
+def test_the_command_has_the_overrides_of_the_launch_and_then_the_new_ones():
     found = planned("sample", overrides=("sample.length=9",), step=400)
 
-    words = ("sample", "{config}", "steps=20", "sample.length=9", "--step", "400")
-    assert found.command == ("python", "-m", "train", *words)
+    arguments = ("sample", "{config}", "steps=20", "sample.length=9", "--step", "400")
+    assert found.command == ("python", "-m", "train", *arguments)
     assert (found.config, found.checkpoints) == (launch_spec().config, launch_spec().checkpoints)
 
 
@@ -54,7 +54,7 @@ def test_a_command_without_all_devices_is_one_process_on_the_first_worker(comman
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 799, 800, 998])
-def test_a_command_has_no_port_of_the_run_s_attempts(attempt):
+def test_a_command_uses_no_port_of_the_attempts_of_the_run(attempt):
     fields = {"attempt": 950}
     ports = {launch_spec(attempt=950 + number).coordinator for number in range(-50, 51)}
 
@@ -68,7 +68,7 @@ def test_a_missing_worker_is_an_error():
         placements(launch_spec(), "sample", "pod", POD[1:], {})
 
 
-def test_the_environment_given_now_overrides_that_of_the_launch():
+def test_a_given_environment_overrides_the_environment_of_the_launch():
     found = planned("sample", env={"XLA_FLAGS": "", "MORE": "1"})
 
     assert found.env == {"XLA_FLAGS": "", "MORE": "1"}
@@ -130,7 +130,7 @@ def test_a_multislice_run_uses_all_its_slices():
     assert (found.slices, found.coordinator_host) == (2, "1.2.3.4")
 
 
-def test_without_a_worker_the_error_says_what_another_tpu_must_reach():
+def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_read():
     with pytest.raises(RunError) as refused:
         placements(launch_spec(), "sample", "pod", [], {})
 
@@ -150,8 +150,8 @@ def compiled(*where: str, **fields) -> list[str]:
     ],
 )
 def test_a_step_is_compiled_with_the_overrides_for_the_slices_of_the_run(where, slices, expected):
-    words = ["compile", "/here/a.yml", "steps=20", "--topology", expected]
-    assert compiled(*where, slices=slices) == [*words, "--slices", str(slices)]
+    arguments = ["compile", "/here/a.yml", "steps=20", "--topology", expected]
+    assert compiled(*where, slices=slices) == [*arguments, "--slices", str(slices)]
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ def test_a_step_is_compiled_with_the_overrides_for_the_slices_of_the_run(where, 
         ("v4", {"chip": 2}),
     ],
 )
-def test_what_cannot_be_compiled_without_the_tpu_is_left_out(generation, fields):
+def test_a_run_that_cannot_be_compiled_without_its_tpu_gets_no_compile_command(generation, fields):
     assert compiled(generation, "v4-8", "2x2x1", **fields) == []

@@ -39,7 +39,7 @@ def test_controllers_that_share_a_bucket_see_each_other(bucket_api):
     assert read_heartbeats("gs://fleet/state", bucket_api) == (SERVER, LAPTOP)
 
 
-def test_heartbeats_of_which_none_can_be_read_are_an_error(tmp_path):
+def test_it_is_an_error_if_no_heartbeat_can_be_read(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
     (tmp_path / "watch/passes/runs/server.example.json").write_text("{")
     with pytest.raises(HeartbeatError, match="can't read"):
@@ -112,7 +112,7 @@ def test_any_document_is_a_heartbeat_or_an_error(value):
 
 
 @given(st.text())
-def test_every_host_name_gives_a_controller_that_can_be_read_back(hostname):
+def test_every_host_name_gives_a_valid_controller_name(hostname):
     name = controller_name(hostname)
 
     assert parse_heartbeat(
@@ -183,7 +183,7 @@ def test_the_error_of_a_pass_is_one_line_of_at_most_500_characters():
         ("a" * 200, "a" * 100),
     ],
 )
-def test_a_host_name_becomes_a_name_without_other_characters(hostname, name):
+def test_invalid_characters_of_a_host_name_are_replaced_or_removed(hostname, name):
     assert controller_name(hostname) == name
 
 
@@ -193,7 +193,7 @@ def test_a_failed_pass_without_a_reason_is_shown_as_failed():
     assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
 
 
-def test_heartbeats_are_the_owners_alone(tmp_path, monkeypatch):
+def test_only_the_owner_can_read_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for _ in range(2):
         write_heartbeat("~/new/state", SERVER, {})

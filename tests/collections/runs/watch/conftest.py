@@ -1,4 +1,4 @@
-"""The controller of tests of passes."""
+"""Fixture with a controller, for tests of passes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a pass asks the API again, and what it needs before a destructive action."""
+"""When a pass lists the TPUs again, and what it needs before a destructive action."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.collections.runs.records import ZONE, run_record
 
 
 class Api:
-    """Answers of the API, one after the other, the last one for ever."""
+    """Fake API that returns ``listings`` one after the other and then repeats the last one."""
 
     def __init__(self, *listings) -> None:
         self.listings, self.asked, self.slept = list(listings), 0, []
@@ -35,7 +35,7 @@ class Api:
         ([], [[]], 1, []),
     ],
 )
-def test_the_api_is_asked_about_a_loss_until_two_answers_are_the_same_twice_at_most(
+def test_a_loss_is_confirmed_by_two_equal_answers_within_two_calls_of_the_api(
     controller, inventory, answers, asked, slept
 ):
     api = Api(*answers)
@@ -50,7 +50,7 @@ def test_the_api_is_asked_about_a_loss_until_two_answers_are_the_same_twice_at_m
     assert after.listed_at == (controller.now if asked else 0.0)
 
 
-def test_the_api_is_asked_about_a_worker_that_is_away(controller):
+def test_the_api_is_asked_about_an_unreachable_worker(controller):
     api = Api([POD])
 
     after = api.confirm(controller, controller.snapshot({}), run_record())
@@ -70,7 +70,7 @@ def test_the_api_is_not_asked_for_a_run_that_needs_no_tpu(controller, record):
     assert api.asked == 0
 
 
-def test_a_destructive_action_needs_a_look_and_a_listing_that_are_recent(controller):
+def test_a_destructive_action_needs_recent_worker_answers_and_a_recent_listing(controller):
     controller.wants()
     hung = answers(controller, running(age=1e5))
     listed = []

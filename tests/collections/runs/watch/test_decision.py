@@ -1,4 +1,4 @@
-"""What the watch decides over many passes, and whatever it observes."""
+"""Decisions of the watch over many passes, and for any observation."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.observations import AWAY, LIMITS, NOW, POD, STOLEN, ended, pod
+from tests.collections.runs.observations import AWAY, FOREIGN_POD, LIMITS, NOW, POD, ended, pod
 from tests.collections.runs.records import run_record
 
 IN_A_BUCKET = run_record(attempt=3)
@@ -38,7 +38,7 @@ def remember(record: RunRecord, decision) -> RunRecord:
     return changed(record, watch=decision.memory.fields())
 
 
-def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
+def test_a_run_without_a_step_is_given_up_after_the_maximum_number_of_replacements():
     record, now, replaced = IN_A_BUCKET, NOW, 0
     for _ in range(100):
         decision = decide(record, pod(ended("77"), AWAY, is_confirmed=True), now)
@@ -73,7 +73,7 @@ OBSERVATIONS = st.builds(
     health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
     is_confirmed=st.booleans(),
     is_identified=st.booleans(),
-    tpus=st.sampled_from([(), (POD,), (STOLEN,)]),
+    tpus=st.sampled_from([(), (POD,), (FOREIGN_POD,)]),
 )
 RECORDS = st.builds(
     run_record,

@@ -1,4 +1,4 @@
-"""When a TPU counts as idle, and which cached releases may go."""
+"""When a TPU counts as idle, and which cached releases are deleted."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
         "no answer about the device",
         "an invalid answer",
         "not all listed",
-        "another TPU of the name",
+        "another TPU with the same name",
     ],
 )
 def test_a_tpu_that_is_or_may_be_used_is_in_use(hosts, answers, records):
@@ -62,7 +62,7 @@ def test_a_tpu_that_is_not_ready_is_in_use():
     assert in_use(replace(POD, state="CREATING"), HOSTS, QUIET, [])
 
 
-def test_idleness_is_counted_from_the_first_pass_that_saw_it_and_ends_with_use():
+def test_idle_time_starts_at_the_first_idle_pass_and_ends_with_use():
     first = idle_since({}, "7", used=False, now=NOW)
     later = idle_since({"id": "7", "since": first}, "7", used=False, now=NOW + 60)
 
@@ -70,11 +70,11 @@ def test_idleness_is_counted_from_the_first_pass_that_saw_it_and_ends_with_use()
     assert idle_since({"id": "7", "since": first}, "7", used=True, now=NOW + 60) == 0
 
 
-def test_for_another_tpu_under_the_same_name_the_time_begins_again():
+def test_idle_time_restarts_for_another_tpu_with_the_same_name():
     assert idle_since({"id": "7", "since": 1.0}, "8", used=False, now=NOW) == NOW
 
 
-def test_with_a_memory_of_another_type_or_from_the_future_the_time_begins_again():
+def test_idle_time_restarts_if_the_stored_time_is_invalid_or_in_the_future():
     for since in ("x", None, NOW + 1):
         assert idle_since({"id": "7", "since": since}, "7", used=False, now=NOW) == NOW
 
@@ -102,13 +102,13 @@ def test_the_newest_and_young_unused_releases_stay():
         ({"name": "renamed", "zone": "us-east1-d", "id": "7"}, False),
     ],
 )
-def test_a_wanted_run_keeps_the_tpu_that_it_was_launched_on_by_zone_and_id(node, used):
+def test_a_wanted_run_uses_the_tpu_with_its_recorded_zone_and_id(node, used):
     record = run_record(tpu="renamed", nodes=[node])
 
     assert in_use(POD, HOSTS, QUIET, [record]) == used
 
 
-def test_other_hosts_do_not_count_for_a_tpu():
+def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
     busy = {"runs": [{"run": "x", "active": True}], "holders": ["python3"]}
     others = {
         "other-w0": {"tpu_zone": ZONE, "tpu_id": "8"},
@@ -118,7 +118,7 @@ def test_other_hosts_do_not_count_for_a_tpu():
     assert not in_use(POD, HOSTS | others, QUIET | dict.fromkeys(others, busy), [])
 
 
-def test_a_tpu_of_one_worker_is_idle_when_that_one_is():
+def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
     one = replace(POD, workers=1)
 
     assert not in_use(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
@@ -138,7 +138,7 @@ def test_a_release_of_exactly_a_day_is_still_young():
     assert len(superfluous(kept, [], NOW + 1)) == 1
 
 
-def test_as_many_releases_stay_as_there_may_be():
+def test_releases_are_deleted_only_beyond_the_maximum_number():
     kept = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
 
     assert superfluous(kept, [], NOW) == []

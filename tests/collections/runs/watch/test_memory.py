@@ -20,7 +20,7 @@ from tests.collections.runs.observations import (
 )
 from tests.collections.runs.records import run_record
 
-BAD_TIMES = {
+COUNTS = {
     "best_step": 6,
     "crashes": 2,
     "nans": 1,
@@ -42,29 +42,29 @@ CLEARED = {
 
 
 def test_a_new_best_step_clears_all_counts_but_preemptions():
-    decision = decided(pod(TRAINING), BAD_TIMES)
+    decision = decided(pod(TRAINING), COUNTS)
 
     state = {"state": "running", "since": NOW}
-    assert remembered(decision, BAD_TIMES) == CLEARED | state | {"tries": 0, "not_before": 0.0}
+    assert remembered(decision, COUNTS) == CLEARED | state | {"tries": 0, "not_before": 0.0}
 
 
-def test_a_new_best_step_of_a_run_that_has_ended_since_shortens_no_wait():
-    decision = decided(pod(ended("75", step=7)), BAD_TIMES)
+def test_a_new_best_step_of_an_ended_run_does_not_shorten_the_wait():
+    decision = decided(pod(ended("75", step=7)), COUNTS)
 
     state = {"state": "interrupted", "since": NOW}
-    assert remembered(decision, BAD_TIMES) == CLEARED | state
+    assert remembered(decision, COUNTS) == CLEARED | state
     assert (decision.action, causes(decision)) == (Action.NOTHING, ["process", "launch_in"])
     assert values(decision)["seconds"] == 50
 
 
 def test_the_same_step_as_before_clears_nothing():
-    watch = BAD_TIMES | {"best_step": 7, "state": "running"}
+    watch = COUNTS | {"best_step": 7, "state": "running"}
 
     assert remembered(decided(pod(TRAINING), watch), watch) == {}
 
 
 @pytest.mark.parametrize(("tries", "wait"), [(0, 10), (6, 640), (20, 10 * 2**20), (21, 10 * 2**20)])
-def test_a_wait_doubles_up_to_a_longest_one(tries, wait):
+def test_a_wait_doubles_up_to_a_maximum(tries, wait):
     limits = replace(LIMITS, longest_backoff=1e12)
 
     decision = decided(pod(ended("75")), {"tries": tries}, limits)
@@ -72,13 +72,13 @@ def test_a_wait_doubles_up_to_a_longest_one(tries, wait):
     assert decision.memory.not_before == NOW + wait
 
 
-def test_the_default_limits_hold_without_any():
+def test_the_default_limits_apply_if_none_are_given():
     late = pod(replace(TRAINING, heartbeat_age=601))
 
     assert decide(run_record(attempt=3), late, NOW).action is Action.RESTART
 
 
-def test_a_memory_is_read_as_it_was_kept_and_other_types_are_left_out():
+def test_a_memory_reads_back_equal_and_values_of_other_types_are_ignored():
     whole = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
 
     assert Memory.of(asdict(whole)) == whole

@@ -1,4 +1,4 @@
-"""What the watch sees of a run: its TPUs by zone and id, and their workers."""
+"""Observation of a run: its TPUs, found by zone and id, and their workers."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ POD = ObservedTpu("pod", ZONE, "7", READY, is_ours=True, workers=2)
 
 
 def workers(name="pod", zone=ZONE, id_="7", count=2, labels=OURS, **more):
-    """The inventory's hosts of a TPU."""
+    """Return the inventory's hosts for the workers of a TPU."""
     facts = {
         "tpu_name": name,
         "tpu_zone": zone,
@@ -59,7 +59,7 @@ def observed(record, hosts, answers, *listings):
     return Snapshot(hosts, answers, (listed, *listings), 0.0).of(record)
 
 
-def test_a_run_is_seen_on_the_workers_of_its_tpu_only():
+def test_a_run_is_observed_only_on_the_workers_of_its_tpu():
     answers = {W0: {"runs": [RUN]}, W1: {"msg": "no"}}
 
     seen = observed(RECORD, HOSTS, answers)
@@ -84,7 +84,7 @@ def test_an_observation_includes_whether_any_worker_answers():
     assert not observed(RECORD, HOSTS, {other: {"unreachable": True}}).any_worker_answers
 
 
-def test_the_same_state_in_a_second_answer_is_confirmed_and_another_one_is_not():
+def test_a_state_is_confirmed_only_by_a_second_answer_with_the_same_state():
     dead = workers(tpu_state="PREEMPTED")
     lost, creating = replace(POD, state="PREEMPTED"), replace(POD, state="CREATING")
 
@@ -114,35 +114,35 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
 
 
 @pytest.mark.parametrize("labels", [{}, {LABEL: "another-fleet"}])
-def test_another_owner_s_tpu_in_another_zone_does_not_replace_the_lost_one(labels):
+def test_a_foreign_tpu_in_another_zone_does_not_replace_the_lost_one(labels):
     hosts = workers(zone=ELSEWHERE, id_="9", labels=labels)
     answers = {host: {"runs": []} for host in hosts}
 
     seen = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, "default"))
-    told = decide(RECORD, seen, 100.0)
+    decision = decide(RECORD, seen, 100.0)
 
     assert (seen.tpu_state, seen.processes, seen.tpus) == (GONE, (), ())
-    assert told.action is Action.RECREATE  # of the record's own TPU: there is nothing to delete
+    assert decision.action is Action.RECREATE  # recreates the recorded TPU and deletes nothing
 
 
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED", "CREATING"])
-def test_a_recreated_tpu_of_somebody_else_is_left_alone(state):
+def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     hosts = workers(id_="9", labels={}, tpu_state=state)
     idle = {host: {"runs": []} for host in hosts}
 
     seen = observed(RECORD, hosts, idle, tpus_of_inventory(hosts, "default"))
-    told = decide(RECORD, seen, 100.0)
+    decision = decide(RECORD, seen, 100.0)
 
     assert (seen.tpu_state, seen.processes) == (FOREIGN, ())
-    assert (told.action, told.state) == (Action.NOTHING, RunState.NAME_TAKEN)
-    assert told.causes == (Cause.of(CauseCode.TPU_NAME_TAKEN, tpu="pod", zone=ZONE),)
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.NAME_TAKEN)
+    assert decision.causes == (Cause.of(CauseCode.TPU_NAME_TAKEN, tpu="pod", zone=ZONE),)
     stopped = run_record(wanted="stopped")
     running = {host: {"runs": [RUN]} for host in hosts}
     assert decide(stopped, observed(stopped, hosts, running), 100.0).action is not Action.STOP
 
 
 @pytest.mark.parametrize("zone", [ZONE, ELSEWHERE])
-def test_a_recreated_tpu_of_this_fleet_is_launched_on(zone):
+def test_a_run_is_launched_on_a_recreated_tpu_of_this_fleet(zone):
     hosts = workers(id_="9", zone=zone)
 
     seen = observed(RECORD, hosts, {host: {"runs": []} for host in hosts})
@@ -151,13 +151,13 @@ def test_a_recreated_tpu_of_this_fleet_is_launched_on(zone):
     assert decide(RECORD, seen, 100.0).action is Action.LAUNCH
 
 
-def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_named():
+def test_an_unlabelled_tpu_is_not_deleted_and_the_delete_command_is_shown():
     lost = workers(labels={}, tpu_state="PREEMPTED")
-    told = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, "default")), 100.0)
+    decision = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, "default")), 100.0)
 
-    assert told.action is Action.NOTHING
+    assert decision.action is Action.NOTHING
     delete = f"ansible-playbook playbooks/delete.yml -e tpu=pod -e zone={ZONE}"
-    assert told.causes[1] == Cause.of(CauseCode.NOT_OURS, delete=delete)
+    assert decision.causes[1] == Cause.of(CauseCode.NOT_OURS, delete=delete)
 
     away = run_record(watch={"state": "unreachable", "since": 1.0})
     for labels, action in ((OURS, Action.REPLACE), ({}, Action.NOTHING)):
@@ -167,13 +167,14 @@ def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_name
         assert decide(away, seen, 1e5).action == action
 
 
-def test_a_record_without_a_tpu_id_is_not_acted_on_and_names_the_fix():
+def test_a_run_whose_record_has_no_tpu_id_is_not_watched():
     older = run_record(nodes=[])
 
     for hosts in (HOSTS, {}, workers(tpu_state="PREEMPTED")):
-        told = decide(older, observed(older, hosts, {}, tpus_of_inventory(hosts, "default")), 100.0)
-        assert (told.action, told.state) == (Action.NOTHING, RunState.NOT_WATCHED)
-        assert told.causes == (Cause.of(CauseCode.TPU_NOT_RECORDED, run="mine"),)
+        seen = observed(older, hosts, {}, tpus_of_inventory(hosts, "default"))
+        decision = decide(older, seen, 100.0)
+        assert (decision.action, decision.state) == (Action.NOTHING, RunState.NOT_WATCHED)
+        assert decision.causes == (Cause.of(CauseCode.TPU_NOT_RECORDED, run="mine"),)
 
 
 SLICES = {
@@ -193,7 +194,7 @@ ACROSS = run_record(
 )
 
 
-def test_a_multislice_run_is_seen_on_all_workers_of_its_slices():
+def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
     seen = observed(ACROSS, SLICES, {host: {"runs": [RUN]} for host in SLICES})
 
     assert (seen.tpu_state, seen.workers, len(seen.processes)) == ("READY", 4, 4)
@@ -207,14 +208,14 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
     hosts = SLICES | lost | {"s-1-w1": lost["s-1-w0"]}
 
     seen = observed(ACROSS, hosts, {}, tpus_of_inventory(hosts, "default"))
-    told = decide(ACROSS, seen, 100.0)
+    decision = decide(ACROSS, seen, 100.0)
 
     assert (seen.tpu_state, seen.is_confirmed) == (state, True)
-    assert (told.action, told.state) == (Action.NOTHING, RunState.PREEMPTED)
-    assert [cause.code for cause in told.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
+    assert [cause.code for cause in decision.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
 
 
-def test_the_tpu_is_addressed_as_the_inventory_names_it_though_the_api_lists_a_namesake():
+def test_the_tpu_keeps_its_inventory_name_even_if_the_api_lists_a_namesake():
     namesake = workers(id_="9", zone=ELSEWHERE, labels={})
 
     seen = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, "default"))
@@ -222,7 +223,7 @@ def test_the_tpu_is_addressed_as_the_inventory_names_it_though_the_api_lists_a_n
     assert seen.address == "pod"
 
 
-def test_workers_that_lost_the_run_s_environment_are_set_up_again():
+def test_a_missing_environment_of_a_run_is_observed():
     ended_run = report_end("75", has_environment=False)
 
     assert (
@@ -243,7 +244,7 @@ HEARTBEAT = {
 }
 
 
-def test_every_figure_of_a_report_is_read():
+def test_every_number_of_a_report_is_read():
     ages = {"heartbeat_age": 1.5, "output_age": 0.5, "ended_at": 12.5}
     answer = report("waiting", heartbeat=HEARTBEAT, waiting_for=["pod-w1"], **ages)
 
@@ -257,7 +258,7 @@ def test_every_figure_of_a_report_is_read():
     assert (found.has_heartbeat, found.waiting_for) == (True, ("pod-w1",))
 
 
-def test_an_empty_report_is_of_no_attempt():
+def test_an_empty_report_has_an_unknown_state_and_no_attempt():
     found = parse_process("pod-w0", {})
 
     assert (found.state, found.attempt, found.ended_at) == (RunState.UNKNOWN, 0, 0.0)
@@ -288,7 +289,7 @@ def processes(*states: RunState) -> list[ProcessStatus]:
     return [ProcessStatus(f"w{index}", state) for index, state in enumerate(states)]
 
 
-def test_the_first_failed_process_decides_before_one_that_waits():
+def test_the_first_failed_process_decides_before_a_waiting_one():
     ended = processes(RunState.WAITING, RunState.FAILED, RunState.FAILED)
 
     assert deciding_process(ended).host == "w1"
@@ -302,7 +303,7 @@ def test_without_failures_the_most_common_state_decides():
     assert deciding_process(processes(*states, RunState.WAITING)).host == "w3"
 
 
-def test_a_process_that_ended_with_its_peer_decides_only_alone():
+def test_a_process_that_ended_because_of_a_peer_decides_only_if_all_did():
     peers = [parse_process(host, report_end("77", peer="w2")) for host in ("w0", "w1")]
 
     assert deciding_process([*peers, ProcessStatus("w2", RunState.DONE)]).host == "w2"

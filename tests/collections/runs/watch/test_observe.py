@@ -1,4 +1,4 @@
-"""What the watch reads out of a worker's answer, of the inventory, and of a listing of the API."""
+"""What the watch reads from workers' answers, the inventory and listings of the API."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def answered(*runs: dict[str, Any]) -> dict[str, Any]:
     return {"runs": list(runs)}
 
 
-def test_a_worker_that_reports_everything_is_read_whole():
+def test_every_field_of_a_worker_report_is_read():
     beat = {"step": 12, "steps": 20, "loss": 2.5, "tokens_per_second": 9, "state": "saving"}
     reported = report_end(
         "77",
@@ -80,7 +80,7 @@ def test_a_worker_that_reports_everything_is_read_whole():
     )
 
 
-def test_codes_that_this_version_does_not_know_are_unknown():
+def test_a_state_code_that_is_not_defined_reads_as_unknown():
     found = find_process("w0", "mine", answered(report("resting", "tired", active=True)))
 
     assert (found.state, found.reason_code) == (RunState.UNKNOWN, ReasonCode.NONE)
@@ -94,13 +94,13 @@ def test_a_step_of_another_type_is_ignored(step):
     assert (found.step, found.has_heartbeat) == (None, True)
 
 
-def test_a_worker_without_an_answer_is_away():
+def test_a_worker_without_an_answer_is_unreachable():
     found = find_process("w0", "mine", {"unreachable": True})
 
     assert found.state is RunState.UNREACHABLE
 
 
-def test_a_worker_that_never_had_the_run_may_have_another():
+def test_a_worker_without_the_run_reports_its_other_active_run():
     other = report(run="other")
 
     assert find_process("w0", "mine", answered(other)) == ProcessStatus(
@@ -110,7 +110,7 @@ def test_a_worker_that_never_had_the_run_may_have_another():
 
 
 @pytest.mark.parametrize(
-    ("chip", "others", "expected"),
+    ("chip", "other_chip", "expected"),
     [
         (-1, -1, "other"),
         (-1, 2, "other"),
@@ -119,8 +119,8 @@ def test_a_worker_that_never_had_the_run_may_have_another():
         (1, 2, ""),
     ],
 )
-def test_a_run_on_another_chip_is_not_a_blocker(chip, others, expected):
-    launched = {"launched": {"chip": others}} if others >= 0 else {}
+def test_a_run_on_another_chip_is_not_a_blocker(chip, other_chip, expected):
+    launched = {"launched": {"chip": other_chip}} if other_chip >= 0 else {}
     answer = answered(report("done"), report(run="other", **launched))
 
     assert find_process("w0", "mine", answer, chip).other_run == expected
@@ -142,7 +142,7 @@ def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
     assert found == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
 
 
-def test_a_host_that_names_the_least_is_a_tpu_of_one_worker_that_is_ready():
+def test_a_host_with_only_name_zone_and_id_is_a_ready_tpu_with_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
 
     found = tpus_of_inventory({"w0": facts}, "mine")
@@ -150,7 +150,7 @@ def test_a_host_that_names_the_least_is_a_tpu_of_one_worker_that_is_ready():
     assert found == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
 
 
-def test_workers_with_different_states_make_a_tpu_that_changes():
+def test_a_tpu_whose_workers_have_different_states_is_changing():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
     hosts = {"w0": facts, "w1": {**facts, "tpu_state": "DELETING"}, "w2": facts}
 
@@ -174,7 +174,7 @@ def test_a_listing_of_the_api_has_the_time_of_creation_in_unix_seconds():
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01T00:00:00Z", 7])
-def test_a_creation_time_that_is_no_time_is_a_malformed_answer(value):
+def test_an_invalid_creation_time_is_a_malformed_answer(value):
     with pytest.raises(BadAnswer, match="createTime"):
         parse_node(node("pod", createTime=value))
 
@@ -210,7 +210,7 @@ def test_the_tpu_of_a_launch_is_found_by_zone_and_id_first(listed, expected):
     assert find_tpu(LAUNCHED, listed) == expected
 
 
-def test_a_tpu_is_addressed_with_its_zone_only_where_others_have_its_name():
+def test_a_tpu_is_addressed_with_its_zone_only_if_another_one_has_its_name():
     assert address_of(POD, [POD, NAMED_OTHERWISE]) == "pod"
     assert address_of(POD, [POD, FAR]) == f"pod_{ZONE}"
 
@@ -237,7 +237,7 @@ def test_the_worst_state_of_several_slices_decides(states, expected):
     assert (seen.tpu_state, seen.can_be_created, seen.health) == (expected, False, "")
 
 
-def test_a_slice_whose_name_somebody_else_took_decides_before_a_dead_one():
+def test_a_slice_with_a_foreign_tpu_decides_before_a_preempted_slice():
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
     listed = [*slices(a="PREEMPTED"), ObservedTpu("b", ZONE, "9", "READY", is_ours=False)]
 
@@ -251,7 +251,7 @@ def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
     assert (seen.tpu_state, seen.is_identified, seen.address) == (GONE, False, "pod")
 
 
-def test_a_run_on_one_chip_is_seen_beside_a_run_on_another_one():
+def test_another_run_on_the_worker_is_observed_only_on_the_same_chip():
     hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
     other = report(run="other", launched={"chip": 1})
 
@@ -280,14 +280,14 @@ def test_only_the_last_two_answers_confirm_a_state():
         [{"run": "mine", "active": True, "launched": 1}],
     ],
 )
-def test_a_worker_that_reports_anything_but_runs_has_not_answered(runs):
+def test_a_worker_with_an_invalid_report_counts_as_unreachable(runs):
     answer = {"runs": runs}
 
     assert find_process("w0", "mine", answer).state is RunState.UNREACHABLE
     assert not has_answered(answer)
 
 
-def test_a_tpu_in_a_zone_that_the_inventory_lists_no_longer_is_not_gone():
+def test_a_tpu_in_a_zone_that_is_no_longer_listed_is_not_gone():
     elsewhere = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
     for zones, listed, expected in (
         (["europe-west4-a"], [], NOT_LISTED),
@@ -309,7 +309,7 @@ def test_a_recreated_tpu_in_another_zone_replaces_the_lost_one():
     assert find_tpu(LAUNCHED, [lost, replace(recreated, state="PREEMPTED")]) == ("PREEMPTED", lost)
 
 
-def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
+def test_the_watch_cannot_delete_a_tpu_without_an_id_or_label():
     for tpu, is_deletable in (
         (POD, True),
         (ObservedTpu("pod", ZONE, "7", "PREEMPTED", is_ours=False), False),
@@ -319,7 +319,7 @@ def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
     assert not Snapshot({}, {}, ([],), 0.0).of(run_record()).is_deletable
 
 
-def test_the_health_and_the_workers_of_all_slices_are_seen():
+def test_the_health_and_the_workers_of_all_slices_are_observed():
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
     record = run_record(tpu="multislice_s", nodes=nodes)
     listed = [

@@ -1,4 +1,4 @@
-"""What a pass of the watch tells of each run, in which order it acts, and when it asks again."""
+"""Outcomes of a pass of the watch: text, order of actions, changes of the record, and log."""
 
 from dataclasses import replace
 
@@ -51,15 +51,15 @@ def test_an_outcome_without_action_has_its_reason():
 def test_a_record_that_was_skipped_is_a_failed_outcome_with_a_printable_name():
     names = ("bad", "a\n\x1b[2Jä", "a" * 200)
 
-    told = unusable_outcomes([UnusableRecord(name, "why") for name in names])
+    outcomes = unusable_outcomes([UnusableRecord(name, "why") for name in names])
 
-    assert told == [
+    assert outcomes == [
         RunOutcome(name, RunState.UNKNOWN, failed=True, error="why")
         for name in ("bad", r"a\n\x1b[2J\xe4", "a" * 100)
     ]
 
 
-def test_the_runs_of_a_tpu_are_grouped_with_the_one_that_was_launched_last_first():
+def test_runs_are_grouped_by_tpu_with_the_latest_launch_first():
     records = [
         run_record("old", wanted_since=1.0),
         run_record("b"),
@@ -86,7 +86,7 @@ def test_the_runs_of_a_tpu_are_grouped_with_the_one_that_was_launched_last_first
         ("nothing", -1, ""),
     ],
 )
-def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip, code):
+def test_a_wanted_run_waits_after_an_action_on_its_tpu_or_chip(action, chip, code):
     first, second = run_record("first", chip=0), run_record("second", chip=chip)
     records = {"first": first, "second": second}
 
@@ -97,7 +97,7 @@ def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip,
     assert waits_for(stopped, [outcome], records) is None
 
 
-def test_a_run_waits_for_the_first_that_is_in_its_way():
+def test_a_run_waits_for_the_first_run_that_has_an_action():
     records = {name: run_record(name) for name in ("a", "b", "c")}
     outcomes = [
         RunOutcome("a", RunState.LOST),
@@ -113,18 +113,18 @@ def test_outcomes_are_sorted_and_a_second_run_of_a_tpu_waits(controller):
     controller.records.change("b-first", 1, {"wanted_since": 9e9}, {})
     controller.wants("a-second")
 
-    told = controller.pass_once(
+    outcomes = controller.pass_once(
         answers(controller, ended("75", "a-second"), ended("75", "b-first"))
     )
 
-    assert [(each.run, each.state, each.action) for each in told] == [
+    assert [(each.run, each.state, each.action) for each in outcomes] == [
         ("a-second", "waiting_for_tpu", "nothing"),
         ("b-first", "interrupted", "launch"),
     ]
-    assert why(told[0]) == "run b-first is launched on the same TPU"
+    assert why(outcomes[0]) == "run b-first is launched on the same TPU"
 
 
-def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
+def test_a_run_counts_as_changed_if_its_fence_or_desired_state_differs(controller):
     controller.wants(fence=3)
     store, record = controller.watch().store, run_record(fence=2)
 
@@ -142,7 +142,7 @@ def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
     assert "not a JSON object" in changed_since(store, record, 3)
 
 
-def test_a_run_in_order_is_remembered_once_and_not_logged(controller):
+def test_a_training_run_is_recorded_once_and_not_logged(controller):
     controller.wants()
     snapshot = answers(controller, running())
 
@@ -218,7 +218,7 @@ def test_the_limits_of_a_pass_decide_when_a_run_is_given_up(controller):
     )
 
 
-def test_a_run_that_is_done_is_recorded_so(controller):
+def test_a_run_that_is_done_is_recorded_as_done(controller):
     controller.wants()
 
     (outcome,) = controller.pass_once(answers(controller, ended("0")))
@@ -242,7 +242,7 @@ def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
 @pytest.mark.parametrize(
     "error", [NoAnswer("it broke"), RecordError("it broke"), OSError("it broke")]
 )
-def test_a_run_that_fails_leaves_the_others_alone(controller, error):
+def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
     def read_done(record):
         if record.run == "bad":
             raise error
@@ -250,12 +250,12 @@ def test_a_run_that_fails_leaves_the_others_alone(controller, error):
     controller.wants("bad", tpu="other")
     controller.wants()
 
-    told = controller.pass_once(
+    outcomes = controller.pass_once(
         answers(controller, ended("75"), ended("75", run="bad")), read_done=read_done
     )
 
-    assert told[0] == RunOutcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
-    assert (told[1].run, told[1].action) == ("mine", "launch")
+    assert outcomes[0] == RunOutcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
+    assert (outcomes[1].run, outcomes[1].action) == ("mine", "launch")
     assert "run bad: unknown: it broke" in log(controller)
 
 
@@ -269,7 +269,7 @@ def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch):
     assert why(outcome) == "pod-w0: no space left"
 
 
-def test_the_fence_follows_the_lease_s_count(controller):
+def test_the_fence_of_a_run_is_the_fence_of_its_lease(controller):
     controller.wants(fence=1)
     watch = controller.watch()
     for _ in range(4):
@@ -321,7 +321,7 @@ def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypat
     assert (outcome.failed, why(outcome)) == (True, "setup failed")
 
 
-def test_the_watch_s_memory_of_a_changed_run_is_not_written(controller):
+def test_the_memory_of_a_run_that_changed_meanwhile_is_not_written(controller):
     controller.wants()
     watch = controller.watch()
     records = watch.store.read_all().usable

@@ -31,7 +31,7 @@ def stored(controller, run="mine"):
 
 
 def fenced(controller, fence):
-    """The variables with which a playbook checks that no other controller has acted on the run."""
+    """Return the variables by which a playbook detects an action of another controller."""
     return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
 
 
@@ -54,7 +54,7 @@ def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(
     assert controller.actor.played == []
 
 
-def test_a_run_that_is_done_is_recorded_done_though_another_worker_crashed(controller):
+def test_a_run_that_is_done_is_recorded_done_even_if_another_worker_crashed(controller):
     controller.wants(attempt=3)
     controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
 
@@ -102,7 +102,7 @@ def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_re
     assert (train.variables["run"], train.variables["relaunch"]) == ("mine", True)
 
 
-def test_the_fencing_number_is_in_the_record_before_the_playbook_that_presents_it_starts(
+def test_the_fence_is_recorded_before_the_playbook_that_gets_it_starts(
     controller,
 ):
     controller.wants(fence=41)
@@ -114,7 +114,7 @@ def test_the_fencing_number_is_in_the_record_before_the_playbook_that_presents_i
 
 
 @pytest.mark.parametrize(("action", "wanted"), [("restart", "running"), ("stop", "stopped")])
-def test_each_playbook_that_stops_a_run_presents_the_fencing_number(controller, action, wanted):
+def test_each_playbook_that_stops_a_run_gets_the_fence(controller, action, wanted):
     controller.wants(fence=41, wanted=wanted)
 
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
@@ -140,7 +140,7 @@ def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on
     assert (outcome.run, outcome.action) == ("mine", "launch")
 
 
-def test_a_controller_without_the_release_spends_nothing_and_another_one_relaunches(tmp_path):
+def test_a_controller_without_the_release_spends_no_budget_and_another_one_relaunches(tmp_path):
     fleet = tmp_path / "fleet"
     without = Controller(fleet, tmp_path / "without")
     owner = Controller(fleet, keep_release(tmp_path / "kept"))
@@ -188,7 +188,7 @@ def test_a_controller_without_the_release_names_the_options_of_the_launch(
 
 
 @pytest.mark.parametrize("spent", [{"crashes": 5}, {"nans": 1}])
-def test_a_controller_without_the_release_gives_nothing_up(tmp_path, spent):
+def test_a_controller_without_the_release_does_not_give_up_a_run(tmp_path, spent):
     without = Controller(tmp_path / "fleet", tmp_path / "without")
     without.wants(watch=spent)
 
@@ -221,7 +221,7 @@ def test_a_kill_between_two_playbooks_of_an_action_is_obeyed(controller):
     assert (why(outcome), outcome.failed) == ("the run is stopped now", True)
 
 
-def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller):
+def test_an_action_ends_after_another_controller_has_acted_on_the_run(controller):
     def acts() -> None:
         record = controller.records.read("mine")
         controller.records.change(
@@ -237,7 +237,7 @@ def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller
     assert why(outcome) == "its record was changed by another action after this one began"
 
 
-def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):
+def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller):
     controller.wants()
     with Leases(controller.watch().leases._documents).held("runs-of-pod"):
         (outcome,) = controller.pass_once(answers(controller, ended("75")))
@@ -246,7 +246,7 @@ def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):
     assert "is acting on it" in why(outcome)
 
 
-def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controller):
+def test_a_lost_lease_ends_the_action_before_its_next_playbook(controller):
     clock = [0.0]
     controller.wants()
     documents = controller.watch().leases._documents
@@ -259,7 +259,7 @@ def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controll
     assert why(outcome) == "the lease runs-of-pod could not be renewed in time"
 
 
-def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same_pass(controller):
+def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(controller):
     controller.wants(fence=41)
     controller.listing = [LOST]
     recreated = replace(POD, id="8")
@@ -268,8 +268,8 @@ def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same
     (outcome,) = controller.pass_once()
 
     create, *launch = controller.actor.played
-    told = {"tpu": "pod", "node_id": "7", "create_seconds": 60}
-    assert create.variables == told | fenced(controller, 42)
+    expected = {"tpu": "pod", "node_id": "7", "create_seconds": 60}
+    assert create.variables == expected | fenced(controller, 42)
     assert [play.playbooks for play in launch] == [
         ("setup.yml",),
         ("playbooks/push.yml", "train.yml"),
@@ -300,19 +300,19 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
 
 
 def events(controller, run="mine"):
-    """The kinds of a run's events, of the watch's own ones the action."""
+    """Return the kinds of a run's events; for events of the watch, the action."""
     history = controller.records.read(run)["history"]
     return [each.get("action") or each["kind"] for each in history]
 
 
 @pytest.mark.parametrize("passes", [1, 2], ids=["ready at once", "ready in a later pass"])
-def test_the_history_of_a_recreated_tpu_has_when_it_was_created_and_set_up(controller, passes):
+def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(controller, passes):
     controller.wants()
     controller.listing = [LOST]
     recreated = replace(POD, id="8", created=1000.0)
     state = "READY" if passes == 1 else "CREATING"
-    became = replace(recreated, state=state)
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, became))
+    listed = replace(recreated, state=state)
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, listed))
 
     controller.pass_once()
     if passes == 2:
@@ -339,7 +339,7 @@ def test_a_launch_on_workers_that_are_set_up_has_no_events_of_setup(controller):
     assert events(controller) == ["launched", "launch"]
 
 
-def test_a_launch_goes_on_if_the_creation_time_of_its_tpu_is_not_known(controller):
+def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controller):
     listings = iter([[LOST], [replace(POD, id="8")]])
 
     def list_tpus():
@@ -359,17 +359,17 @@ def test_a_launch_goes_on_if_the_creation_time_of_its_tpu_is_not_known(controlle
     )
 
 
-def test_a_create_that_waits_for_capacity_does_not_hold_up_the_run_of_another_tpu(controller):
+def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(controller):
     launched = threading.Event()
 
     class WaitsForCapacity(Rehearsal):
         def _play(self, who, name, play, claim):
-            told = super()._play(who, name, play, claim)
+            error = super()._play(who, name, play, claim)
             if play.playbooks == ("playbooks/create.yml",) and name == "mine":
-                return told if launched.wait(60) else "the other run was not launched meanwhile"
+                return error if launched.wait(60) else "the other run was not launched meanwhile"
             if "train.yml" in play.playbooks and name == "other":
                 launched.set()
-            return told
+            return error
 
     lost = replace(LOST, name="other", id="9")
     nodes = [{"name": "other", "zone": ZONE, "id": "9"}]
@@ -389,7 +389,7 @@ def test_a_create_that_waits_for_capacity_does_not_hold_up_the_run_of_another_tp
     assert why(mine) == "its TPU is PREEMPTED again"
 
 
-def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller):
+def test_a_run_is_not_launched_on_a_foreign_tpu_that_took_the_name(controller):
     controller.wants()
     controller.listing = [LOST]
     foreign = replace(POD, id="8", is_ours=False)
@@ -401,7 +401,7 @@ def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller)
     assert outcome.failed
 
 
-def test_the_run_of_one_of_two_tpus_of_a_name_addresses_it_with_its_zone(controller):
+def test_one_of_two_tpus_with_the_same_name_is_addressed_with_its_zone(controller):
     controller.wants()
     controller.listing = [POD, replace(POD, zone="europe-west4-b", id="9", is_ours=False)]
     snapshot = controller.snapshot({"pod-w0": {"runs": [ended("75")]}})
@@ -412,7 +412,7 @@ def test_the_run_of_one_of_two_tpus_of_a_name_addresses_it_with_its_zone(control
     assert controller.actor.played[0].variables["tpu"] == f"pod_{ZONE}"
 
 
-def test_an_outdated_answer_of_the_workers_ends_nothing(controller):
+def test_a_run_is_not_stopped_because_of_outdated_worker_answers(controller):
     controller.wants()
     snapshot = answers(controller, running(age=1e5))
     controller.now += SNAPSHOT_VALID_S + 1
@@ -424,7 +424,7 @@ def test_an_outdated_answer_of_the_workers_ends_nothing(controller):
     assert "fence" not in controller.records.read("mine")
 
 
-def test_a_run_is_not_stopped_on_a_tpu_that_the_api_lists_with_another_id_by_now(controller):
+def test_a_run_is_not_stopped_on_a_tpu_whose_id_has_changed(controller):
     controller.wants()
     snapshot = answers(controller, running(age=1e5))
     controller.listing = [replace(POD, id="8")]
@@ -435,7 +435,7 @@ def test_a_run_is_not_stopped_on_a_tpu_that_the_api_lists_with_another_id_by_now
     assert why(outcome).endswith("its TPU is READY by now, the next pass observes it again")
 
 
-def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
+def test_only_the_tpu_of_an_unreachable_worker_is_deleted(controller):
     controller.wants(watch={"state": "unreachable", "since": 1.0})
     snapshot = controller.snapshot({"pod-w0": {"unreachable": True}, "other": {"runs": []}})
 
@@ -443,21 +443,21 @@ def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
 
     delete, create, *_ = controller.actor.played
     assert outcome.action == "replace"
-    told = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
-    assert delete.variables == told | fenced(controller, 1)
+    expected = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
+    assert delete.variables == expected | fenced(controller, 1)
     assert create.variables["node_id"] == "7"
 
 
-def recovers(controller, at):
-    """Record a restart whose playbook fails, at a time in unix seconds."""
+def record_launch_phase(controller, at):
+    """Record a run whose phase ``launch`` began at ``at``, in unix seconds, and did not end."""
     controller.wants()
     generation = controller.records.read("mine")["generation"]
     fields = {"phase": "launch", "phase_since": at, "wanted_seconds": 0.0, "wanted_since": at}
     controller.records.change("mine", generation, fields, {"kind": "note"})
 
 
-def test_an_attempt_that_goes_on_after_a_failed_recovery_ends_its_phase(controller):
-    recovers(controller, controller.now - 60)
+def test_an_attempt_that_continues_after_a_failed_recovery_ends_the_phase(controller):
+    record_launch_phase(controller, controller.now - 60)
     for _ in range(3):
         (outcome,) = controller.pass_once(answers(controller, running()))
         assert outcome.state is RunState.RUNNING
@@ -468,8 +468,8 @@ def test_an_attempt_that_goes_on_after_a_failed_recovery_ends_its_phase(controll
     assert record["spent"]["launch"] >= 60
 
 
-def test_answers_from_before_a_recovery_do_not_end_its_phase(controller):
-    recovers(controller, controller.now - 60)
+def test_answers_from_before_a_recovery_do_not_end_the_phase(controller):
+    record_launch_phase(controller, controller.now - 60)
 
     controller.pass_once(replace(answers(controller, running()), asked_at=controller.now - 61))
 
@@ -481,8 +481,8 @@ def no_answer():
 
 
 @pytest.mark.parametrize("list_tpus", [lambda: [LOST], no_answer], ids=["preempted", "no answer"])
-def test_a_phase_goes_on_unless_the_api_says_that_the_tpu_is_ready(controller, list_tpus):
-    recovers(controller, controller.now - 60)
+def test_a_phase_continues_unless_the_api_lists_the_tpu_as_ready(controller, list_tpus):
+    record_launch_phase(controller, controller.now - 60)
 
     (outcome,) = controller.pass_once(answers(controller, running()), list_tpus=list_tpus)
 

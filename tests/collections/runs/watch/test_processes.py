@@ -26,7 +26,7 @@ from tests.collections.runs.observations import (
 )
 
 
-def test_a_running_run_is_not_a_change():
+def test_a_training_run_needs_no_action_and_is_not_new():
     first = decided(pod(TRAINING))
     again = decided(pod(TRAINING), first.memory.fields())
 
@@ -36,7 +36,7 @@ def test_a_running_run_is_not_a_change():
     assert again == first
 
 
-def test_a_stopped_run_is_stopped_where_it_is_active():
+def test_a_stopped_run_is_stopped_on_its_active_workers():
     decision = decided(pod(TRAINING, IDLE, TRAINING), wanted="stopped")
 
     assert (decision.action, decision.state) == (Action.STOP, RunState.STOPPED)
@@ -65,7 +65,7 @@ def test_a_run_that_is_not_wanted_is_left_alone_silently(wanted, process):
         (None, 1801, Action.RESTART),
     ],
 )
-def test_a_heartbeat_may_be_as_old_as_is_allowed_and_older_before_the_first_step(step, age, action):
+def test_the_maximum_age_of_a_heartbeat_is_longer_before_the_first_step(step, age, action):
     decision = decided(pod(replace(TRAINING, step=step, heartbeat_age=age)))
 
     assert decision.action is action
@@ -75,7 +75,7 @@ def test_a_heartbeat_may_be_as_old_as_is_allowed_and_older_before_the_first_step
         assert values(decision) == {"host": "w0", "seconds": age}
 
 
-def test_the_worker_that_is_silent_for_longest_is_named_and_a_hang_counts_as_a_crash():
+def test_a_hang_counts_as_a_crash_and_names_the_worker_with_the_oldest_heartbeat():
     processes = [replace(TRAINING, heartbeat_age=age) for age in (700, 900, 800)]
     watch = {"best_step": 7, "not_before": NOW - 1}
 
@@ -93,7 +93,7 @@ def test_the_worker_that_is_silent_for_longest_is_named_and_a_hang_counts_as_a_c
     }
 
 
-def test_a_hang_is_restarted_at_once_however_often_it_happened():
+def test_a_hang_is_restarted_at_once_after_any_number_of_crashes():
     decision = decided(pod(replace(TRAINING, heartbeat_age=601)), {"best_step": 7, "crashes": 2})
 
     assert (decision.action, decision.memory.crashes) == (Action.RESTART, 3)
@@ -121,7 +121,7 @@ def test_missing_output_is_a_hang_only_with_a_limit(limit, ages, seconds):
         assert values(decision) == {"seconds": seconds}
 
 
-def test_a_trainer_with_a_heartbeat_may_be_silent():
+def test_a_trainer_with_a_heartbeat_needs_no_output():
     writes = replace(TRAINING, output_age=10_000.0)
 
     assert decided(pod(writes), limits=replace(LIMITS, output=900)).action is Action.NOTHING
@@ -242,7 +242,7 @@ def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, wat
         ({"kind": "watch", "state": "preempted", "action": "recreate"}, Action.LAUNCH),
     ],
 )
-def test_only_an_action_of_the_watch_ends_the_time_for_a_start(event, action):
+def test_only_an_action_of_the_watch_ends_the_grace_period_after_a_launch(event, action):
     history = [{"time": NOW - 9, "kind": "launched"}, {"time": NOW - 5} | event]
 
     assert decided(pod(IDLE), history=history).action is action
@@ -258,7 +258,7 @@ def test_a_rendezvous_may_fail_while_the_code_of_another_worker_is_pushed():
     assert failed.action is Action.LAUNCH
 
 
-def test_a_launch_whose_clock_was_ahead_is_not_waited_for():
+def test_a_launch_time_in_the_future_causes_no_wait():
     history = [{"time": NOW + 86400, "kind": "launched"}]
 
     assert decided(pod(IDLE), history=history).action is Action.LAUNCH
@@ -279,7 +279,7 @@ def test_repeated_ends_without_failure_delay_the_launch():
     assert remembered(decision, watch) == {"tries": 4, "not_before": NOW + 80}
 
 
-def test_a_bad_config_is_given_up_with_its_error():
+def test_a_run_with_a_bad_config_is_given_up_with_its_error():
     decision = decided(pod(ended("77"), ended("2", error="unknown key: stpes")))
 
     assert (decision.action, decision.state) == (Action.GIVE_UP, RunState.GIVEN_UP)
@@ -363,7 +363,7 @@ def test_a_second_crash_waits_before_its_launch():
     assert decided(pod(ended("1")), due).action is Action.LAUNCH
 
 
-def test_a_crash_of_another_worker_counts_for_that_one():
+def test_a_crash_of_another_worker_starts_a_new_count():
     watch = {"crashes": 1, "bad_worker": "w0", "bad_times": 3, "counted_attempt": 2}
 
     decision = decided(pod(ended("77"), ended("1")), watch)
@@ -374,7 +374,7 @@ def test_a_crash_of_another_worker_counts_for_that_one():
 @pytest.mark.parametrize(
     ("crashes", "limit", "gives_up"), [(4, 5, False), (5, 5, True), (0, 1, False), (99, 0, False)]
 )
-def test_a_run_is_given_up_after_as_many_crashes_as_are_allowed(crashes, limit, gives_up):
+def test_a_run_is_given_up_after_the_maximum_number_of_crashes(crashes, limit, gives_up):
     decision = decided(pod(ended("1")), {"crashes": crashes}, replace(LIMITS, crashes=limit))
 
     assert (decision.action is Action.GIVE_UP) == gives_up
@@ -386,7 +386,7 @@ def test_a_run_is_given_up_after_as_many_crashes_as_are_allowed(crashes, limit, 
 @pytest.mark.parametrize(
     ("before", "limit", "gives_up"), [(3, 3, True), (2, 3, False), (99, 0, False)]
 )
-def test_a_worker_that_is_first_to_fail_too_often_ends_a_run_without_a_bucket(
+def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
     before, limit, gives_up
 ):
     decision = decided(
@@ -411,7 +411,7 @@ def test_the_only_worker_of_a_run_is_not_blamed():
     assert decision.action is Action.LAUNCH
 
 
-def test_a_worker_that_is_first_to_fail_too_often_has_its_tpu_replaced():
+def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often():
     watch = {"bad_worker": "w1", "bad_times": 3, "crashes": 3}
 
     decision = decided(pod(ended("77"), ended("1")), watch)

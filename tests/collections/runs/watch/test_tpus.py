@@ -1,4 +1,4 @@
-"""What the watch decides about the TPU of a run: lost, on its way, unreachable, or not ours."""
+"""What the watch decides about the TPU of a run: lost, created, unreachable, or foreign."""
 
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory im
 
 from tests.collections.runs.observations import (
     AWAY,
+    FOREIGN_POD,
     IDLE,
     LIMITS,
     NOW,
     POD,
-    STOLEN,
     TRAINING,
     causes,
     decided,
@@ -38,7 +38,7 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
     [
         (pod(TRAINING, is_identified=False), "not_watched", "tpu_not_recorded", {"run": "mine"}),
         (
-            Observation(FOREIGN, tpus=(POD, STOLEN)),
+            Observation(FOREIGN, tpus=(POD, FOREIGN_POD)),
             "name_taken",
             "tpu_name_taken",
             {"tpu": "pod", "zone": "us-central2-b"},
@@ -58,7 +58,7 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
         ),
         (lost(GONE, can_be_created=False), "preempted", "tpu_state multislice", {}),
         (
-            lost(tpus=(STOLEN,)),
+            lost(tpus=(FOREIGN_POD,)),
             "preempted",
             "tpu_state not_ours",
             {"delete": DELETE},
@@ -99,9 +99,7 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
         ),
     ],
 )
-def test_a_situation_that_only_time_or_a_person_can_change_is_named_once(
-    observed, state, codes, expected
-):
+def test_a_blocker_that_the_watch_cannot_remove_is_reported_once(observed, state, codes, expected):
     decision = decided(observed)
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState(state))
@@ -113,12 +111,12 @@ def test_a_situation_that_only_time_or_a_person_can_change_is_named_once(
 
 
 @pytest.mark.parametrize("state", ["CREATING", "REPAIRING", "RESTARTING", "STARTING", "HIDING"])
-def test_a_tpu_that_is_on_its_way_is_waited_for(state):
+def test_a_tpu_that_is_created_or_repaired_is_waited_for(state):
     assert decided(lost(state)).action is Action.NOTHING
 
 
 @pytest.mark.parametrize("observed", [lost(GONE), lost(tpus=(POD,)), lost("TERMINATED")])
-def test_a_lost_tpu_is_recreated_and_one_that_is_gone_needs_no_label(observed):
+def test_a_lost_tpu_is_recreated_and_needs_no_label_if_it_is_gone(observed):
     assert decided(observed).action is Action.RECREATE
 
 
@@ -154,7 +152,7 @@ def test_repeated_creations_of_a_lost_tpu_are_delayed(watch, expected):
     assert remembered(decision, watch) == expected
 
 
-def test_a_lost_tpu_that_was_recreated_just_now_waits():
+def test_a_tpu_that_is_lost_just_after_its_recreation_is_recreated_later():
     watch = {"state": "preempted", "not_before": NOW + 30, "tries": 3, "preemptions": 1}
 
     decision = decided(lost(GONE), watch)
@@ -177,7 +175,7 @@ def test_the_loss_of_a_replaced_tpu_does_not_count_as_a_preemption():
     ("before", "limit", "gives_up"),
     [(2, 2, True), (1, 2, False), (0, 1, False), (1, 1, True), (99, 0, False)],
 )
-def test_a_run_is_given_up_after_as_many_preemptions_as_are_allowed(before, limit, gives_up):
+def test_a_run_is_given_up_after_the_maximum_number_of_preemptions(before, limit, gives_up):
     decision = decided(lost(GONE), {"preemptions": before}, replace(LIMITS, preemptions=limit))
 
     assert decision.action is (Action.GIVE_UP if gives_up else Action.RECREATE)
@@ -189,7 +187,7 @@ def test_a_run_is_given_up_after_as_many_preemptions_as_are_allowed(before, limi
         assert decision.is_new
 
 
-def test_a_recreated_tpu_is_launched_on_without_the_wait_between_creations():
+def test_a_launch_on_a_recreated_tpu_skips_the_wait_between_creations():
     watch = {"state": "preempted", "tries": 4, "not_before": NOW + 500}
 
     decision = decided(pod(IDLE), watch)
@@ -198,7 +196,7 @@ def test_a_recreated_tpu_is_launched_on_without_the_wait_between_creations():
     assert (decision.memory.tries, decision.memory.not_before) == (1, NOW + 10)
 
 
-def test_a_wait_that_is_not_for_a_creation_stays_while_a_tpu_restarts():
+def test_a_wait_before_a_launch_remains_while_a_tpu_restarts():
     watch = {"state": "interrupted", "tries": 4, "not_before": NOW + 500}
 
     assert remembered(decided(Observation("RESTARTING"), watch), watch) == {
@@ -210,7 +208,7 @@ def test_a_wait_that_is_not_for_a_creation_stays_while_a_tpu_restarts():
 FOR_LONG = {"state": "unreachable", "since": NOW - 601}
 
 
-def test_a_worker_that_is_unreachable_for_as_long_as_is_allowed_is_waited_for():
+def test_an_unreachable_worker_is_waited_for_until_the_limit():
     watch = {"state": "unreachable", "since": NOW - 600}
 
     decision = decided(pod(AWAY, ended("77"), is_confirmed=True), watch)
@@ -227,11 +225,11 @@ def test_a_worker_that_is_unreachable_for_as_long_as_is_allowed_is_waited_for():
         (pod(AWAY, ended("77")), "confirming"),
         (pod(AWAY, is_confirmed=True, can_be_created=False), "multislice"),
         (pod(AWAY, is_confirmed=True, tpus=()), "not_ours"),
-        (pod(AWAY, is_confirmed=True, tpus=(STOLEN,)), "not_ours"),
+        (pod(AWAY, is_confirmed=True, tpus=(FOREIGN_POD,)), "not_ours"),
         (pod(AWAY, is_confirmed=True, tpus=(POD, replace(POD, id=""))), "not_ours"),
     ],
 )
-def test_a_tpu_with_an_unreachable_worker_is_not_replaced_without_every_proof(observed, code):
+def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(observed, code):
     decision = decided(observed, FOR_LONG)
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
@@ -260,7 +258,7 @@ def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
         pod(replace(AWAY, state=RunState.UNKNOWN), is_confirmed=True),
     ],
 )
-def test_a_tpu_that_cannot_be_used_is_replaced_and_has_its_whole_time_again(observed):
+def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
     watch = {**FOR_LONG, "best_step": 7, "bad_worker": "w1", "bad_times": 2}
 
     decision = decided(observed, watch)
@@ -286,7 +284,7 @@ def test_a_tpu_that_cannot_be_used_is_replaced_and_has_its_whole_time_again(obse
         ({"replacements": 2}, Action.REPLACE, ""),
     ],
 )
-def test_replacements_are_bounded_and_spread(watch, action, code):
+def test_replacements_are_limited_and_delayed(watch, action, code):
     decision = decided(pod(AWAY, is_confirmed=True), FOR_LONG | watch)
 
     assert decision.action is action

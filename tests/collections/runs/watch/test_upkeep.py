@@ -1,4 +1,4 @@
-"""The watch deletes a TPU that was idle for as long as its fleet allows, and only then."""
+"""The watch deletes a TPU only after it was idle for ``idle_delete_after``."""
 
 import os
 import time
@@ -48,7 +48,7 @@ def delete_idle(
     all_answers=None,
     **more,
 ):
-    """Look twice, so many seconds apart; give the TPUs that were deleted."""
+    """Run two passes ``seconds`` apart; return the TPUs that the second one deleted."""
     entry = ENTRY | ({"idle_delete_after": allowed} if allowed else {})
     idle = RecordFolder(str(controller.fleet_state / "idle"))
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
     assert delete_idle(controller) == []
 
 
-def test_only_the_fleet_s_own_of_two_tpus_with_one_name_is_deleted(controller):
+def test_of_two_tpus_with_one_name_only_the_one_of_the_fleet_is_deleted(controller):
     foreign = replace(TWO, zone=ELSEWHERE, id="9", is_ours=False)
     controller.listing = [foreign, TWO]
     snapshot = controller.snapshot
@@ -161,13 +161,13 @@ def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "gone"), [(3599, []), (3600, ["pod"])])
-def test_a_tpu_is_deleted_by_zone_and_id_when_exactly_its_time_is_over(controller, seconds, gone):
+def test_a_tpu_is_deleted_by_zone_and_id_once_its_idle_time_is_over(controller, seconds, gone):
     assert delete_idle(controller, seconds=seconds) == gone
     delete = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
     assert deleted(controller) == [delete] * len(gone)
 
 
-def test_since_when_a_tpu_is_idle_is_written_once_for_each_zone(controller):
+def test_the_start_of_the_idle_time_is_stored_once_by_name_and_zone(controller):
     delete_idle(controller, seconds=60)
 
     (document,) = (controller.fleet_state / "idle/runs").glob("*.json")
@@ -177,7 +177,7 @@ def test_since_when_a_tpu_is_idle_is_written_once_for_each_zone(controller):
     assert (kept["generation"], kept["history"]) == (1, [])
 
 
-def test_a_tpu_that_was_used_meanwhile_begins_its_time_again(controller):
+def test_use_of_a_tpu_restarts_its_idle_time(controller):
     delete_idle(controller, seconds=3000)
     delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, seconds=3000)
 
@@ -196,14 +196,14 @@ def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
     assert RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}") == before
 
 
-def test_a_deletion_is_logged_with_the_time_that_is_allowed(controller):
+def test_a_deletion_is_logged_with_the_idle_time_and_its_limit(controller):
     delete_idle(controller, seconds=3700)
 
     log = (controller.kept / "watch.log").read_text()
     assert f"TPU pod ({ZONE}): idle for 3700 s, 3600 s are allowed: delete" in log
 
 
-def test_a_tpu_that_is_launched_on_meanwhile_stays_without_an_error(controller):
+def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
     idle, snapshot = idle_for(controller, 4000), controller.snapshot()
     controller.wants()
 
@@ -254,7 +254,7 @@ def blocker(controller, snapshot, **more):
     return Upkeep(controller.watch(**more), idle)._blocker(TWO, snapshot)
 
 
-def test_just_before_a_deletion_the_look_and_the_records_are_checked_again(controller):
+def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(controller):
     snapshot = controller.snapshot()
     controller.now += SNAPSHOT_VALID_S
 
@@ -278,7 +278,7 @@ def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
     assert why == "the bucket does not answer"
 
 
-def test_a_worker_that_answered_in_the_look_is_still_read(controller):
+def test_a_worker_answer_that_shows_use_prevents_a_deletion(controller):
     snapshot = controller.snapshot()
     used = replace(
         snapshot, answers=snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
@@ -300,10 +300,10 @@ def test_files_among_the_releases_stay(tmp_path):
 
 
 @pytest.mark.parametrize("document", ["[1]", '{"generation": "x"}'])
-def test_a_malformed_memory_of_idle_tpus_deletes_nothing(controller, document):
-    place = controller.fleet_state / "idle/runs"
-    place.mkdir(parents=True)
-    (place / f"pod_{ZONE}.json").write_text(document)
+def test_no_tpu_is_deleted_if_the_stored_idle_times_are_malformed(controller, document):
+    folder = controller.fleet_state / "idle/runs"
+    folder.mkdir(parents=True)
+    (folder / f"pod_{ZONE}.json").write_text(document)
 
     with pytest.raises(RecordError):
         delete_idle(controller)
