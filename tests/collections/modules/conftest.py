@@ -1,4 +1,4 @@
-"""What the tests of modules share."""
+"""Fixtures that the tests of modules share."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ while True:
 
 @pytest.fixture(autouse=True)
 def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test leave on this computer what it has seen of environments."""
+    """Keep the list of checked environments in the test's directory, not on this computer."""
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "seen-since-boot")
 
 
@@ -40,7 +40,7 @@ def paths(tmp_path: Path) -> WorkerPaths:
 
 @pytest.fixture
 def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A systemctl, first in PATH, that shows no active run. A test may replace its text."""
+    """A systemctl, first in PATH, that lists no active run; a test may replace the script."""
     program = tmp_path / "tools/systemctl"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -53,7 +53,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a process that holds a device open; it is killed after the test.
 
-    On SIGTERM it ends, or ``releases`` the device, or is ``stubborn``.
+    On SIGTERM it ends; if it ``releases``, it only closes the device; if ``stubborn``, it stays.
     """
     started = []
 

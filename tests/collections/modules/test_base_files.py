@@ -1,4 +1,4 @@
-"""The directories and old files that systemd-tmpfiles creates and removes for the role base."""
+"""The role base: directories that systemd-tmpfiles creates and old files that it removes."""
 
 import os
 import shutil

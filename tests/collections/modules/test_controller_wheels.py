@@ -1,4 +1,4 @@
-"""Wheels for workers that have no way out: the controller downloads, packs and sends them."""
+"""Wheels for workers without internet access: the controller downloads and sends them."""
 
 import sys
 import tarfile
@@ -19,7 +19,7 @@ HERE = Target(minor=sys.version_info.minor, machine="x86_64", glibc=36)
 
 
 def pip_index(folder):
-    """Return the environment in which pip finds wheels in a folder, without any network."""
+    """Return variables with which pip takes wheels from a folder and uses no network."""
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / "index")}
 
 
@@ -30,7 +30,7 @@ def index(tmp_path):
 
 @pytest.fixture(scope="module")
 def apple(tmp_path_factory):
-    """A lock file, the archive of its wheel, and the controller's cache with both."""
+    """A lock file with one wheel, the archive of the wheel, and the controller's cache."""
     folder = tmp_path_factory.mktemp("apple")
     lock = make_wheel(folder / "index", "apple")
     return lock, wheels_archive(lock, HERE, folder / "cache", pip_index(folder)), folder / "cache"
@@ -50,7 +50,7 @@ def test_wheels_are_selected_for_the_worker_not_the_controller():
     ]
 
 
-def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
+def test_wheels_are_downloaded_for_the_platform_of_the_worker(tmp_path, index):
     name = "pear-1.0-cp39-cp39-manylinux_2_28_aarch64.whl"
     lock = make_wheel(tmp_path / "index", "pear")
     (tmp_path / "index/pear-1.0-py3-none-any.whl").rename(tmp_path / "index" / name)
@@ -75,8 +75,8 @@ def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, in
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("leader", [False, True], ids=["no leader", "one without wheels"])
-def test_a_worker_that_no_leader_helps_asks_the_controller_for_its_kind(tmp_path, leader):
+@pytest.mark.parametrize("leader", [False, True], ids=["no leader", "leader without wheels"])
+def test_a_worker_without_wheels_from_a_leader_requests_them_from_the_controller(tmp_path, leader):
     with pytest.raises(wheels.WheelsMissingError) as asked:
         wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=leader, minor=9)
 
@@ -104,7 +104,7 @@ def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, apple):
     assert not folder.exists()
 
 
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
+def test_a_wheel_with_a_path_outside_its_directory_is_refused(tmp_path):
     (tmp_path / "evil").write_text("x")
     with tarfile.open(tmp_path / "pack.tar", "w") as archive:
         archive.add(tmp_path / "evil", "../evil-1.0-py3-none-any.whl")

@@ -1,4 +1,4 @@
-"""A data disk is formatted only if nothing is on it."""
+"""A data disk is formatted only if it is empty."""
 
 import subprocess
 from dataclasses import replace
@@ -32,11 +32,11 @@ def test_an_empty_disk_gets_a_file_system():
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_disk_with_the_file_system_is_used_as_it_is(read_only: bool):
+def test_a_disk_with_ext4_is_not_formatted(read_only: bool):
     assert not must_format(replace(EXT4, read_only=read_only))
 
 
-def test_a_disk_whose_filling_was_interrupted_is_not_read():
+def test_a_disk_that_was_not_filled_completely_is_refused():
     incomplete = replace(EXT4, tags=EXT4.tags | {"LABEL": FILLING})
     assert f"{FILLING}]" in (ROOT / "playbooks/fill_disk.yml").read_text()
     assert not must_format(incomplete)
@@ -45,7 +45,7 @@ def test_a_disk_whose_filling_was_interrupted_is_not_read():
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("seen", "error"),
     [
         (replace(EMPTY, tags={"TYPE": "xfs", "UUID": "1"}), "holds xfs"),
         (replace(EMPTY, tags={"PTTYPE": "gpt"}), "holds gpt"),
@@ -56,10 +56,10 @@ def test_a_disk_whose_filling_was_interrupted_is_not_read():
         (replace(EMPTY, read_only=True), "fill_disk.yml -e disk=corpus"),
     ],
 )
-def test_any_other_disk_is_left_as_it_is(seen: Seen, said: str):
+def test_any_other_disk_is_refused_and_not_formatted(seen: Seen, error: str):
     with pytest.raises(UnusableDiskError) as caught:
         must_format(seen)
-    assert said in str(caught.value)
+    assert error in str(caught.value)
     assert "/dev/sdb" in str(caught.value)
 
 
@@ -89,18 +89,19 @@ def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(
 
 
 class Tools:
-    """The tools of a worker with one blank disk; ``fails`` is one that does, with what it says."""
+    """Fake tools of a worker with a blank disk; the tool ``fails`` prints ``stderr`` and fails."""
 
-    def __init__(self, fails="", said=""):
-        self.fails, self.said, self.called = fails, said, []
+    def __init__(self, fails="", stderr=""):
+        self.fails, self.stderr, self.called = fails, stderr, []
 
-    def __call__(self, *words):
-        self.called.append(words[0])
-        if words[0] == self.fails:
-            return subprocess.CompletedProcess(words, 1, "", self.said)
-        if words[0] == "blkid":
-            return subprocess.CompletedProcess(words, 2, "", "")
-        return subprocess.CompletedProcess(words, 0, "0\n" if words[0] == "blockdev" else "", "")
+    def __call__(self, *command):
+        self.called.append(command[0])
+        if command[0] == self.fails:
+            return subprocess.CompletedProcess(command, 1, "", self.stderr)
+        if command[0] == "blkid":
+            return subprocess.CompletedProcess(command, 2, "", "")
+        output = "0\n" if command[0] == "blockdev" else ""
+        return subprocess.CompletedProcess(command, 0, output, "")
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_a_blank_disk_is_formatted(monkeypatch, wanted):
     assert tools.called[-1] == "mkfs.ext4"
 
 
-def test_a_dry_run_only_looks_at_the_disk(monkeypatch, wanted):
+def test_a_dry_run_only_reads_the_disk(monkeypatch, wanted):
     tools = Tools()
     monkeypatch.setattr(data_disk, "run_tool", tools)
 
@@ -131,14 +132,14 @@ def test_a_dry_run_only_looks_at_the_disk(monkeypatch, wanted):
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("stderr", "line"),
     [
         ("mkfs: no space\n  see its page\n", "mkfs.ext4: mkfs: no space; see its page"),
         ("", "mkfs.ext4: no error output"),
     ],
 )
-def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, said, line):
-    monkeypatch.setattr(data_disk, "run_tool", Tools("mkfs.ext4", said))
+def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, stderr, line):
+    monkeypatch.setattr(data_disk, "run_tool", Tools("mkfs.ext4", stderr))
 
     with pytest.raises(UnusableDiskError) as caught:
         data_disk.ensure(wanted, check=False)

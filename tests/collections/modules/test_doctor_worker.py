@@ -1,4 +1,4 @@
-"""What the doctor sees on a worker: made-up /proc, setup stamps and logs, real file systems."""
+"""Checks of the doctor on a worker, with fake /proc, setup stamps and logs."""
 
 import os
 import time
@@ -28,7 +28,7 @@ from tests.collections.running_modules import run_module
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A worker with a chip, an idle process, and nothing wrong."""
+    """A worker with one chip and one idle process, without any problem."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/accel0").touch()
     proc = tmp_path / "proc"
@@ -62,7 +62,7 @@ def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: s
         (folder / "fd" / str(number)).symlink_to(file)
 
 
-def test_a_disk_with_room_is_fine_and_one_that_is_not_there_is_passed_over(machine):
+def test_a_disk_with_free_space_passes_and_a_missing_path_is_skipped(machine):
     [found] = disk_findings(machine)
     assert found.state == "ok"
     assert "free" in found.message
@@ -77,7 +77,7 @@ def test_a_full_disk_is_named(machine, monkeypatch):
     assert found.fix.startswith("ansible pod-w0 -b -a 'du -xhd2")
 
 
-def test_little_memory_names_the_process_that_has_the_most(machine):
+def test_little_memory_names_the_process_that_uses_the_most(machine):
     assert memory_finding(machine).state == "ok"
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
     process(machine, 99, "python3")
@@ -86,7 +86,7 @@ def test_little_memory_names_the_process_that_has_the_most(machine):
     assert "kill 99" in found.fix
 
 
-def test_little_memory_without_readable_processes_proposes_to_kill_nothing(machine):
+def test_little_memory_without_readable_processes_proposes_no_kill(machine):
     for file in machine.proc.glob("[0-9]*/statm"):
         file.unlink()
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
@@ -95,7 +95,7 @@ def test_little_memory_without_readable_processes_proposes_to_kill_nothing(machi
     assert "kill" not in found.fix
 
 
-def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
+def test_only_a_run_may_hold_the_devices(machine, tmp_path):
     unit = "0::/system.slice/system-tpufleet.slice/tpufleet-run@short.service"
     process(machine, 20, "python", tmp_path / "dev/accel0", cgroup=unit)
     [found] = device_findings(machine)
@@ -106,13 +106,13 @@ def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
     assert found.fix == "ansible pod-w0 -b -a 'kill 21'"
 
 
-def test_a_chip_that_is_missing_is_counted(machine, tmp_path):
+def test_a_missing_chip_is_reported(machine, tmp_path):
     (tmp_path / "dev/accel0").unlink()
     [found] = device_findings(machine)
     assert f"0 devices {tmp_path}/dev/accel*, expected 1" in found.message
 
 
-def test_a_lockfile_that_nobody_holds_is_to_go_and_one_that_is_held_stays(machine):
+def test_only_a_lockfile_that_no_process_holds_is_to_be_removed(machine):
     assert lock_finding(machine).state == "ok"
     machine.lockfile.touch()
     assert lock_finding(machine).fix == f"ansible pod-w0 -b -a 'rm {machine.lockfile}'"
@@ -126,7 +126,7 @@ def test_a_worker_without_a_setup_stamp_needs_setup(machine):
     assert list(version_findings(machine)) == []
 
 
-def test_versions_are_those_of_the_stamped_environment(machine):
+def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
     packages = machine.root / "envs/abc/lib/python3.13/site-packages"
     for name in ("jax-0.12.0", "jaxlib-0.12.0", "libtpu-0.0.50"):
         (packages / f"{name}.dist-info").mkdir(parents=True)
@@ -181,10 +181,10 @@ def test_a_checkpoint_directory_on_each_workers_own_disk_is_reported(
         assert "runs on the 4 workers of its TPU are refused: set bucket" in found[0].line
 
 
-def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):
-    told = run_module("doctor_worker", worker="here", constants={"ROOT": str(tmp_path)})
-    assert told["changed"] is False
-    checks = [each["check"] for each in told["findings"]]
+def test_the_module_checks_the_machine_and_changes_nothing(tmp_path):
+    result = run_module("doctor_worker", worker="here", constants={"ROOT": str(tmp_path)})
+    assert result["changed"] is False
+    checks = [each["check"] for each in result["findings"]]
     assert {"disk", "memory", "devices", "lockfile", "setup", "kernel", "libtpu"} <= set(checks)
     assert list(tmp_path.iterdir()) == []
 
@@ -197,7 +197,7 @@ def refusal(code: int) -> HTTPError:
     ("answer", "state"),
     [(None, "problem"), (refusal(403), "ok"), (refusal(500), "unknown"), (ValueError(), "unknown")],
 )
-def test_a_worker_that_can_write_run_records_is_a_finding(machine, answer, state):
+def test_write_access_of_a_worker_to_run_records_is_a_problem(machine, answer, state):
     def write(url: str, env: Mapping[str, str]) -> None:
         assert (url, env) == ("gs://records/fleet", {})
         if answer:

@@ -1,5 +1,4 @@
-"""A finished environment that a worker takes from its leader: whole and of its own Python, or not
-at all."""
+"""Copies of an environment from the leader: complete and for the same Python build, or none."""
 
 import json
 import os
@@ -36,8 +35,7 @@ NAME = "a" * 16
 
 @pytest.fixture
 def leader(tmp_path, monkeypatch):
-    """A leader's finished environment, and the fleet's way to it: an ssh that gets, whatever it
-    asks for, the rsync server of the forced command."""
+    """A leader's finished environment, and a fake ssh that runs the leader's rsync server."""
     env = tmp_path / "leader" / NAME
     source = env / "lib/apple.py"
     source.parent.mkdir(parents=True)
@@ -51,7 +49,7 @@ def leader(tmp_path, monkeypatch):
 
 
 def serve(tmp_path, directories, monkeypatch):
-    """Answer as a leader that serves directories, to a worker whose key is in ``tmp_path``."""
+    """Serve directories as a leader does; the worker's ssh configuration is in ``tmp_path``."""
     conf = tmp_path / "rsyncd.conf"
     served = rendered("fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves=directories)
     conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
@@ -74,7 +72,7 @@ def answer(tmp_path, command):
     ssh.chmod(0o755)
 
 
-def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(tmp_path, leader):
+def test_a_copy_equals_the_leader_s_environment_and_its_bytecode_stays_valid(tmp_path, leader):
     env = tmp_path / "envs" / NAME
 
     copy_env(env, PYTHON)
@@ -83,11 +81,11 @@ def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(
     assert measure(env) == measure(leader)
     assert (env / "lib64").readlink() == Path("lib")
     assert (env / "lib/apple.py").stat().st_mtime == 1_000_000_000
-    words = [sys.executable, "-v", "-c", "import apple"]
+    command = [sys.executable, "-v", "-c", "import apple"]
     path = {"PYTHONPATH": str(env / "lib")}
-    told = subprocess.run(words, env=path, capture_output=True, check=True)
-    assert b"apple.cpython" in told.stderr
-    assert b"matches" in told.stderr
+    done = subprocess.run(command, env=path, capture_output=True, check=True)
+    assert b"apple.cpython" in done.stderr
+    assert b"matches" in done.stderr
     assert [path.name for path in env.parent.iterdir()] == [NAME]
 
 
@@ -101,13 +99,13 @@ def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tm
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"), [(COMPLETE, "no complete envs"), ("lib/apple.py", "is incomplete")]
+    ("lost", "error"), [(COMPLETE, "no complete envs"), ("lib/apple.py", "is incomplete")]
 )
-def test_an_environment_that_the_leader_has_not_whole_is_not_taken(tmp_path, leader, lost, said):
+def test_an_incomplete_environment_of_the_leader_is_not_copied(tmp_path, leader, lost, error):
     (leader / lost).unlink()
     env = tmp_path / "envs" / NAME
 
-    with pytest.raises(FromLeaderError, match=said):
+    with pytest.raises(FromLeaderError, match=error):
         copy_env(env, PYTHON)
     assert not env.exists()
 
@@ -128,7 +126,7 @@ def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path,
     assert not left.exists()
 
 
-def test_a_leader_whose_sshd_turned_a_worker_away_is_asked_again(tmp_path, leader):
+def test_a_copy_is_retried_after_the_leader_s_sshd_refused_the_connection(tmp_path, leader):
     serve = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
     answer(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255\n{serve}")
 
@@ -154,7 +152,7 @@ def test_an_unreachable_leader_differs_from_one_without_the_environment(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_one_line_and_the_partial_copy_is_removed(tmp_path, leader):
+def test_a_full_disk_is_reported_and_the_partial_copy_is_removed(tmp_path, leader):
     (leader / "lib/big").write_bytes(b"x" * 1_000_000)
     finish(leader)
     small = tmp_path / "small"

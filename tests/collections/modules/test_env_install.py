@@ -1,5 +1,4 @@
-"""An environment that uv makes: from an index on loopback, from what was downloaded before, or from
-wheels that were sent."""
+"""Environments that uv creates from an index on loopback, from its cache, or from sent wheels."""
 
 import functools
 import http.server
@@ -38,7 +37,7 @@ ENV_A, ENV_B = "a" * 16, "b" * 16
 
 
 class Index:
-    """A package index on loopback (PEP 503, PEP 658), and the wheels that it was asked for."""
+    """A package index on loopback (PEP 503, PEP 658); ``asked`` lists the downloaded wheels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked, self.closed = folder, [], False
@@ -60,7 +59,7 @@ class Index:
         self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
 
     def add(self, name: str, body: str = "", needs: str = "") -> str:
-        """Offer a wheel of one module; give a lock file's line for it."""
+        """Add a wheel of one module to the index; return its line of a lock file."""
         line = make_wheel(self.folder, name, body)
         more = f"Requires-Dist: {needs}\n".encode() if needs else b""
         page = self.folder / "simple" / name / "index.html"
@@ -68,8 +67,8 @@ class Index:
         wheel = f"{name}-1.0-py3-none-any.whl"
         page.write_text(f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>')
         with zipfile.ZipFile(self.folder / wheel) as archive:
-            told = archive.read(f"{name}-1.0.dist-info/METADATA")
-        (self.folder / f"{wheel}.metadata").write_bytes(told + more)
+            metadata = archive.read(f"{name}-1.0.dist-info/METADATA")
+        (self.folder / f"{wheel}.metadata").write_bytes(metadata + more)
         return line
 
 
@@ -86,7 +85,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def make(tmp_path, index):
-    """Make an environment of a lock file from the index."""
+    """Return a function that creates an environment from a lock file and the index."""
 
     def install(name: str, lock: str, url: str = index.url, **more) -> Path:
         env = tmp_path / "envs" / name
@@ -101,7 +100,7 @@ def library(env: Path) -> Path:
     return next(env.glob("lib/python3*/site-packages"))
 
 
-def test_an_environment_holds_what_the_lock_file_pins(index, make):
+def test_an_environment_contains_the_packages_that_the_lock_file_pins(index, make):
     env = make(ENV_A, index.add("apple", "taste = 'sweet'\n") + index.add("pear"))
 
     assert is_complete(env)
@@ -118,7 +117,7 @@ def test_wheels_of_another_environment_are_not_downloaded_again(index, make):
     assert index.asked == ["apple", "pear"]
 
 
-def test_a_wheel_of_ones_own_is_installed_from_its_directory(tmp_path, index, make, monkeypatch):
+def test_a_wheel_of_the_user_is_installed_from_its_directory(tmp_path, index, make, monkeypatch):
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "own"))
     own = make_wheel(tmp_path / "own", "quince", "taste = 'sour'\n")
 
@@ -145,17 +144,17 @@ def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, ma
 def test_a_requirement_without_a_wheel_is_named_with_the_fix(index, make, name):
     index.add("apple")
 
-    words = rf"has a wheel of {name}==2\.0 for this Python\. Lock with uv pip compile"
-    with pytest.raises(EnvError, match=words) as refused:
+    error = rf"has a wheel of {name}==2\.0 for this Python\. Lock with uv pip compile"
+    with pytest.raises(EnvError, match=error) as refused:
         make(ENV_A, f"{name}==2.0 --hash=sha256:{'0' * 64}\n")
     assert "\n" not in str(refused.value)
 
 
 def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password(index, make):
-    there = nowhere().replace("//", "//ada:pass-word@")
+    address = nowhere().replace("//", "//ada:pass-word@")
 
     with pytest.raises(EnvError, match=r"/simple/apple/: Connection refused") as refused:
-        make(ENV_A, index.add("apple"), url=f"{there}/simple")
+        make(ENV_A, index.add("apple"), url=f"{address}/simple")
     assert "\n" not in str(refused.value)
     assert "pass-word" not in str(refused.value)
 
@@ -170,8 +169,9 @@ def test_a_lock_file_without_hashes_is_refused(index, make, monkeypatch):
 
 def test_files_from_before_a_boot_are_not_trusted(tmp_path, index, make, monkeypatch):
     lock = index.add("apple", "taste = 'sweet'\n")
-    (library(make(ENV_A, lock)) / "apple.py").write_text("")  # as a power cut leaves it
-    assert library(make(ENV_B, lock)).joinpath("apple.py").read_text() == ""  # one file for both
+    (library(make(ENV_A, lock)) / "apple.py").write_text("")  # as after a power cut
+    # Both environments have hard links to the same file.
+    assert library(make(ENV_B, lock)).joinpath("apple.py").read_text() == ""
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
 
     env = make(ENV_A, lock)
@@ -184,9 +184,9 @@ def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index):
     (tmp_path / "index/more/apple").mkdir(parents=True)
     (tmp_path / "index/more/apple/index.html").write_text("<!DOCTYPE html>")
     more = {"UV_EXTRA_INDEX_URL": index.url.replace("simple", "more")}
-    told = {"UV_DEFAULT_INDEX": index.url, **more}
+    variables = {"UV_DEFAULT_INDEX": index.url, **more}
 
-    install_from_index(tmp_path / ENV_A, apple, PYTHON, UV, told, tmp_path / "cache")
+    install_from_index(tmp_path / ENV_A, apple, PYTHON, UV, variables, tmp_path / "cache")
 
     assert index.asked == ["apple"]
 
@@ -199,7 +199,7 @@ def test_conflicting_pins_are_not_reported_as_a_missing_wheel(index, make):
     assert "\n" not in str(refused.value)
 
 
-def test_an_index_that_asks_who_is_there_is_named_as_such(index, make):
+def test_an_index_that_requires_authentication_is_reported(index, make):
     lock = index.add("apple")
     index.closed = True
 
@@ -251,7 +251,7 @@ def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatc
     assert not (tmp_path / "uv").exists()
 
 
-def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(
+def test_a_worker_whose_leader_serves_nothing_downloads_packages_with_a_warning(
     tmp_path, index, monkeypatch
 ):
     monkeypatch.setattr(env_module, "UV", UV)
@@ -277,7 +277,7 @@ def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
     assert index.asked == ["apple"]
 
 
-def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_path):
+def test_an_environment_is_created_from_wheels_whose_hashes_are_checked(tmp_path):
     lock = make_wheel(tmp_path / "wheels", "apple", "taste = 'sweet'\n")
     env = tmp_path / ENV_A
 

@@ -1,4 +1,4 @@
-"""Proofs of environments, as processes. Small packages stand in for PyTorch's."""
+"""Proofs of environments, run as processes, with small fakes of the PyTorch packages."""
 
 import json
 import os
@@ -62,13 +62,13 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(name: str, **variables: str) -> list[str]:
-    """Return the command of a proof, with variables that only the stand-ins read."""
-    words = [f"{key}={value}" for key, value in variables.items()]
+    """Return the command of a proof, with variables for the fake packages."""
+    assignments = [f"{key}={value}" for key, value in variables.items()]
     text = (ROOT / f"roles/jax/files/prove_{name}.py").read_text()
-    return ["env", *words, "python", "-c", text]
+    return ["env", *assignments, "python", "-c", text]
 
 
-def certificate(env: Path, name: str, command: list[str], worker: Worker, devices: int = 1) -> dict:
+def run_proof(env: Path, name: str, command: list[str], worker: Worker, devices: int = 1) -> dict:
     return prove_worker(env, name, command, worker, devices, 60)
 
 
@@ -90,7 +90,7 @@ def test_a_proof_is_limited_to_its_worker(env):
 
 @as_root
 def test_jax_is_proven_by_its_devices(env):
-    found = certificate(env, "jax", script("jax"), cpu())
+    found = run_proof(env, "jax", script("jax"), cpu())
 
     assert found.pop("jax")
     assert found == {"proof": "jax", "platform": "cpu", "devices": 1}
@@ -98,9 +98,9 @@ def test_jax_is_proven_by_its_devices(env):
 
 @as_root
 def test_a_slice_is_proven_by_a_sum_over_its_devices(env):
-    place = (f"127.0.0.1:{free_port()}", 1, 0)
+    place_in_slice = (f"127.0.0.1:{free_port()}", 1, 0)
 
-    answer = prove_slice(env, script("slice"), cpu(), place, 60)
+    answer = prove_slice(env, script("slice"), cpu(), place_in_slice, 60)
 
     assert answer == {"devices": 1, "sum": 1.0}
 
@@ -110,7 +110,7 @@ def test_a_slice_is_proven_by_a_sum_over_its_devices(env):
 def test_torch_xla_is_proven_on_the_platform_of_the_worker(env, worker):
     command = script("torch_xla", FOUND=worker.platform.upper())
 
-    assert certificate(env, "torch_xla", command, worker) == {
+    assert run_proof(env, "torch_xla", command, worker) == {
         "proof": "torch_xla",
         "torch": "2.9.1",
         "torch_xla": "2.9.0",
@@ -122,7 +122,7 @@ def test_torch_xla_is_proven_on_the_platform_of_the_worker(env, worker):
 @as_root
 def test_torch_xla_on_another_platform_is_refused(env):
     with pytest.raises(EnvError, match="torch_xla uses cpu, expected tpu"):
-        certificate(env, "torch_xla", script("torch_xla", FOUND="CPU"), tpu())
+        run_proof(env, "torch_xla", script("torch_xla", FOUND="CPU"), tpu())
 
 
 @as_root
@@ -132,12 +132,12 @@ def test_torch_xla_with_another_torch_is_refused_before_it_is_imported(env):
     (env.parent / "packages/torch_xla/__init__.py").write_text("raise ImportError")
 
     with pytest.raises(EnvError, match=r"torch 2\.15\.0\. Require torch==2\.9\.\*"):
-        certificate(env, "torch_xla", script("torch_xla"), tpu())
+        run_proof(env, "torch_xla", script("torch_xla"), tpu())
 
 
 @as_root
 def test_torch_tpu_is_proven_on_each_chip(env):
-    assert certificate(env, "torch_tpu", script("torch_tpu"), tpu(), devices=4) == {
+    assert run_proof(env, "torch_tpu", script("torch_tpu"), tpu(), devices=4) == {
         "proof": "torch_tpu",
         "torch": "2.9.1",
         "torch_tpu": "0.2.0",
@@ -149,34 +149,34 @@ def test_torch_tpu_is_proven_on_each_chip(env):
 @as_root
 def test_a_chip_that_does_not_compute_is_named(env):
     with pytest.raises(EnvError, match=r"computes 0, expected 2097152; .* on chip 2"):
-        certificate(env, "torch_tpu", script("torch_tpu", BROKEN="2"), tpu())
+        run_proof(env, "torch_tpu", script("torch_tpu", BROKEN="2"), tpu())
 
 
 @as_root
-def test_torch_tpu_on_a_worker_without_chips_is_refused_with_what_to_set(env):
+def test_torch_tpu_on_a_worker_without_chips_is_refused_with_the_fix(env):
     with pytest.raises(EnvError, match=r"this worker has none\. Set env_proof: none"):
-        certificate(env, "torch_tpu", script("torch_tpu"), cpu())
+        run_proof(env, "torch_tpu", script("torch_tpu"), cpu())
 
 
 @as_root
-def test_none_is_proven_by_the_device_files(env, tmp_path):
+def test_the_proof_none_counts_the_device_files(env, tmp_path):
     for name in ("0", "1", "vfio"):
         (tmp_path / name).touch()
     worker = tpu(2, f"{tmp_path}/[0-9v]*")
 
-    found = certificate(env, "none", script("none"), worker, devices=2)
+    found = run_proof(env, "none", script("none"), worker, devices=2)
 
     assert found == {"proof": "none", "platform": "tpu", "devices": 2}
     with pytest.raises(EnvError, match="env_proof none: found 2 tpu devices, expected 4"):
-        certificate(env, "none", script("none"), worker, devices=4)
-    assert certificate(env, "none", script("none"), cpu())["devices"] == 1
+        run_proof(env, "none", script("none"), worker, devices=4)
+    assert run_proof(env, "none", script("none"), cpu())["devices"] == 1
 
 
 @as_root
 def test_a_command_of_the_user_is_a_proof(env):
     command = "python -c 'import torch' && echo noise && echo '{\"devices\": 3}'"
 
-    assert certificate(env, command, ["sh", "-c", command], tpu(), devices=3) == {
+    assert run_proof(env, command, ["sh", "-c", command], tpu(), devices=3) == {
         "proof": command,
         "platform": "tpu",
         "devices": 3,
@@ -185,18 +185,18 @@ def test_a_command_of_the_user_is_a_proof(env):
 
 @as_root
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "error"),
     [
-        ("echo said >&2; exit 3", "said"),
+        ("echo no memory >&2; exit 3", "no memory"),
         ("true", "not a JSON object with a number of devices"),
         ("echo '[1]'", "not a JSON object with a number of devices"),
         ("echo '{\"devices\": true}'", "not a JSON object with a number of devices"),
         ("no-such-program here", "not found"),
     ],
 )
-def test_a_proof_that_fails_shows_the_end_of_its_output(env, command, said):
-    with pytest.raises(EnvError, match=f"^env_proof .*{said}"):
-        certificate(env, command, ["sh", "-c", command], cpu())
+def test_a_proof_that_fails_shows_the_end_of_its_output(env, command, error):
+    with pytest.raises(EnvError, match=f"^env_proof .*{error}"):
+        run_proof(env, command, ["sh", "-c", command], cpu())
 
 
 @as_root

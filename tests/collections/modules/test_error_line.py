@@ -1,4 +1,4 @@
-"""Why a trainer crashed, read out of what Python itself, JAX and others write."""
+"""The line of a log that says why a trainer crashed, for output of Python, JAX and others."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ def written(program: str) -> list[str]:
         *("fatal with threads and extension modules", "exit"),
     ],
 )
-def test_the_line_of_the_exception_is_found_in_what_python_writes(program, expected):
+def test_the_line_of_the_exception_is_found_in_the_output_of_python(program, expected):
     assert error_line(written(program)) == expected
 
 
@@ -157,7 +157,7 @@ def test_a_line_of_a_stack_trace_is_not_the_error_if_there_is_a_better_line(line
     assert error_line(lines) == expected
 
 
-def test_an_exception_is_the_error_although_native_code_fails_after_it():
+def test_an_exception_is_the_error_even_if_native_code_fails_after_it():
     assert error_line([*written(PLAIN), CHECK, *STACK]) == "ValueError: no such layer: 7"
 
 
@@ -177,6 +177,6 @@ def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):
 
     seen = observe("mine", paths, lines=20, unit={"ActiveState": "failed"})
 
-    [told] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
-    assert told.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")
-    assert process_line(parse_process("pod-w0", seen)) == told
+    [problem] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
+    assert problem.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")
+    assert process_line(parse_process("pod-w0", seen)) == problem

@@ -1,4 +1,4 @@
-"""The table in a kernel: a worker and Google's metadata server, each a network namespace here."""
+"""The firewall rules in a kernel; two network namespaces are a worker and a metadata server."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 
 from tests.collections.modules.test_firewall_table import rules
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 SERVER, WORKER = f"tpf-m{os.getpid()}", f"tpf-w{os.getpid()}"
-WAYS = f"""
+NETWORK = f"""
 link add outer netns {WORKER} type veth peer name inner netns {SERVER}
 -n {WORKER} addr add 198.18.255.1/24 dev outer
 -n {SERVER} addr add 169.254.169.254/32 dev inner
@@ -42,7 +42,7 @@ input()
 line.sendall(b"changed")
 input()
 """
-COMES = """
+CONNECTS = """
 import socket
 line = socket.socket()
 line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,9 +50,9 @@ line.bind(("169.254.169.254", 443))
 line.settimeout(3)
 try:
     line.connect(("198.18.255.1", 4444))
-    print("comes in", flush=True)
+    print("connected", flush=True)
 except OSError:
-    print("stays out", flush=True)
+    print("blocked", flush=True)
 """
 LISTENS = """
 import socket
@@ -67,8 +67,8 @@ def namespaces() -> Iterator[None]:
     try:
         for name in (SERVER, WORKER):
             subprocess.run(["ip", "netns", "add", name], check=True)
-        for words in WAYS.strip().splitlines():
-            subprocess.run(["ip", *words.split()], check=True)
+        for command in NETWORK.strip().splitlines():
+            subprocess.run(["ip", *command.split()], check=True)
         yield
     finally:
         for name in (SERVER, WORKER):
@@ -78,9 +78,9 @@ def namespaces() -> Iterator[None]:
 @contextmanager
 def program(namespace: str, text: str) -> Iterator[subprocess.Popen[str]]:
     """Run a Python program in a namespace; it ends with the block."""
-    words = ["ip", "netns", "exec", namespace, sys.executable, "-c", text]
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-c", text]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process
@@ -94,7 +94,7 @@ def protect() -> None:
     subprocess.run(nft, input=rules(["198.18.255.1"]), text=True, check=True)
 
 
-def test_connections_from_before_the_rules_get_their_answers(namespaces):
+def test_connections_that_are_older_than_the_rules_continue(namespaces):
     with program(SERVER, ANSWERS) as server:
         assert server.stdout.readline() == "listens\n"
         with program(WORKER, WAITS) as agent:
@@ -108,7 +108,7 @@ def test_connections_from_before_the_rules_get_their_answers(namespaces):
 
 def test_the_metadata_server_cannot_be_impersonated_for_new_connections(namespaces):
     protect()
-    with program(WORKER, LISTENS) as worker, program(SERVER, COMES) as stranger:
+    with program(WORKER, LISTENS) as worker, program(SERVER, CONNECTS) as stranger:
         assert worker.stdout.readline() == "listens\n"
 
-        assert stranger.stdout.readline() == "stays out\n"
+        assert stranger.stdout.readline() == "blocked\n"

@@ -31,7 +31,7 @@ def rules(peers=(), ssh_ports=(22,), open_ports=()):
     )
 
 
-def test_from_outside_only_ssh_is_accepted():
+def test_only_ssh_is_accepted_from_outside_the_fleet():
     lines = [line.strip() for line in rules(["10.0.0.2"]).splitlines()]
 
     assert "type filter hook input priority 0; policy drop;" in lines
@@ -40,7 +40,7 @@ def test_from_outside_only_ssh_is_accepted():
     ]
 
 
-def test_from_the_fleet_everything_is_accepted():
+def test_all_traffic_from_the_fleet_is_accepted():
     text = rules(["10.0.0.3", "10.0.0.8", "fd00::1"])
 
     assert "".join(text.split()).count("elements={10.0.0.3,10.0.0.8}") == 1
@@ -69,9 +69,9 @@ def test_more_ports_can_be_opened():
 @given(st.lists(st.ip_addresses().map(str) | st.just("10.0.0.0/8"), max_size=20, unique=True))
 def test_nft_accepts_the_rules_for_any_addresses(peers):
     text = rules(peers, [22], ["80/tcp", "60000-61000/udp"])
-    words = ["unshare", "--net", "nft", "--check", "--file", "-"]
+    command = ["unshare", "--net", "nft", "--check", "--file", "-"]
 
-    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
 
@@ -93,11 +93,11 @@ def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
 
 
 @pytest.mark.parametrize("tpu_partial", [True, False])
-def test_a_partial_inventory_does_not_shut_out_a_zone(tmp_path, tpu_partial):
-    there = tmp_path / "candidate.nft"
-    there.write_text(rules(["10.0.0.9"]))
-    told = {
-        "__firewall_candidate": str(there),
+def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path, tpu_partial):
+    candidate = tmp_path / "candidate.nft"
+    candidate.write_text(rules(["10.0.0.9"]))
+    variables = {
+        "__firewall_candidate": str(candidate),
         "firewall_peers": ["10.0.0.2"],
         "tpu_partial": tpu_partial,
     }
@@ -108,9 +108,9 @@ def test_a_partial_inventory_does_not_shut_out_a_zone(tmp_path, tpu_partial):
     )
     hosts.write_text("localhost ansible_connection=local\n")
     environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
-    words = ("--check", "--diff", "-e", json.dumps(told))
+    options = ("--check", "--diff", "-e", json.dumps(variables))
 
-    done = play(environment, book, *words, inventory=str(hosts))
+    done = play(environment, book, *options, inventory=str(hosts))
 
     assert done.returncode == 0, flat(done)
     assert ("10.0.0.9" not in done.stdout) == tpu_partial

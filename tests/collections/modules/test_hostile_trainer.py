@@ -1,6 +1,6 @@
-"""What the trainer's user can put into its directories, and what root then does there.
+"""Hostile files in directories of the trainer's user, and what root does with them.
 
-Each test is root with a second user, daemon, who plays the trainer's user.
+Each test runs as root; the user daemon takes the role of the trainer's user.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def tmp_path():
 
 @pytest.fixture
 def paths(paths, monkeypatch):
-    """A worker with a run of the trainer's user; systemd does what it is told."""
+    """A worker with a run of the trainer's user; calls of systemctl do nothing and succeed."""
     os.chown(paths.run_dir("mine"), USER.pw_uid, USER.pw_gid)
     monkeypatch.setattr(run_start, "USER", USER.pw_name)
     monkeypatch.setattr(run_start, "systemctl", lambda *_: "")
@@ -67,7 +67,7 @@ def paths(paths, monkeypatch):
 
 @pytest.fixture
 def secret(tmp_path):
-    """A file that root alone may read, and a directory of root's around it."""
+    """A file that only root may read, in a directory of root."""
     folder = tmp_path / "roots"
     folder.mkdir(mode=0o755)
     file = folder / "secret"
@@ -76,29 +76,29 @@ def secret(tmp_path):
     return file
 
 
-def link(place: Path, target: Path) -> None:
-    """Make a link as the trainer's user would."""
-    place.symlink_to(target)
-    os.lchown(place, USER.pw_uid, USER.pw_gid)
+def link(path: Path, target: Path) -> None:
+    """Create a link that belongs to the trainer's user."""
+    path.symlink_to(target)
+    os.lchown(path, USER.pw_uid, USER.pw_gid)
 
 
 def all_that_root_reads(paths: WorkerPaths) -> str:
     folder = paths.run_dir("mine")
-    told = [
+    results = [
         run_unit.observe("mine", paths, lines=20, unit=STOPPED),
         log_since(folder / "log", 0),
         log_start(folder / "log", 1),
         progress(folder),
     ]
-    return json.dumps(told)
+    return json.dumps(results)
 
 
 def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
     """Fetch the run; return the archive's files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
-        asked = {"run": "mine", "bundle": False, "checkpoints": checkpoints}
-        pack(asked | {"checkpoint_pattern": ""}, paths, archive)
+        options = {"run": "mine", "bundle": False, "checkpoints": checkpoints}
+        pack(options | {"checkpoint_pattern": ""}, paths, archive)
     held.seek(0)
     with tarfile.open(fileobj=held) as archive:
         return {
@@ -106,8 +106,8 @@ def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
         }
 
 
-@pytest.mark.parametrize("make", [link, lambda place, target: os.link(target, place)])
-def test_status_logs_and_fetch_follow_no_symbolic_or_second_hard_link(paths, secret, make):
+@pytest.mark.parametrize("make", [link, lambda path, target: os.link(target, path)])
+def test_status_logs_and_fetch_follow_no_symbolic_or_hard_link(paths, secret, make):
     for name in READ:
         make(paths.run_dir("mine") / name, secret)
 
@@ -138,7 +138,7 @@ def test_status_logs_and_fetch_do_not_wait_for_a_pipe(paths):
     ["[" * 100_000, '{"time": 1e999, "step": true}', '{"a":' * 50_000, "[]", '{"time": "x"}'],
     ids=["deep", "odd numbers", "deep objects", "a list", "text for a number"],
 )
-def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(paths, content):
+def test_a_malformed_file_of_a_trainer_does_not_break_status_and_logs(paths, content):
     for name in READ:
         (paths.run_dir("mine") / name).write_text(content)
 
@@ -159,7 +159,7 @@ def test_a_heartbeat_and_an_end_carry_no_control_characters_to_a_terminal(paths)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(paths, secret, name):
+def test_a_launch_replaces_a_link_and_does_not_change_its_target(paths, secret, name):
     before = secret.read_text()
     link(paths.run_dir("mine") / name, secret)
 
@@ -172,8 +172,8 @@ def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(paths, secret, name)
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
 def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
-    """``state`` belonged to the trainer's user before: it could replace all that is in it."""
-    place = {
+    """In older versions ``state`` belonged to the trainer's user, who could replace its content."""
+    path = {
         "state": paths.state,
         "runs": paths.run_dir("mine").parent,
         "mine": paths.run_dir("mine"),
@@ -182,10 +182,10 @@ def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, s
     if component != "mine":
         os.chown(paths.state.parent, USER.pw_uid, USER.pw_gid)
         os.chown(paths.state, USER.pw_uid, USER.pw_gid)
-    if place.exists():
-        shutil.rmtree(place)
+    if path.exists():
+        shutil.rmtree(path)
     (secret.parent / "mine").mkdir()
-    link(place, secret.parent)
+    link(path, secret.parent)
 
     with pytest.raises(OSError, match=r"link|Not a directory"):
         run_start.start(LAUNCH, paths)
@@ -195,17 +195,17 @@ def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, s
 
 
 @pytest.mark.parametrize("component", ["runs", "mine"])
-def test_status_and_fetch_follow_no_link_at_a_directory_either(paths, secret, component):
+def test_status_and_fetch_follow_no_link_to_a_directory(paths, secret, component):
     os.chown(paths.state, USER.pw_uid, USER.pw_gid)
     target = secret.parent / "mine" if component == "runs" else secret.parent
     target.mkdir(exist_ok=True)
     for name in READ:
         shutil.copy(secret, target / name)
-    place = paths.run_dir("mine")
+    path = paths.run_dir("mine")
     shutil.rmtree(paths.state / "runs")
     if component == "mine":
-        place.parent.mkdir()
-    link(place.parent if component == "runs" else place, secret.parent)
+        path.parent.mkdir()
+    link(path.parent if component == "runs" else path, secret.parent)
 
     assert SECRET not in all_that_root_reads(paths)
     with contextlib.suppress(RunError):
@@ -214,17 +214,17 @@ def test_status_and_fetch_follow_no_link_at_a_directory_either(paths, secret, co
 
 @pytest.mark.parametrize("where", ["checkpoints", "checkpoints/3", "checkpoints/3/arrays"])
 @pytest.mark.parametrize("which", ["all", "newest"])
-def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
+def test_fetch_packs_no_checkpoint_that_the_trainers_user_may_not_read(
     paths, secret, tmp_path, where, which
 ):
-    """The directory of the checkpoints is the trainer's: any name below it may be a link."""
+    """The trainer's user owns the checkpoint directory, so any path below it may be a link."""
     secret.parent.chmod(0o700)
     own = tmp_path / "own"
-    place = own / where
-    place.parent.mkdir(parents=True)
-    link(place, secret if where.endswith("arrays") else secret.parent)
+    path = own / where
+    path.parent.mkdir(parents=True)
+    link(path, secret if where.endswith("arrays") else secret.parent)
     if where.endswith("arrays"):
-        (place.parent / "manifest.json").write_text('{"files": {"arrays": [58, null]}}')
+        (path.parent / "manifest.json").write_text('{"files": {"arrays": [58, null]}}')
     (secret.parent / "3").mkdir(exist_ok=True)
     shutil.copy(secret, secret.parent / "3/arrays")
     for path in [own, *own.rglob("*")]:
@@ -250,7 +250,7 @@ def tmpfiles(lines: str) -> subprocess.CompletedProcess[str]:
 @needs_tmpfiles
 @pytest.mark.parametrize("below", ["cache", "deep/cache"])
 def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, secret, below):
-    """/mnt/shared is the trainer's user's, so a link there may lead root anywhere."""
+    """The trainer's user owns /mnt/shared, so a link there may point anywhere."""
     shared = tmp_path / "shared"
     shared.mkdir()
     os.chown(shared, USER.pw_uid, USER.pw_gid)
@@ -334,7 +334,7 @@ def test_a_link_that_root_made_is_followed(paths, tmp_path):
     assert run_unit.observe("mine", paths, unit=STOPPED)["attempt"] == 1
 
 
-def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(paths):
+def test_the_trainer_has_a_home_outside_the_directory_of_the_runs(paths):
     run_start.start(LAUNCH, paths)
 
     environment = (paths.unit_dir("mine") / "environment").read_text()

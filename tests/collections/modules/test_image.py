@@ -1,6 +1,6 @@
-"""Images of runs: their names, what an engine says of them, their files, and the unit's mounts.
+"""Images of runs: names, the engine's description, files, and mounts of the unit.
 
-The engine is a script here; tests/journey/test_container.py uses podman and docker.
+The container engine is a script here; tests/journey/test_container.py uses podman and docker.
 """
 
 import json
@@ -96,7 +96,7 @@ def paths(tmp_path) -> WorkerPaths:
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """A directory with a container engine as the only programs beside the system's."""
+    """The directory for a fake container engine, which is first in PATH."""
     if os.geteuid() != 0:
         pytest.skip("only root unpacks images")
     folder = tmp_path / "engine"
@@ -114,7 +114,7 @@ def engine(tmp_path, monkeypatch):
 
 
 def installed(folder: Path, name: str = "podman") -> None:
-    """Install the engine under this name."""
+    """Install the fake engine under this name."""
     program = folder / name
     program.write_text(ENGINE.format(python="/usr/bin/python3", here=str(folder), config=CONFIG))
     program.chmod(0o755)
@@ -191,7 +191,7 @@ def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():
     [[], {}, [None], [{}], [{"Config": {"WorkingDir": "app"}}],
      [{"Config": {"WorkingDir": "/a/../b"}}], [{"Config": {"Env": ["A=\x1b"]}}]],
 )  # fmt: skip
-def test_an_engine_s_answer_that_makes_no_sense_is_refused(answer):
+def test_a_malformed_answer_of_an_engine_is_refused(answer):
     with pytest.raises(ValueError, match=r"the engine|its config"):
         Image.of_engine(Path("/root"), answer)
 
@@ -203,7 +203,7 @@ def test_an_image_without_settings_starts_in_the_root_directory():
 
 
 @pytest.mark.parametrize("name", ["podman", "docker"])
-def test_an_image_is_pulled_with_a_token_that_only_a_file_of_root_has(
+def test_the_token_for_a_pull_is_only_in_a_file_that_root_alone_can_read(
     paths, engine, name, monkeypatch
 ):
     monkeypatch.setattr(image_install, "_ENGINES", (name,))
@@ -215,7 +215,7 @@ def test_an_image_is_pulled_with_a_token_that_only_a_file_of_root_has(
     assert list(login["auths"]) == ["europe-docker.pkg.dev"]
     assert (engine / "mode").read_text() == "0o600"
     assert TOKEN not in (engine / "calls").read_text()
-    [login] = [word for words in calls(engine) for word in words if word.startswith("/run/")]
+    [login] = [word for call in calls(engine) for word in call if word.startswith("/run/")]
     assert not Path(login).exists()
 
 
@@ -228,7 +228,7 @@ def test_other_registries_get_no_token(paths, engine):
     assert not (engine / "login").exists()
 
 
-def test_the_files_of_an_image_are_root_s_and_give_no_rights(paths, engine):
+def test_the_files_of_an_image_belong_to_root_and_have_no_setuid_bits(paths, engine):
     installed(engine)
     install(NAME, paths)
 
@@ -248,10 +248,10 @@ def test_the_engine_keeps_the_image_only_if_it_had_it_before(paths, engine):
 
     (engine / "calls").unlink()
     install(NAME.replace("ab" * 32, "cd" * 32), paths)
-    assert not any("rmi" in words or "pull" in words for words in calls(engine))
+    assert not any("rmi" in call or "pull" in call for call in calls(engine))
 
 
-def test_a_failed_pull_leaves_nothing_and_says_what_to_do(paths, engine):
+def test_a_failed_pull_leaves_no_files_and_names_the_fix(paths, engine):
     installed(engine)
     (engine / "refuse").touch()
 
@@ -271,7 +271,7 @@ def test_a_pull_that_takes_too_long_is_ended(paths, engine, monkeypatch):
         install(NAME, paths)
 
 
-def test_a_failed_export_is_explained_by_the_engine(paths, engine):
+def test_a_failed_export_shows_the_error_of_the_engine(paths, engine):
     installed(engine)
     (engine / "corrupt").touch()
 
@@ -279,7 +279,7 @@ def test_a_failed_export_is_explained_by_the_engine(paths, engine):
         install(NAME, paths)
 
 
-def test_files_that_cannot_be_unpacked_are_named_by_tar(paths, engine):
+def test_a_failed_unpack_shows_the_error_of_tar(paths, engine):
     installed(engine)
     with tarfile.open(engine / "files.tar", "w") as files:
         files.addfile(entry("app", 0o600))
@@ -309,7 +309,7 @@ def test_without_an_engine_the_error_names_the_packages(paths, monkeypatch):
 
 @pytest.fixture
 def leader(tmp_path, monkeypatch) -> Path:
-    """The images of a leader, which another worker without an engine asks for one."""
+    """The directory of a leader's images; the worker itself has no container engine."""
     monkeypatch.setattr(image_install, "_ENGINES", ("no-such-engine",))
     (tmp_path / "peer").mkdir()
     images = tmp_path / "leader"
@@ -337,7 +337,7 @@ def test_a_worker_copies_the_whole_image_of_its_leader(paths, leader):
 
 
 @pytest.mark.parametrize("config", [None, "{}"])
-def test_an_incomplete_image_of_the_leader_is_not_taken(paths, leader, config):
+def test_an_incomplete_image_of_the_leader_is_not_copied(paths, leader, config):
     (leader / DIGEST / "root").mkdir(parents=True)
     if config:
         (leader / DIGEST / "image.json").write_text(config)
@@ -365,9 +365,7 @@ def test_an_image_that_the_leader_does_not_have_is_named(paths, leader):
         install(NAME, paths)
 
 
-def test_images_that_were_used_longest_ago_are_removed_but_none_of_an_active_run(
-    paths, monkeypatch
-):
+def test_least_recently_used_images_are_removed_except_those_of_active_runs(paths, monkeypatch):
     monkeypatch.setattr(image_install, "active_runs", lambda: ["mine"])
     unit = paths.unit_dir("mine")
     unit.mkdir(parents=True)
@@ -428,7 +426,7 @@ def test_the_unit_mounts_the_worker_s_directories_into_the_image(tmp_path, monke
     assert (root / str(data).lstrip("/") / "checkpoints").is_dir()
 
 
-def test_what_is_mounted_outside_the_system_is_data():
+def test_mounts_outside_the_system_directories_are_data():
     lines = """
 21 1 8:1 / / rw - ext4 /dev/sda1 rw
 22 21 0:5 / /dev rw - devtmpfs udev rw
@@ -444,7 +442,7 @@ def test_what_is_mounted_outside_the_system_is_data():
 
 
 @pytest.mark.parametrize("path", ["/no-such-directory/x", "/home/no-such-directory"])
-def test_no_directory_of_the_system_hides_one_of_the_image(path):
+def test_a_system_directory_is_not_mounted_over_the_image(path):
     with pytest.raises(RunError, match="cannot be mounted into the image"):
         existing(path)
 
@@ -475,13 +473,13 @@ def test_a_mount_that_root_cannot_use_is_not_data(tmp_path, monkeypatch):
 
 
 def test_a_directory_below_a_mounted_one_may_have_any_name(tmp_path, monkeypatch):
-    place = tmp_path / "my data"
-    (place / "ck").mkdir(parents=True)
+    data = tmp_path / "my data"
+    (data / "ck").mkdir(parents=True)
     root = tmp_path / "image"
     root.mkdir()
     monkeypatch.setattr(module, "_OF_THE_WORKER", (str(tmp_path),))
 
-    text = unit_settings(Image(root, "/", {}), WorkerPaths(root, root, root), [f"{place}/ck"])
+    text = unit_settings(Image(root, "/", {}), WorkerPaths(root, root, root), [f"{data}/ck"])
 
     assert f"BindPaths={tmp_path}:{root}{tmp_path}\n" in text
     assert "my data" not in text

@@ -20,7 +20,7 @@ from launch_torch import Place
 from launch_torch_tpu import torch_tpu_variables
 
 LAUNCH = (sys.executable, "-I", str(ROOT / "roles/run/files/tpufleet_launch"))
-"""How the program's first line runs it."""
+"""The command that the first line of the program stands for."""
 SHOW_ENVIRONMENT = """
 import json, os, pathlib
 pathlib.Path(os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
@@ -79,7 +79,7 @@ def contract(workers: int = 1, worker: int = 0, port: int = 0) -> dict[str, str]
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes of a test; what is left of their groups is killed at its end."""
+    """The processes of a test; their process groups are killed after it."""
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in processes:
@@ -92,10 +92,10 @@ def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def launch(
-    folder: Path, *words: str, environ: dict[str, str] | None = None
+    folder: Path, *arguments: str, environ: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*LAUNCH, *words],
+        [*LAUNCH, *arguments],
         cwd=folder,
         env=contract() if environ is None else environ,
         stdin=subprocess.DEVNULL,
@@ -127,11 +127,11 @@ def wait_for(*paths: Path) -> None:
         ({"TPU_VISIBLE_CHIPS": "0", "PJRT_DEVICE": "CPU"}, "CPU"),
     ],
 )
-def test_xla_chooses_the_device_and_becomes_the_command(tmp_path, variables, device):
+def test_xla_sets_the_device_and_is_replaced_by_the_command(tmp_path, variables, device):
     program = "import os, sys; print(os.getpid(), os.environ['PJRT_DEVICE'], *sys.argv[1:])"
-    words = ("xla", "--", "python", "-c", program, "--", "a b")
+    arguments = ("xla", "--", "python", "-c", program, "--", "a b")
 
-    process = launch(tmp_path, *words, environ=contract() | variables)
+    process = launch(tmp_path, *arguments, environ=contract() | variables)
 
     assert ended(process) == (0, f"{process.pid} {device} -- a b\n", "")
 
@@ -154,8 +154,8 @@ def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, given, fo
     assert beside == (0, f"{tmp_path}/uv/lib{found}\n", "")
 
 
-@pytest.mark.parametrize("words", [("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py")])
-def test_jax_connects_the_processes_of_a_run_before_the_trainer_starts(tmp_path, started, words):
+@pytest.mark.parametrize("arguments", [("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py")])
+def test_jax_connects_the_processes_before_the_trainer_starts(tmp_path, started, arguments):
     for folder in (tmp_path, tmp_path / "sub"):
         folder.mkdir(exist_ok=True)
         (folder / "trainer.py").write_text(JAX_TRAINER)
@@ -166,7 +166,7 @@ def test_jax_connects_the_processes_of_a_run_before_the_trainer_starts(tmp_path,
             "JAX_PLATFORMS": "cpu",
             "JAX_ENABLE_PREEMPTION_SERVICE": "false",
         }
-        command = ("jax", "--", "python", *words, "--steps", "3")
+        command = ("jax", "--", "python", *arguments, "--steps", "3")
         started.append(launch(tmp_path, *command, environ=environ))
     files = [tmp_path / f"found-{worker}" for worker in range(2)]
     wait_for(*files)
@@ -210,7 +210,7 @@ def test_jax_starts_the_trainer_of_one_worker_unchanged(tmp_path):
 @pytest.mark.parametrize(
     "command", [["./train.sh"], ["python", "-c", "pass"], ["python", "-u"], ["python", "-m"]]
 )
-def test_jax_refuses_what_it_cannot_run_after_initialize(tmp_path, command):
+def test_jax_refuses_a_command_that_is_no_python_module_or_script(tmp_path, command):
     code, _, errors = ended(launch(tmp_path, "jax", "--", *command, environ=contract(2)))
 
     assert code == 2
@@ -239,7 +239,7 @@ def test_torch_numbers_the_ranks_of_all_workers(tmp_path):
         assert found.items() >= (environ | expected).items()
 
 
-def test_torch_becomes_the_only_rank_of_a_worker_without_chips(tmp_path):
+def test_torch_is_replaced_by_the_only_rank_of_a_worker_without_chips(tmp_path):
     program = "import os; print(os.getpid(), os.environ['RANK'], os.environ['WORLD_SIZE'])"
     command = ("torch", "--", "python", "-c", program)
 
@@ -268,10 +268,10 @@ def test_torch_starts_a_rank_for_each_chip(tmp_path):
         ((0, 0, -(signal.SIGRTMIN + 1)), -(signal.SIGRTMIN + 1)),
     ],
 )
-def test_torch_exits_as_its_ranks_did(tmp_path, codes, code):
-    words = ("torch", "--processes", "3", "--", "python", "-c", EXITS, *map(str, codes))
+def test_the_exit_code_of_torch_follows_from_the_exit_codes_of_its_ranks(tmp_path, codes, code):
+    arguments = ("torch", "--processes", "3", "--", "python", "-c", EXITS, *map(str, codes))
 
-    found, _, errors = ended(launch(tmp_path, *words))
+    found, _, errors = ended(launch(tmp_path, *arguments))
 
     assert found == code
     assert bool(errors) == (code not in (0, 75))
@@ -290,8 +290,8 @@ def test_torch_ends_the_other_ranks_when_one_has_failed(tmp_path, started):
 
 
 def test_each_rank_receives_one_sigterm(tmp_path, started):
-    words = ("torch", "--processes", "2", "--", "python", "-c", COUNT_TERM)
-    started.append(launch(tmp_path, *words))
+    arguments = ("torch", "--processes", "2", "--", "python", "-c", COUNT_TERM)
+    started.append(launch(tmp_path, *arguments))
     wait_for(tmp_path / "0", tmp_path / "1")
 
     os.killpg(started[0].pid, signal.SIGTERM)
@@ -300,10 +300,10 @@ def test_each_rank_receives_one_sigterm(tmp_path, started):
     assert [(tmp_path / f"terms-{rank}").read_text() for rank in range(2)] == ["1", "1"]
 
 
-def test_a_stop_while_the_ranks_are_started_loses_nothing_and_leaves_none(tmp_path, started):
+def test_a_stop_during_the_start_of_the_ranks_ends_all_of_them(tmp_path, started):
     stops_all = "test $RANK = 0 && { trap '' TERM; kill -TERM 0; }; exec sleep 60"
-    words = ("torch", "--processes", "100", "--", "sh", "-c", stops_all)
-    started.append(launch(tmp_path, *words))
+    arguments = ("torch", "--processes", "100", "--", "sh", "-c", stops_all)
+    started.append(launch(tmp_path, *arguments))
 
     assert ended(started[0]) == (75, "", "")
     deadline = time.monotonic() + 30
@@ -322,7 +322,7 @@ def test_a_program_that_does_not_exist_is_named(tmp_path, launcher):
 
 
 @pytest.mark.parametrize("launcher", ["jax", "torch"])
-def test_a_launcher_outside_of_a_run_says_where_it_belongs(tmp_path, launcher):
+def test_a_launcher_outside_of_a_run_shows_how_to_use_it(tmp_path, launcher):
     environ = {"PATH": os.environ["PATH"]}
     code, _, errors = ended(launch(tmp_path, launcher, "--", "python", "a.py", environ=environ))
 
@@ -331,18 +331,18 @@ def test_a_launcher_outside_of_a_run_says_where_it_belongs(tmp_path, launcher):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["torch"], "no command. Write it after --: tpufleet_launch torch -- python"),
         (["torch", "--processes", "0", "--", "python"], "a number from 1 to 9999, not '0'"),
         (["tourch", "--", "python"], "invalid choice: 'tourch'"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_what_was_expected(tmp_path, words, said):
-    code, _, errors = ended(launch(tmp_path, *words))
+def test_a_wrong_command_line_is_refused_with_what_was_expected(tmp_path, arguments, error):
+    code, _, errors = ended(launch(tmp_path, *arguments))
 
     assert code == 2
-    assert said in errors
+    assert error in errors
 
 
 def test_help_shows_each_launcher_with_an_example(tmp_path):
@@ -356,7 +356,7 @@ def test_help_shows_each_launcher_with_an_example(tmp_path):
 
 @pytest.fixture
 def metadata(scripted) -> tuple[str, dict[str, str | None]]:
-    """The address and the attributes of a metadata server: those of worker 1 of a v4-16."""
+    """The address of a fake metadata server, and its attributes: those of worker 1 of a v4-16."""
     attributes = {
         "tpu-env": "ACCELERATOR_TYPE: 'v4-16'\nCHIPS_PER_HOST_BOUNDS: '2,2,1'\n"
         "HOST_BOUNDS: '1,1,2'\nWORKER_ID: '1'\n",
@@ -386,7 +386,7 @@ def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worke
 
 
 @pytest.mark.parametrize(
-    ("place", "changed", "said"),
+    ("place", "changed", "error"),
     [
         ((1, 0), {}, "this is worker 0 of 1 of the run, but worker 1 of 2 of the TPU"),
         ((2, 0), {}, "this is worker 0 of 2 of the run, but worker 1 of 2 of the TPU"),
@@ -395,11 +395,11 @@ def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worke
         ((2, 1), {"tpu-env": None}, "404"),
     ],
 )
-def test_torch_tpu_gets_no_variables_if_the_tpu_s_shape_is_not_that_of_the_run(
-    metadata, place, changed, said, capfd
+def test_torch_tpu_gets_no_variables_if_the_tpu_does_not_match_the_run(
+    metadata, place, changed, error, capfd
 ):
     address, attributes = metadata
     attributes.update(changed)
 
     assert torch_tpu_variables(Place("10.0.0.2", 8476, *place), 4, address) == {}
-    assert said in capfd.readouterr().err
+    assert error in capfd.readouterr().err

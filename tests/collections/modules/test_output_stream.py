@@ -1,4 +1,4 @@
-"""The segments of an attempt contain every line that was appended, whatever happens to the file."""
+"""Segments of an attempt: every appended line is stored, also if the file is replaced."""
 
 import json
 import os
@@ -34,17 +34,17 @@ from hypothesis import strategies as st
 from harness.valid_record import launch_spec
 
 SMALL = {"SEGMENT_BYTES": 64, "_FIRST_DISTANCE": 32, "_LINE_BYTES": 32}
-"""Sizes with which a few lines fill a segment."""
+"""Sizes so small that a few lines fill a segment."""
 
 
 class Disk:
-    """A run's directory whose file ``log`` a trainer writes, and what is stored of attempt 1."""
+    """A run's directory with a file ``log`` of a trainer, and the stored objects of attempt 1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder / "mine", folder / "mine/log"
         self.folder.mkdir()
         self.written: list[bytes] = []
-        self.not_stored: list[bytes] = []  # whole lines since the last look
+        self.not_stored: list[bytes] = []  # whole lines since the last store()
         self.lost: set[bytes] = set()
         self.partial = b""
         self.is_rotated = False
@@ -56,7 +56,7 @@ class Disk:
         write_attempt(self.folder, Attempt(start, "", "", streams_here(self.folder)))
 
     def append(self, lines: list[int], part: int) -> None:
-        """Append lines of some lengths, the last one without its end if ``part``."""
+        """Append lines of these lengths, then ``part`` bytes of an incomplete line."""
         for length in lines:
             rest = (b"%d." % len(self.written) * length)[:length] + b"\n"
             line = self.partial + rest if self.partial else b"%d:" % len(self.written) + rest
@@ -71,8 +71,8 @@ class Disk:
     def rotate(self) -> None:
         """Copy the file and truncate it, as logrotate does with copytruncate.
 
-        It keeps one older file, so lines would be lost if none of a file were stored before the
-        next rotation.
+        logrotate keeps one older file, so a second rotation before the next store() would lose
+        lines; it is skipped.
         """
         if self.is_rotated:
             return
@@ -81,7 +81,7 @@ class Disk:
         os.truncate(self.path, 0)
 
     def drop(self, count: int) -> None:
-        """Replace the file without its last lines, as a trainer does that repeats these steps."""
+        """Replace the file without its last lines, as a resumed trainer does with metrics."""
         *lines, partial = self.path.read_bytes().split(b"\n")
         kept = lines[: max(9, len(lines) - count)]
         dropped = {line + b"\n" for line in lines[len(kept) :]}
@@ -92,8 +92,8 @@ class Disk:
         new.write_bytes(b"".join(line + b"\n" for line in kept))
         new.replace(self.path)
 
-    def look(self, crash_after: int | None = None, is_final: bool = False) -> None:
-        """Store what is new; with ``crash_after``, lose the state of that object."""
+    def store(self, crash_after: int | None = None, is_final: bool = False) -> None:
+        """Store new lines; crash before the state of upload ``crash_after`` is written."""
         (attempt,) = read_attempts(self.folder)
         state = read_state(self.folder, attempt)
         end = b"{}" if is_final else None
@@ -125,7 +125,7 @@ class Disk:
 
 @contextmanager
 def disk(steps: list[tuple]) -> Iterator[Disk]:
-    """Begin attempt 1 on a new disk and do the steps, each a method of ``Disk`` and arguments."""
+    """Begin attempt 1 on a new disk and run the steps: (method of ``Disk``, arguments)."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
         found = Disk(Path(folder))
         found.begin()
@@ -143,13 +143,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
-    """Return an attempt of the run that begins now; ``fields`` are others of its start."""
+    """Return an attempt of the run that begins now; ``fields`` replace fields of its start."""
     start = Start("mine", number, 0, "w", float(number))._replace(**fields)
     return Attempt(start, "", "", streams_here(folder))
 
 
 def new_output(folder: Path, attempt: Attempt) -> Iterator[Upload]:
-    """Return the objects of an attempt of which nothing is stored."""
+    """Return the uploads of an attempt that has no stored output."""
     return uploads_of(folder, attempt, parse_state(None, attempt), None, None)
 
 
@@ -160,19 +160,19 @@ def appends(longest: int) -> st.SearchStrategy[tuple]:
 
 APPENDS = appends(200)
 SHORT = appends(SMALL["SEGMENT_BYTES"] - 10)
-"""Lines that no segment has a part of; a part would be joined with what replaces the rest."""
-LOOKS = st.tuples(st.just("look")) | st.tuples(st.just("look"), st.integers(0, 4))
-ROTATED = st.lists(APPENDS | APPENDS | LOOKS | st.tuples(st.just("rotate")), max_size=25)
+"""Lines that fit into one segment, because drop() could replace the rest of a split line."""
+STORES = st.tuples(st.just("store")) | st.tuples(st.just("store"), st.integers(0, 4))
+ROTATED = st.lists(APPENDS | APPENDS | STORES | st.tuples(st.just("rotate")), max_size=25)
 DROPPED = st.lists(
-    SHORT | SHORT | LOOKS | st.tuples(st.just("drop"), st.integers(1, 9)), max_size=25
+    SHORT | SHORT | STORES | st.tuples(st.just("drop"), st.integers(1, 9)), max_size=25
 )
 
 
 @settings(deadline=None, max_examples=300)
 @given(ROTATED | DROPPED)
-def test_every_line_is_stored_in_order_whatever_happens_between_two_looks(steps):
+def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
     with disk(steps) as found:
-        found.look(is_final=True)
+        found.store(is_final=True)
         stored = found.stored()
 
     lines = list(dict.fromkeys(stored.splitlines(keepends=True)))
@@ -185,20 +185,20 @@ def test_every_line_is_stored_in_order_whatever_happens_between_two_looks(steps)
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(APPENDS | LOOKS, max_size=25))
+@given(st.lists(APPENDS | STORES, max_size=25))
 def test_a_file_that_only_grows_is_stored_once_in_segments_of_whole_lines(steps):
     with disk(steps) as found:
-        found.look()
-        found.look()
+        found.store()
+        found.store()
         segments = [content for name, content in found.objects.items() if name.startswith("log/")]
         # A line may be longer than a segment.
         assert all(content.endswith(b"\n") or b"\n" not in content for content in segments)
 
-        found.look(is_final=True)
+        found.store(is_final=True)
         assert found.stored() == b"".join(found.written) + found.partial
 
 
-def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(folder):
+def test_little_of_a_long_file_is_stored_again_after_a_trainer_drops_steps(folder):
     lines = [json.dumps({"step": step}) + "\n" for step in range(100_000)]
     (folder / "metrics.jsonl").write_text("".join(lines))
     attempt = attempt_of(folder, 2)
@@ -211,7 +211,7 @@ def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(folde
     assert len(stored) < 50_000
 
 
-def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_time(folder):
+def test_lines_written_during_an_upload_are_left_for_the_next_one(folder):
     attempt = attempt_of(folder)
     (folder / "log").write_text("first\n")
 
@@ -224,7 +224,7 @@ def test_what_a_trainer_writes_while_its_output_is_stored_is_left_for_the_next_t
     assert contents[1:] == [b"first\n"]
 
 
-def test_what_is_written_of_an_attempt_is_read_again(folder):
+def test_a_written_attempt_and_its_state_read_back_equal(folder):
     (folder / "log").write_text("x" * 100_000)
     start = Start("mine", 12, 3, "pod-w3", 1.5)
     attempt = Attempt(start, "gs://bucket/runs/mine", "http://[fd00::1]:4443", streams_here(folder))
@@ -240,7 +240,7 @@ def test_what_is_written_of_an_attempt_is_read_again(folder):
     assert read_state(folder, attempt) == first.state
 
 
-def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attempt(folder):
+def test_a_new_attempt_removes_the_end_and_state_of_its_number_and_later_attempts(folder):
     for number in (1, 2, 3):
         write_attempt(folder, attempt_of(folder, number))
         (folder / f"output/{number}.exit.json").write_text(f'{{"attempt": {number}}}\n')
@@ -255,7 +255,7 @@ def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attem
     assert files == ["1.exit.json", "1.json", "1.state.json", "2.json"]
 
 
-def test_the_state_of_another_attempt_of_the_same_number_counts_for_nothing(tmp_path):
+def test_the_state_of_another_attempt_with_the_same_number_is_ignored(tmp_path):
     attempt = attempt_of(tmp_path, began=2.0)
     older = attempt._replace(start=attempt.start._replace(began=1.0))
     state = parse_state(None, older)._replace(has_start=True)
@@ -286,8 +286,8 @@ JSON = st.recursive(
 @settings(deadline=None)
 @given(JSON)
 def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "mine"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "mine"
         (folder / "output").mkdir(parents=True)
         (folder / "output/1.json").write_text(json.dumps(value))
 
@@ -326,7 +326,7 @@ def test_an_attempt_with_an_invalid_field_is_ignored(folder, field, value):
     assert read_attempts(folder) == []
 
 
-def test_a_run_s_files_are_read_through_no_link(folder, tmp_path):
+def test_the_files_of_a_run_are_not_read_through_links(folder, tmp_path):
     (tmp_path / "secret").write_text("hunter2\n")
     attempt = attempt_of(folder)
     (folder / "log").symlink_to(tmp_path / "secret")
@@ -353,7 +353,7 @@ def test_the_longest_start_fits_its_limit():
 
 
 class Relaunched:
-    """A run's directory with a lost attempt 1 whose output is not stored yet, and attempt 2."""
+    """A run's directory with attempt 1, whose output is not stored yet; relaunch() adds 2."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
@@ -373,12 +373,12 @@ class Relaunched:
         self.log.with_name("log.1").write_bytes(self.log.read_bytes())
         os.truncate(self.log, 0)
 
-    def look(self, end: bytes | None = None) -> None:
+    def store(self, end: bytes | None = None) -> None:
         for attempt, following in zip(self.attempts, [*self.attempts[1:], None], strict=True):
             number = attempt.start.attempt
             objects = {}
-            how = end if number == 1 else None
-            for new in uploads_of(self.folder, attempt, self.states[number], how, following):
+            own_end = end if number == 1 else None
+            for new in uploads_of(self.folder, attempt, self.states[number], own_end, following):
                 objects[new.name] = new.content
                 self.states[number] = new.state
             self.stored[number] += b"".join(
@@ -397,7 +397,7 @@ def test_the_output_of_an_attempt_ends_where_the_next_one_begins(relaunched):
     relaunched.relaunch()
     relaunched.write("two\n")
 
-    relaunched.look()
+    relaunched.store()
 
     assert relaunched.stored == {1: b"one\nwithout end", 2: b"two\n"}
 
@@ -409,20 +409,20 @@ def test_an_attempt_gets_no_line_of_the_next_one_after_a_rotation(relaunched):
     relaunched.rotate()
     relaunched.write("of the second, too\n" * 9)
 
-    relaunched.look()
+    relaunched.store()
 
     assert relaunched.stored[1] == b"of the first\n"
     assert relaunched.stored[2] == b"of the second\n" + b"of the second, too\n" * 9
 
 
-def test_the_rest_of_an_attempt_is_found_on_both_sides_of_a_rotation(relaunched):
+def test_the_rest_of_an_attempt_is_found_before_and_after_a_rotation(relaunched):
     relaunched.write("of the first\n")
     relaunched.rotate()
     relaunched.write("of the first, too\n")
     relaunched.relaunch()
     relaunched.write("of the second\n")
 
-    relaunched.look()
+    relaunched.store()
 
     assert relaunched.stored[1] == b"of the first\nof the first, too\n"
     assert relaunched.stored[2] == b"of the second\n"
@@ -448,24 +448,24 @@ def test_no_segment_has_a_name_that_the_controller_refuses(relaunched, segment):
     assert all(OBJECT_NAME.fullmatch(new.name) for new in found if new.content)
 
 
-def test_an_attempt_that_is_stored_to_its_end_gets_nothing_more(relaunched):
+def test_a_completely_stored_attempt_gets_no_more_lines(relaunched):
     relaunched.write("of the first\n")
-    relaunched.look(end=b"{}")
+    relaunched.store(end=b"{}")
     relaunched.rotate()
     relaunched.write("of a later attempt\n")
 
-    relaunched.look(end=b"{}")
+    relaunched.store(end=b"{}")
 
     assert relaunched.stored[1] == b"of the first\n"
 
 
-def test_a_next_attempt_that_drops_steps_takes_none_that_are_not_stored(relaunched):
+def test_an_attempt_that_drops_steps_loses_no_line_of_the_previous_attempt(relaunched):
     lines = [b"line %d\n" % number for number in range(5000)]
     relaunched.log.write_bytes(b"".join(lines))
     relaunched.relaunch()
     relaunched.log.write_bytes(b"".join(lines[:-9]) + b"of the second\n" * 99)
 
-    relaunched.look()
+    relaunched.store()
 
     assert b"of the second" not in relaunched.stored[1]
     stored = relaunched.stored[1] + relaunched.stored[2]

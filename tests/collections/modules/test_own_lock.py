@@ -1,4 +1,4 @@
-"""A lock file that the controller makes from requirements of a user, from an index on disk."""
+"""Lock files that the controller creates from a user's requirements and an index on disk."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from tests.collections.package_index import publish, variables
 
 
 class Desk:
-    """A user's directory with an index, whose project pins pear 1.0 although 2.0 is newer."""
+    """A user's directory with an index and a project that pins pear 1.0; the newest is 2.0."""
 
     def __init__(self, folder: Path) -> None:
         self.index, self.lock = folder / "index", folder / "mine.lock"
@@ -43,7 +43,7 @@ class Desk:
         self.sources = Sources(self.file, (), project, "worker-cpu")
 
     def make(self, *, upgrade: bool = False, **changes) -> list[str]:
-        """Make the lock file and return what it pins."""
+        """Create the lock file and return the packages that it pins."""
         sources = replace(self.sources, **changes)
         self.lock.write_text(lock_text(sources, self.lock, variables(self.index), upgrade))
         assert is_current(sources, self.lock)
@@ -60,7 +60,7 @@ def test_a_file_of_requirements_is_the_whole_environment(desk):
     assert desk.lock.read_text().count("--hash=sha256:") == 2
 
 
-def test_versions_of_the_project_are_only_preferred_by_a_file(desk):
+def test_a_file_prefers_versions_of_the_project_but_can_require_others(desk):
     desk.file.write_text("apple\npear >= 2\n")
 
     assert desk.make() == ["apple==1.0", "pear==2.0"]
@@ -86,7 +86,7 @@ def test_a_changed_file_keeps_versions_and_an_update_does_not(desk):
     assert desk.make(upgrade=True) == ["apple==1.1", "fig==1.0", "pear==2.0"]
 
 
-def test_comments_and_newer_versions_outdate_no_lock_file(desk):
+def test_comments_and_newer_versions_do_not_outdate_a_lock_file(desk):
     desk.make()
     publish(desk.index, "apple", "1.1")
 
@@ -96,7 +96,7 @@ def test_comments_and_newer_versions_outdate_no_lock_file(desk):
 
 
 @pytest.mark.parametrize("option", ["-r more.in", "-c more.in", "--requirement=more.in"])
-def test_a_file_that_is_included_outdates_the_lock_file(desk, option):
+def test_a_change_of_an_included_file_outdates_the_lock_file(desk, option):
     more = desk.file.with_name("more.in")
     more.write_text("pear < 2\n")
     desk.file.write_text(f"apple\n{option}\n")
@@ -123,7 +123,7 @@ def test_a_pyproject_file_names_requirements_too(desk):
         ("pear pear", "Couldn't parse requirement in `.*mine.in`"),
     ],
 )
-def test_what_cannot_be_locked_is_one_line_with_the_command_and_changes_no_lock(
+def test_a_failed_lock_shows_one_line_with_the_command_and_keeps_the_lock_file(
     desk, wanted, reason
 ):
     desk.make()
@@ -138,9 +138,7 @@ def test_what_cannot_be_locked_is_one_line_with_the_command_and_changes_no_lock(
     assert desk.lock.read_text() == before
 
 
-def test_an_error_masks_passwords_of_an_index_that_this_computer_s_environment_names(
-    desk, monkeypatch
-):
+def test_an_error_masks_the_password_of_an_index_in_the_environment(desk, monkeypatch):
     monkeypatch.setenv("UV_INDEX", "http://user:hunter2hunter2@[broken/simple")
 
     with pytest.raises(LockError, match="cannot be locked") as error:
@@ -150,7 +148,7 @@ def test_an_error_masks_passwords_of_an_index_that_this_computer_s_environment_n
     assert "hunter2" not in str(error.value)
 
 
-def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_ones_own(desk, monkeypatch):
+def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_the_user(desk, monkeypatch):
     wheels = desk.file.with_name("wheels")
     desk.file.write_text("quince\n")
     (desk.index / "quince").mkdir()
@@ -169,7 +167,7 @@ def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_ones_own(d
 
 
 @pytest.mark.parametrize("option", ["", "-e "])
-def test_a_directory_which_no_worker_has_is_refused(desk, option):
+def test_a_local_directory_as_requirement_is_refused(desk, option):
     project = desk.file.with_name("lib")
     project.mkdir()
     (project / "pyproject.toml").write_text('[project]\nname = "lib"\nversion = "1"\n')

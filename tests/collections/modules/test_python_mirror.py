@@ -1,4 +1,4 @@
-"""Where uv takes a Python from, where the system's is too old: a place of one's own."""
+"""A mirror from which uv downloads Python if the system's Python is too old."""
 
 import sys
 import threading
@@ -19,7 +19,7 @@ UV = Path(sys.prefix) / "bin/uv"
 
 @pytest.fixture
 def mirror():
-    """A mirror on loopback that has nothing, and remembers what it was asked for."""
+    """A mirror on loopback that answers 404, and the list of requested paths."""
     asked = []
 
     class Empty(BaseHTTPRequestHandler):
@@ -29,7 +29,7 @@ def mirror():
 
         do_HEAD = do_GET  # noqa: N815
 
-        def log_message(self, *words):
+        def log_message(self, *arguments):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Empty)
@@ -39,7 +39,7 @@ def mirror():
     server.server_close()
 
 
-def test_an_old_python_without_a_source_for_a_new_one_is_one_line_with_the_fix(tmp_path, mirror):
+def test_a_failed_download_of_a_newer_python_is_one_line_with_the_fix(tmp_path, mirror):
     url, asked = mirror
 
     with pytest.raises(
@@ -73,9 +73,9 @@ def test_an_installed_python_is_found_without_network_access(tmp_path):
 
 
 def test_a_dry_run_on_a_bare_machine_lists_the_changes(tmp_path):
-    told = run_module(
+    result = run_module(
         "python_toolchain", check=True, lock="uv==1.0\n", constants={"ROOT": str(tmp_path)}
     )
 
-    assert told["changed"]
+    assert result["changed"]
     assert not any(path.name.startswith("uv") for path in tmp_path.iterdir())

@@ -1,5 +1,5 @@
-"""What the last release has as well is linked into the next one, by the leader and by those that
-take from it, and what was damaged there is not passed on."""
+"""Hard links to unchanged files of the last release, on the leader and on other workers; damaged
+files are not linked."""
 
 import os
 from functools import partial
@@ -14,18 +14,18 @@ from tests.collections.modules.test_release_manifest import put, stage_code, wri
 
 
 class Worker:
-    """A worker's releases, and how the next one comes to it."""
+    """A worker's releases; a push comes from the staged tree or, without ``leads``, the leader."""
 
-    def __init__(self, place: Path, leads: bool) -> None:
-        self.place, self.leads = place, leads
-        self.releases = place / ("leader" if leads else "other")
+    def __init__(self, folder: Path, leads: bool) -> None:
+        self.folder, self.leads = folder, leads
+        self.releases = folder / ("leader" if leads else "other")
         self.last: Path | None = None
 
     def push(self, name: str) -> Path:
-        """Have the staged release, or the leader's."""
+        """Install the release of this name and return its directory."""
         last, self.last = self.last, self.releases / name
-        lead_last = self.place / "leader" / last.name if last else None
-        put(self.place / f"staged-{name}", self.place / "leader", name, lead_last)
+        lead_last = self.folder / "leader" / last.name if last else None
+        put(self.folder / f"staged-{name}", self.folder / "leader", name, lead_last)
         if not self.leads:
             install(self.releases, name, partial(from_the_leader, name), last)
         return self.last
@@ -58,7 +58,7 @@ def inodes(release: Path) -> dict[str, int]:
 
 
 def damage(file: Path) -> None:
-    """Change a file so that neither its size nor its time tells."""
+    """Change a file's content but neither its size nor its time."""
     was = file.stat()
     file.chmod(0o644)
     file.write_text(file.read_text().swapcase())
@@ -78,7 +78,7 @@ def test_unchanged_files_are_linked_to_the_last_release(worker, code):
     assert (second / "new.py").stat().st_nlink == 1
 
 
-def test_a_damaged_file_of_the_last_release_is_not_passed_on(worker, code):
+def test_a_damaged_file_of_the_last_release_is_not_linked(worker, code):
     first = worker.push(stage(code))
     damage(first / "train/main.py")
     name = change(code)
@@ -123,7 +123,7 @@ def test_a_file_of_a_release_that_was_made_writable_is_not_linked(worker, code):
     assert (second / "train/main.py").stat().st_mode & 0o777 == 0o444
 
 
-def test_the_files_of_a_release_are_nobody_else_s_to_write_to_whatever_comes_later(worker, code):
+def test_a_later_change_of_a_staged_file_does_not_change_the_release(worker, code):
     name = stage(code)
     release = worker.push(name)
     before = inodes(release)
@@ -134,7 +134,7 @@ def test_the_files_of_a_release_are_nobody_else_s_to_write_to_whatever_comes_lat
     assert proven(release, name) == []
 
 
-def test_files_and_directories_that_change_places_or_go_leave_the_old_release_whole(worker, code):
+def test_removed_and_swapped_files_and_directories_leave_the_old_release_intact(worker, code):
     (code / "plain").write_text("a file\n")
     (code / "folder").mkdir()
     (code / "folder/inner.py").write_text("inner\n")
@@ -154,7 +154,7 @@ def test_files_and_directories_that_change_places_or_go_leave_the_old_release_wh
     assert proven(first, old) == []
 
 
-def test_a_change_within_a_file_of_the_same_length_leaves_the_old_release_whole(worker, code):
+def test_a_change_that_keeps_the_length_of_a_file_leaves_the_old_release_intact(worker, code):
     old = stage(code)
     first = worker.push(old)
     (code / "train/main.py").write_text("PRINT('hello')\n")

@@ -1,4 +1,4 @@
-"""A release is named by its content, proven file by file, and seen whole or not at all."""
+"""Releases: named by their content, verified file by file, installed completely or not at all."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def put(tree: Path, releases: Path, name: str, last: Path | None = None) -> Path
     return releases / name
 
 
-def test_the_same_files_in_another_place_have_the_same_name(tmp_path):
+def test_the_same_files_in_another_directory_give_the_same_release_id(tmp_path):
     first, second = write_code(tmp_path / "a"), write_code(tmp_path / "b")
 
     assert release_id(build(first, list_code(first))) == release_id(
@@ -70,7 +70,7 @@ def test_the_same_files_in_another_place_have_the_same_name(tmp_path):
     ],
     ids=["content", "executable bit", "name", "one more file"],
 )
-def test_any_change_gives_another_name(tmp_path, change):
+def test_any_change_gives_another_release_id(tmp_path, change):
     code = write_code(tmp_path / "code")
     (code / "latest").unlink()
     before = release_id(build(code, list_code(code)))
@@ -82,7 +82,7 @@ def test_any_change_gives_another_name(tmp_path, change):
 
 @settings(deadline=None, max_examples=30)
 @given(names=NAMES)
-def test_a_manifest_survives_being_written_whatever_the_bytes_of_its_names(names):
+def test_a_manifest_with_any_bytes_in_its_names_reads_back_equal(names):
     entries = sorted(Entry(os.fsdecode(name), "file", "0" * 64) for name in names)
 
     assert load(dump(entries).encode()) == entries
@@ -90,7 +90,7 @@ def test_a_manifest_survives_being_written_whatever_the_bytes_of_its_names(names
 
 @settings(deadline=None, max_examples=30)
 @given(names=NAMES)
-def test_files_with_odd_names_travel_through_a_release(tmp_path_factory, names):
+def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     root = tmp_path_factory.mktemp("odd")
     code = root / "code"
     code.mkdir()
@@ -127,7 +127,7 @@ def test_a_deleted_tracked_file_is_not_part_of_the_code(tmp_path):
     assert list_code(code) == ["latest", "train/main.py"]
 
 
-def test_a_git_tree_that_git_refuses_is_an_error_and_not_all_of_its_files(tmp_path):
+def test_a_git_tree_that_git_cannot_list_is_an_error(tmp_path):
     code = write_code(tmp_path / "code")
     (code / ".git").mkdir()
 
@@ -135,7 +135,7 @@ def test_a_git_tree_that_git_refuses_is_an_error_and_not_all_of_its_files(tmp_pa
         list_code(code)
 
 
-def test_code_paths_keep_a_part_of_the_tree(tmp_path):
+def test_code_paths_select_a_part_of_the_tree(tmp_path):
     assert list_code(write_code(tmp_path / "code"), ["train"]) == ["train/main.py"]
 
 
@@ -153,7 +153,7 @@ def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
         build(code, list_code(code))
 
 
-def test_git_ignores_nothing_of_tpufleets_own_code(tmp_path):
+def test_files_of_tpufleet_itself_are_listed_even_if_git_ignores_them(tmp_path):
     code = write_code(tmp_path / "code")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("code\n")
@@ -163,7 +163,7 @@ def test_git_ignores_nothing_of_tpufleets_own_code(tmp_path):
         list_code(code)
 
 
-def test_a_link_out_of_the_tree_is_copied_as_its_file_in_tpufleets_own_code(tmp_path):
+def test_a_link_of_tpufleet_itself_out_of_the_tree_is_replaced_by_its_target(tmp_path):
     code = write_code(tmp_path / "code")
     (tmp_path / "shared.py").write_text("print('shared')\n")
     (code / "shared.py").symlink_to("../shared.py")
@@ -176,7 +176,7 @@ def test_a_link_out_of_the_tree_is_copied_as_its_file_in_tpufleets_own_code(tmp_
 
 
 @pytest.mark.parametrize("target", ["../nothing", "../folder"])
-def test_a_link_to_no_file_out_of_the_tree_is_refused_in_tpufleets_own_code_too(tmp_path, target):
+def test_a_link_of_tpufleet_itself_to_a_missing_file_or_directory_is_refused(tmp_path, target):
     (tmp_path / "folder").mkdir()
     code = write_code(tmp_path / "code")
     (code / "leak").symlink_to(target)
@@ -186,7 +186,7 @@ def test_a_link_to_no_file_out_of_the_tree_is_refused_in_tpufleets_own_code_too(
 
 
 @pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])
-def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
+def test_a_manifest_with_a_path_outside_the_release_is_refused(path):
     with pytest.raises(ReleaseError, match="not a valid path in a release"):
         load(dump([Entry(path, "file", "0" * 64)]).encode())
 
@@ -208,7 +208,7 @@ def test_an_installed_release_is_proven_and_write_protected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "seen"),
+    ("damage", "error"),
     [
         (lambda root: (root / "train/main.py").write_text("print('HELLO')\n"), "differs"),
         (lambda root: (root / "train/main.py").unlink(), "is missing"),
@@ -218,7 +218,7 @@ def test_an_installed_release_is_proven_and_write_protected(tmp_path):
     ],
     ids=["changed", "missing", "a pipe", "no manifest", "another manifest"],
 )
-def test_a_damaged_transfer_is_never_installed(tmp_path, damage, seen):
+def test_a_damaged_transfer_is_never_installed(tmp_path, damage, error):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     for path in (tmp_path / "arrived").rglob("*.py"):
         text = path.read_text()
@@ -226,7 +226,7 @@ def test_a_damaged_transfer_is_never_installed(tmp_path, damage, seen):
         path.write_text(text)
     damage(tmp_path / "arrived")
 
-    with pytest.raises(ReleaseError, match=seen):
+    with pytest.raises(ReleaseError, match=error):
         put(tmp_path / "arrived", tmp_path / "releases", name)
 
     assert list((tmp_path / "releases").iterdir()) == []
@@ -242,7 +242,7 @@ def test_files_that_are_not_in_the_manifest_are_not_installed(tmp_path):
     assert not (release / "extra").exists()
 
 
-def test_a_file_that_turns_into_a_link_leaves_what_it_points_to_alone(tmp_path):
+def test_a_file_that_is_replaced_by_a_link_does_not_change_the_target_of_the_link(tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     other = tmp_path / "other"
     other.write_text("print('hello')\n")
@@ -255,7 +255,7 @@ def test_a_file_that_turns_into_a_link_leaves_what_it_points_to_alone(tmp_path):
     assert other.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_manifest_that_is_a_pipe_is_none_and_nobody_waits_for_it(tmp_path):
+def test_a_pipe_as_manifest_counts_as_missing_and_does_not_block(tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     os.mkfifo(swap(tmp_path / "arrived" / MANIFEST))
 

@@ -1,4 +1,4 @@
-"""The worker's part of a push, as Ansible runs it."""
+"""The module release, which installs a pushed release on a worker."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from tests.collections.running_modules import run_module
 
 @pytest.fixture
 def push(tmp_path, systemctl):
-    """Push what was sent; ``push.name`` is the release's name."""
+    """Return a function that installs the sent release; ``push.name`` is the release's name."""
     incoming = tmp_path / "incoming"
     name = stage_code(write_code(tmp_path / "code"), incoming)
     given = {"code": "x", "release": name, "incoming": str(incoming)}
@@ -39,7 +39,7 @@ def test_a_second_push_of_the_same_changes_nothing(push):
     assert proven(push.releases / push.name, push.name) == []
 
 
-def test_a_push_that_was_killed_is_cleared_away_by_the_next(push):
+def test_a_push_removes_the_files_of_a_killed_push(push):
     left = push.releases / f".{push.name}.x1y2/train"
     left.mkdir(parents=True)
     left.chmod(0o555)
@@ -51,25 +51,25 @@ def test_a_push_that_was_killed_is_cleared_away_by_the_next(push):
 
 
 def test_a_dry_run_reports_changes_and_makes_none(push):
-    told = push(check=True)
+    result = push(check=True)
 
-    assert told["changed"]
-    assert "it is not on this worker" in told["msg"]
+    assert result["changed"]
+    assert "it is not on this worker" in result["msg"]
     assert not push.releases.exists()
 
 
 def test_a_transfer_without_a_manifest_is_requested_again(push):
     (push.incoming / MANIFEST).unlink()
 
-    told = push()
+    result = push()
 
-    assert told["failed"]
-    assert told["mismatch"]
-    assert "the pushed directory has no manifest" in told["msg"]
+    assert result["failed"]
+    assert result["mismatch"]
+    assert "the pushed directory has no manifest" in result["msg"]
     assert names(push.releases) == set()
 
 
-def test_two_pushes_at_once_wait_for_each_other(push):
+def test_two_simultaneous_pushes_run_one_after_the_other(push):
     push.releases.mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:
         with one_at_a_time(push.releases.with_name("locks") / "releases"):
@@ -106,10 +106,10 @@ def test_without_an_answer_of_systemd_no_release_is_removed(push, systemctl):
         (push.releases / name).mkdir(parents=True)
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
 
-    told = push()
+    result = push()
 
-    assert told["failed"]
-    assert "Failed to connect to bus" in told["msg"]
+    assert result["failed"]
+    assert "Failed to connect to bus" in result["msg"]
     assert names(push.releases) == {push.name, *old}
     systemctl.write_text("#!/bin/sh\n")
     (push.releases / push.name / MANIFEST).unlink()

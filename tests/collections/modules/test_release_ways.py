@@ -1,5 +1,5 @@
-"""A release comes to the leader from the controller and to the others from the leader; old ones
-go."""
+"""A leader gets a release from the controller, other workers from the leader; old ones are
+removed."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def play(index: int, *hosts: int):
 
 
 class Worker(ActionModule):
-    """One whose answers are known; ``done`` is what the controller did with it."""
+    """Action on a worker with given module answers; ``done`` lists what the controller did."""
 
     def __init__(self, *answers: dict, check_mode: bool = False) -> None:
         self._task = SimpleNamespace(check_mode=check_mode)
@@ -47,7 +47,7 @@ class Worker(ActionModule):
         self.done.append(("sent", *extra))
 
     def _prove(self, options, release, name, task_vars, by_leader: bool) -> dict:
-        self.done.append("took it from its leader" if by_leader else "proved it")
+        self.done.append("copied from its leader" if by_leader else "verified")
         return self.answers.pop(0)
 
 
@@ -58,43 +58,43 @@ def test_a_leader_gets_missing_files_and_verifies_them_in_one_module_run(tmp_pat
     leader = Worker(dict(GOOD))
 
     assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == GOOD
-    assert leader.done == [("sent",), "proved it"]
+    assert leader.done == [("sent",), "verified"]
 
 
 def test_a_release_that_fails_verification_is_sent_once_more_by_checksum(tmp_path):
     leader = Worker(dict(MISMATCH), dict(MISMATCH))
 
     assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == {"failed": True, "msg": "a differs"}
-    assert leader.done == [("sent",), "proved it", ("sent", "--checksum"), "proved it"]
+    assert leader.done == [("sent",), "verified", ("sent", "--checksum"), "verified"]
 
 
-def test_the_worker_of_a_tpu_of_one_is_sent_it_as_a_leader_is(tmp_path):
+def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
     alone, way = Worker(dict(GOOD)), Way.of(worker(0, 1), tmp_path)
 
     alone.bring(way)
     way.tell(True)
 
-    assert alone.done == [("sent",), "proved it"]
-    assert list(tmp_path.iterdir()) == []  # nobody waits for it
+    assert alone.done == [("sent",), "verified"]
+    assert list(tmp_path.iterdir()) == []  # no other worker waits for it
 
 
-def test_another_worker_is_sent_nothing_unless_its_leader_can_t_give_it(tmp_path):
+def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(tmp_path):
     other, unlucky = Worker(dict(GOOD)), Worker(dict(MISMATCH), dict(GOOD))
 
     other.bring(Way.of(play(1, 1), tmp_path))
     unlucky.bring(Way.of(play(1, 1), tmp_path))
 
-    assert other.done == ["took it from its leader"]
-    assert unlucky.done == ["took it from its leader", ("sent",), "proved it"]
+    assert other.done == ["copied from its leader"]
+    assert unlucky.done == ["copied from its leader", ("sent",), "verified"]
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_dry_run_only_asks(tmp_path, index):
+def test_a_dry_run_sends_no_files(tmp_path, index):
     asked = Worker(dict(GOOD), check_mode=True)
 
     asked.bring(Way.of(play(index, 1), tmp_path))
 
-    assert asked.done == ["proved it"]
+    assert asked.done == ["verified"]
 
 
 def over_ssh(home: Path, ssh: str, **options: str) -> ActionModule:
@@ -126,16 +126,16 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
         (tree / "train" / name).write_text("print('first')\n")
     leader = over_ssh(home, f'echo "$*" > {home}/asked; shift 3; cd {home}; exec sh -c "$*"')
     leader._send(tree, "code")
-    came = home / ".cache/tpufleet/incoming/code/train"
-    before = {path.name: path.stat().st_ino for path in came.iterdir()}
+    received = home / ".cache/tpufleet/incoming/code/train"
+    before = {path.name: path.stat().st_ino for path in received.iterdir()}
 
     (tree / "train/changed.py").write_text("print('second, longer')\n")
     leader._send(tree, "code")
 
-    after = {path.name: path.stat().st_ino for path in came.iterdir()}
-    assert (came / "changed.py").read_text() == "print('second, longer')\n"
+    after = {path.name: path.stat().st_ino for path in received.iterdir()}
+    assert (received / "changed.py").read_text() == "print('second, longer')\n"
     assert [name for name in before if before[name] == after[name]] == ["same.py"]
-    # -C would compress once more what rsync has compressed.
+    # rsync compresses already, so ssh gets no -C.
     asked = (home / "asked").read_text()
     assert asked.startswith('-o BatchMode="yes" 10.0.0.2 ')
     assert "--server" in asked
@@ -154,7 +154,7 @@ def test_the_directory_of_shared_connections_is_created(tmp_path):
     assert sockets.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_control_path_among_the_ssh_arguments_counts():
+def test_a_control_path_in_the_ssh_arguments_is_used():
     options = {
         "ssh_executable": "ssh",
         "control_path": "%(directory)s/%%h",
@@ -212,13 +212,12 @@ def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):
 @pytest.mark.parametrize("good", [True, False])
 def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path, good):
     leader, other = Way.of(play(0, 0, 1), tmp_path), Way.of(play(1, 0, 1), tmp_path)
-    told = threading.Timer(0.2, leader.tell, [good])
-    told.start()
+    threading.Timer(0.2, leader.tell, [good]).start()
 
     assert other.wait() is good
 
 
-def test_old_releases_go_but_never_one_that_is_used(tmp_path):
+def test_old_releases_are_removed_unless_they_are_used(tmp_path):
     for age, name in enumerate(["a1", "b2", "c3", "d4"]):
         (tmp_path / name).mkdir()
         (tmp_path / name / MANIFEST).touch()

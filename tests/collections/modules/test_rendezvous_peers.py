@@ -1,4 +1,4 @@
-"""The rendezvous of an attempt with peers that do not know its token, and hostile ones that do."""
+"""The rendezvous of an attempt, with strangers without its token and hostile peers with it."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ DEEP = b"[" * 4000
 
 
 def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
-    """Return the rendezvous of one of two workers, at a port of this test."""
+    """Return the rendezvous of worker ``number`` of two, on this port."""
     spec = launch_spec(workers=2, placement=NAMES, coordinator_host="127.0.0.1", attempt=4)
     found = Rendezvous(spec, number, "e", TOKEN, lambda _: None)
     found.address, found.until = ("127.0.0.1", port), time.monotonic() + seconds
@@ -34,7 +34,7 @@ def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
 
 @pytest.fixture(scope="module")
 def ports():
-    """Return a free port at each call."""
+    """Return a function that returns a free port."""
 
     def one() -> int:
         with socket.socket() as free:
@@ -45,14 +45,14 @@ def ports():
 
 
 class Worker0:
-    """Worker 0's rendezvous in a thread, and what came of it."""
+    """Worker 0's rendezvous in a thread; ``outcome`` is its peers or its error."""
 
     def __init__(self, port: int, seconds: float = 20) -> None:
         self.port, self.outcome = port, None
-        self._thread = threading.Thread(target=self._meet, args=(seconds,), daemon=True)
+        self._thread = threading.Thread(target=self._connect, args=(seconds,), daemon=True)
         self._thread.start()
 
-    def _meet(self, seconds: float) -> None:
+    def _connect(self, seconds: float) -> None:
         try:
             self.outcome = rendezvous(0, self.port, seconds).connect()
         except BaseException as error:
@@ -73,8 +73,8 @@ class Worker0:
         return self.outcome
 
 
-def all_meet(worker0: Worker0) -> bool:
-    """Let the real worker 1 come; tell whether both begin."""
+def rendezvous_succeeds(worker0: Worker0) -> bool:
+    """Connect the real worker 1; return whether both workers begin."""
     joined = rendezvous(1, worker0.port).connect()
     gathered = worker0.end()
     begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]
@@ -124,11 +124,11 @@ def test_messages_of_strangers_do_not_prevent_the_rendezvous(ports, parts, stays
             pass  # worker 0 closed the connection
         if not stays:
             stranger.close()
-        assert all_meet(worker0)
+        assert rendezvous_succeeds(worker0)
 
 
 @pytest.mark.parametrize("line", [DEEP, b'{"number":' * 400, b"{}", b"null", b"not JSON"])
-def test_nothing_that_a_stranger_sends_is_parsed(ports, monkeypatch, line):
+def test_messages_of_strangers_are_not_parsed(ports, monkeypatch, line):
     parsed = []
     parse = attempt_rendezvous.parse
     monkeypatch.setattr(
@@ -140,42 +140,42 @@ def test_nothing_that_a_stranger_sends_is_parsed(ports, monkeypatch, line):
         stranger.sendall(b"0" * 64 + b" " + line + b"\n")
         assert stranger.recv(100) == b""
     assert line not in parsed
-    assert all_meet(worker0)
+    assert rendezvous_succeeds(worker0)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hello=(json_values | hellos).map(lambda value: json.dumps(value).encode()) | st.just(DEEP))
-def test_a_hello_that_makes_no_sense_ends_nothing_even_with_the_token(ports, hello):
+def test_a_malformed_hello_with_the_token_does_not_end_the_rendezvous(ports, hello):
     worker0 = Worker0(ports())
     with worker0.connect() as peer:
         nonce = peer.recv(100).strip()
         peer.sendall(sealed(nonce, hello.replace(b"\n", b" ")))
         peer.recv(100)
-    told = json.loads(hello) if hello != DEEP else {}
+    fields = json.loads(hello) if hello != DEEP else {}
     is_worker_1 = (
-        isinstance(told, dict)
-        and type(told.get("number")) is int
-        and told["number"] == 1
-        and isinstance(told.get("same"), dict)
-        and told.get("nonce") == "0" * 32
+        isinstance(fields, dict)
+        and type(fields.get("number")) is int
+        and fields["number"] == 1
+        and isinstance(fields.get("same"), dict)
+        and fields.get("nonce") == "0" * 32
     )
     if is_worker_1:
         assert isinstance(worker0.end(), RendezvousError)
     else:
-        assert all_meet(worker0)
+        assert rendezvous_succeeds(worker0)
 
 
-def test_strangers_that_keep_a_thousand_connections_open_keep_nobody_out(ports):
+def test_a_thousand_open_connections_of_strangers_do_not_block_the_rendezvous(ports):
     worker0 = Worker0(ports())
     crowd = [worker0.connect() for _ in range(1000)]
     try:
-        assert all_meet(worker0)
+        assert rendezvous_succeeds(worker0)
     finally:
         for stranger in crowd:
             stranger.close()
 
 
-def test_a_hello_that_was_overheard_opens_no_second_connection(ports):
+def test_a_hello_for_another_connection_is_refused(ports):
     port = ports()
     worker0 = Worker0(port, seconds=5)
     with worker0.connect() as first, worker0.connect() as second:
@@ -205,7 +205,7 @@ def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(por
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_message_counts_once_and_in_its_direction():
+def test_a_message_is_accepted_only_once_and_in_one_direction():
     here, there = socket.socketpair()
     mine, theirs = Connection.__new__(Connection), Connection.__new__(Connection)
     for one, end, is_server in ((mine, here, True), (theirs, there, False)):

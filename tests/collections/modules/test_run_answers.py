@@ -1,4 +1,4 @@
-"""Many workers' answers read together: nothing starts unless all can; who failed first is first."""
+"""Verdicts from the answers of all workers: a run starts on all of them or on none."""
 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import (
     active_runs,
@@ -38,12 +38,12 @@ def problems(answers):
     return wait_outcome(answers)["problems"]
 
 
-def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
+def test_an_unreachable_worker_is_named_and_prevents_the_launch():
     verdict = launch_verdict({"w0": ready(), "w1": DOWN}, PARTS)
 
-    look = "ansible-playbook playbooks/doctor.yml -e tpu=pod"
-    said = f"w1: can't be reached: ssh: No route to host. Find the cause: {look}"
-    assert verdict["problems"] == {"mine": [said]}
+    fix = "ansible-playbook playbooks/doctor.yml -e tpu=pod"
+    problem = f"w1: can't be reached: ssh: No route to host. Find the cause: {fix}"
+    assert verdict["problems"] == {"mine": [problem]}
     assert verdict["launch"] == []
 
 
@@ -53,25 +53,25 @@ def test_a_run_that_started_everywhere_needs_no_second_step():
     assert (verdict["launch"], verdict["again"], verdict["push"]) == (["mine"], [], [])
 
 
-def test_a_failed_push_is_the_result_of_a_worker():
-    lacking, failed = (
+def test_a_failed_push_counts_as_a_failure_of_the_worker():
+    bare, failed = (
         ready() | {"release_is_missing": True},
         {"failed": True, "msg": "no space left"},
     )
     answers = start_answers(
-        ["w0", "w1"], {"w0": started() | {"info": {}}, "w1": lacking}, {"w1": failed}, {}
+        ["w0", "w1"], {"w0": started() | {"info": {}}, "w1": bare}, {"w1": failed}, {}
     )
 
     assert failures(answers) == ["w1: no space left"]
 
 
 def test_a_worker_without_the_release_that_never_started_is_a_failure():
-    lacking = ready() | {"release_is_missing": True, "info": {}}
+    bare = ready() | {"release_is_missing": True, "info": {}}
 
-    assert failures(start_answers(["w0"], {"w0": lacking}, {}, {})) == ["w0: no answer"]
+    assert failures(start_answers(["w0"], {"w0": bare}, {}, {})) == ["w0: no answer"]
 
 
-def test_the_second_step_is_a_workers_last_word():
+def test_the_answer_of_the_second_step_replaces_the_first_one():
     second = {"w0": {"info": {"state": "starting"}}}
 
     assert start_answers(["w0"], {"w0": ready()}, {"w0": {"files": 3}}, second) == second
@@ -150,11 +150,11 @@ def test_only_the_last_attempts_lines_are_shown():
     assert bad_logs({"w0": {"info": report_end("1", log=log)}}) == ["w0: new"]
 
 
-def test_a_run_that_is_done_or_was_saved_did_not_end_badly():
+def test_a_run_that_is_done_or_was_saved_has_no_problem():
     assert problems({"w0": {"info": report("done")}, "w1": {"info": report_end("75")}}) == []
 
 
-def test_a_worker_that_was_only_left_has_no_problem_and_one_that_was_late_has():
+def test_a_starting_worker_is_a_problem_only_after_the_time_limit():
     left = {"info": report("starting"), "outcome": "left"}
     late = {"info": report("starting"), "outcome": "timed_out"}
 

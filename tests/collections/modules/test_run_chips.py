@@ -1,4 +1,4 @@
-"""One run a chip: who has what, and whose end frees which device."""
+"""One run per chip: hosts, runs, ports and devices of the chips of a worker."""
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -53,7 +53,7 @@ def chips(*numbers):
     ]
 
 
-def test_each_chip_of_a_worker_is_a_host_that_is_reached_as_the_worker_is():
+def test_each_chip_of_a_worker_is_a_host_with_the_address_of_the_worker():
     hosts = chip_hosts(FACTS, ["pod-w0"])
 
     assert [host["name"] for host in hosts] == [f"pod-w0-c{n}" for n in range(4)]
@@ -62,7 +62,7 @@ def test_each_chip_of_a_worker_is_a_host_that_is_reached_as_the_worker_is():
     assert "secret_of_the_host" not in hosts[0]
 
 
-def test_a_run_on_one_chip_is_recorded_with_the_tpu_that_it_is_on():
+def test_a_run_on_one_chip_is_recorded_with_its_tpu():
     (host,) = chip_hosts(FACTS, ["pod-w0"], 2)
 
     assert node_of(host) == NodeIdentity("pod", ZONE, "7")
@@ -81,18 +81,18 @@ def test_a_requested_chip_must_exist():
 
 
 @pytest.mark.parametrize("chip", [-1, "x", "1.5", "²"])
-def test_a_requested_chip_that_is_no_number_of_a_chip_is_refused(chip):
+def test_an_invalid_chip_number_is_refused(chip):
     with pytest.raises(AnsibleFilterError, match="chip: expected the number of a chip"):
         chip_hosts(FACTS, ["pod-w0"], chip)
 
 
-def test_the_chips_of_a_slice_of_several_workers_work_together_only():
+def test_a_slice_with_several_workers_cannot_be_split_into_chips():
     facts = {"pod-w0": FACTS["pod-w0"] | {"tpu_worker_count": 2}}
     with pytest.raises(AnsibleFilterError, match=r"pod: .*\(it has 2\)"):
         chip_hosts(facts, ["pod-w0"])
 
 
-def test_each_chip_has_a_run_of_its_own_of_one_process():
+def test_each_chip_has_its_own_run_with_one_process():
     found = place(chips(0, 1), "mine")
 
     assert {host: part.run for host, part in found.items()} == {
@@ -103,36 +103,36 @@ def test_each_chip_has_a_run_of_its_own_of_one_process():
     assert found["pod-w0-c1"].chip == 1
 
 
-def test_a_run_of_one_chip_is_launched_again_under_its_own_name():
+def test_a_run_of_one_chip_keeps_its_name_when_it_is_launched_again():
     assert place(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
 
 
-def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
+def test_runs_of_two_chips_never_share_a_port_in_any_attempt():
     ports = {chip: {coordinator_port(n, chip) for n in range(2000)} for chip in (-1, 0, 7)}
 
     taken = [number + more for found in ports.values() for number in found for more in (0, 1000)]
     assert len(taken) == len(set(taken))
-    assert max(taken) < 32768  # Linux gives itself ports from here on
+    assert max(taken) < 32768  # Linux uses the ports from here on for outgoing connections
 
 
 def test_a_worker_gets_a_release_once_for_all_its_chips():
-    told = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
+    answer = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
     plan = {
         f"pod-w0-c{n}": {"run": f"mine-c{n}", "worker": "pod-w0", "process_id": 0} for n in (0, 1)
     }
 
-    verdict = launch_verdict(dict.fromkeys(plan, told), plan)
+    verdict = launch_verdict(dict.fromkeys(plan, answer), plan)
 
     assert verdict["push"] == ["mine-c0", "mine-c1"]
     assert one_a_worker(plan, verdict["push"]) == ["pod-w0-c0"]
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "in_the_way"),
+    ("mine", "other", "is_blocked"),
     [(0, 1, False), (0, 0, True), (-1, 1, True), (1, -1, True), (-1, -1, True)],
 )
-def test_runs_block_each_other_if_they_share_a_chip(mine, other, in_the_way):
-    assert overlap(mine, other) is in_the_way
+def test_runs_block_each_other_if_they_share_a_chip(mine, other, is_blocked):
+    assert overlap(mine, other) is is_blocked
 
 
 def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
@@ -159,13 +159,13 @@ def held(tmp_path, holder):
     return str(tmp_path / "accel*")
 
 
-def test_a_device_is_held_by_its_own_chips_run_alone(held):
+def test_a_held_device_counts_only_for_its_own_chip(held):
     assert [path.name for path in device_files(held)] == ["accel0", "accel1", "accel10"]
     assert holders(held, chip=0) == []
     assert len(holders(held, chip=1)) == 1
 
 
-def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
+def test_a_kill_on_one_chip_checks_only_its_device_and_keeps_the_lockfile(
     held, tmp_path, monkeypatch
 ):
     lock = tmp_path / "libtpu_lockfile"
@@ -180,7 +180,7 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
     assert (taken, lock.exists()) == (False, True)
 
 
-def test_a_run_of_one_chip_is_whole_with_its_one_worker():
+def test_a_run_of_one_chip_has_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
     hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
     listed = tpus_of_inventory(hosts, "default")

@@ -1,4 +1,4 @@
-"""A command of a run's trainer on a worker. The environment, release and device are the test's."""
+"""A command of a run's trainer on a worker, with a fake environment, release and device."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_a_held_device_is_refused_with_its_holder(worker, holder):
 
 
 @pytest.mark.parametrize(("chip", "blamed"), [(0, "early"), (1, "late"), (-1, "early")])
-def test_a_held_device_is_blamed_on_the_run_of_its_chip(tmp_path, monkeypatch, chip, blamed):
+def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip, blamed):
     paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
     for number, name in enumerate(("early", "late")):
         paths.unit_dir(name).mkdir(parents=True)
@@ -151,26 +151,26 @@ def daemon(tmp_path):
 
 
 def test_the_end_of_the_output_is_returned_when_the_command_exits(daemon):
-    words = [sys.executable, "-c", f"{daemon}print('x' * (2 << 20)); print('end')"]
+    command = [sys.executable, "-c", f"{daemon}print('x' * (2 << 20)); print('end')"]
 
-    done = run_as_user(words, dict(os.environ), 30, USER)
+    done = run_as_user(command, dict(os.environ), 30, USER)
 
     assert (done.returncode, len(done.stdout)) == (0, MOST_OUTPUT)
     assert done.stdout.endswith("x\nend\n")
 
 
 def test_a_command_that_takes_too_long_is_killed(daemon):
-    words = [sys.executable, "-c", f"{daemon}time.sleep(60)"]
+    command = [sys.executable, "-c", f"{daemon}time.sleep(60)"]
 
     with pytest.raises(subprocess.TimeoutExpired):
-        run_as_user(words, dict(os.environ), 2, USER)
+        run_as_user(command, dict(os.environ), 2, USER)
 
 
-def test_a_dry_run_starts_nothing_and_says_whether_the_release_is_missing(worker):
-    there = worker.run(check=True)
+def test_a_dry_run_starts_nothing_and_reports_whether_the_release_is_missing(worker):
+    present = worker.run(check=True)
     missing = worker.run(check=True, release="f" * 16)
 
-    assert (there["output"], there["release_is_missing"]) == ([], False)
+    assert (present["output"], present["release_is_missing"]) == ([], False)
     assert missing["release_is_missing"]
     assert not worker.state.exists()
 

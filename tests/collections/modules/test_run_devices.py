@@ -1,4 +1,4 @@
-"""Whose groups the trainer needs for its devices, and when libtpu's lockfile may go."""
+"""Groups that the trainer needs for its devices, and when libtpu's lockfile is removed."""
 
 import os
 
@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices impor
 )
 
 
-def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(tmp_path):
+def test_the_trainer_gets_the_groups_of_its_devices_except_the_group_root(tmp_path):
     if os.getuid() != 0:
         pytest.skip("only root gives files to groups")
     for index, (gid, mode) in enumerate([(0, 0o660), (1234, 0o660), (1235, 0o600), (1234, 0o660)]):
@@ -26,20 +26,20 @@ def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(
 
 def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_path, monkeypatch):
     reloads = []
-    monkeypatch.setattr(run_start, "systemctl", lambda *words: reloads.append(words))
+    monkeypatch.setattr(run_start, "systemctl", lambda *arguments: reloads.append(arguments))
     monkeypatch.setattr(run_start, "DROP_INS", tmp_path)
-    place = tmp_path / "u.service.d/device-groups.conf"
+    drop_in = tmp_path / "u.service.d/device-groups.conf"
 
     def configure(gids: list[int]) -> None:
-        run_start.configure("u.service", {place.name: run_start.allowed(gids)})
+        run_start.configure("u.service", {drop_in.name: run_start.allowed(gids)})
 
     configure([5, 6])
     configure([5, 6])
-    assert place.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
+    assert drop_in.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
     assert len(reloads) == 1
 
     configure([])
-    assert not place.exists()
+    assert not drop_in.exists()
     assert len(reloads) == 2
 
 

@@ -1,4 +1,4 @@
-"""The trainer's environment as people give it: a mapping, JSON, or NAME=value words."""
+"""The option env for the trainer's environment: a mapping, JSON, or NAME=value pairs."""
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
     "given",
     [{"A": "b c", "N": 1}, '{"A": "b c", "N": 1}', "A='b c' N=1", ' A="b c"  N=1 '],
 )
-def test_every_form_means_the_same(given):
+def test_every_form_of_the_environment_is_parsed_to_the_same_variables(given):
     assert parse_env(given) == {"A": "b c", "N": "1"}
 
 
@@ -23,7 +23,7 @@ def test_an_invalid_environment_option_is_one_line_with_the_expected_form(given)
         parse_env(given)
 
 
-def test_a_mistake_shows_no_value():
+def test_an_error_about_the_environment_shows_no_value():
     with pytest.raises(AnsibleFilterError) as refused:
         parse_env("TOKEN=hunter2 oops")
 

@@ -1,4 +1,4 @@
-"""Following logs: what has come since, the same lines once, until the run has ended everywhere."""
+"""Following logs: new lines, equal lines of several workers once, until the run has ended."""
 
 import json
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def test_a_missing_log_has_no_lines(tmp_path):
     assert log_start(tmp_path / "log", 5) == 0
 
 
-def test_a_line_longer_than_what_is_read_at_once_comes_in_parts(tmp_path, monkeypatch):
+def test_a_line_longer_than_the_read_limit_is_returned_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(run_log, "MOST_BYTES", 10)
     log = tmp_path / "log"
     log.write_text("x" * 25 + "\n")
@@ -56,7 +56,7 @@ def test_a_line_longer_than_what_is_read_at_once_comes_in_parts(tmp_path, monkey
     st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r\v\f\x1c\x1d\x1e"))),
     st.integers(0, 8),
 )
-def test_the_last_lines_begin_where_they_begin(tmp_path_factory, texts, count):
+def test_log_start_is_the_offset_of_the_last_lines(tmp_path_factory, texts, count):
     log = tmp_path_factory.mktemp("run") / "log"
     log.write_text("".join(f"{text}\n" for text in texts))
 
@@ -99,20 +99,20 @@ def test_a_repeated_line_is_shown_twice():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["w0", "w1", "w2"]), st.sampled_from("abc"))))
-def test_each_workers_lines_stay_in_their_order_and_none_is_lost(said):
+def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
     stream = FoldedStream(["w0", "w1", "w2"])
-    for moment, (host, text) in enumerate(said):
+    for moment, (host, text) in enumerate(lines):
         stream.add(host, text, float(moment))
     shown = stream.due(0.0, all_of_it=True)
 
     for host in ("w0", "w1", "w2"):
         number = host[1]
         mine = [line.split(": ")[1] for line in shown if number in named(line)]
-        assert mine == [text for who, text in said if who == host]
+        assert mine == [text for who, text in lines if who == host]
 
 
 def named(line):
-    """The numbers of the workers before a line: w[0-2], w[0,2], w1."""
+    """Return the numbers of the workers named before a line: w[0-2], w[0,2] or w1."""
     inside = line.partition(":")[0].strip("w[]")
     first, dash, last = inside.partition("-")
     return {str(n) for n in range(int(first), int(last) + 1)} if dash else set(inside.split(","))
@@ -123,7 +123,7 @@ def seen(state="training", *, log=(), end=0):
 
 
 def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
-    """The action on the first worker without Ansible; its worker answers one after the other."""
+    """Run the action for worker w0; return its result and the arguments of each module call."""
     given, asked = iter(answers), []
     display = SimpleNamespace(display=lambda text, **_: shown.extend(text.splitlines()))
     monkeypatch.setattr(run_follow, "Display", lambda: display)
@@ -143,11 +143,11 @@ def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
         return found
 
     action._execute_module = ask
-    told = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
-    return action.run(task_vars=told), asked
+    variables = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
+    return action.run(task_vars=variables), asked
 
 
-def test_the_run_that_is_active_is_followed_from_where_the_last_answer_ended(monkeypatch, tmp_path):
+def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch, tmp_path):
     shown = []
     answers = [
         seen(),
@@ -171,7 +171,7 @@ def test_followed_lines_carry_no_control_characters_to_a_terminal(monkeypatch, t
     assert shown == ["w0: ]0;titlered", "w0: --- done"]
 
 
-def test_following_more_workers_than_forks_is_a_warning(monkeypatch, tmp_path):
+def test_following_more_workers_than_forks_is_an_error(monkeypatch, tmp_path):
     with pytest.raises(AnsibleActionFail, match="--forks 5"):
         followed([], monkeypatch, [], tmp_path, hosts=[f"w{index}" for index in range(5)])
 
@@ -181,14 +181,14 @@ def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, 
     folder = tmp_path / "follow-task"
     folder.mkdir()
     other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
-    (folder / "1.jsonl").write_text("".join(json.dumps(news) + "\n" for news in other))
+    (folder / "1.jsonl").write_text("".join(json.dumps(part) + "\n" for part in other))
     answers = [seen("done", log=["a"], end=2), seen("done", end=2)]
     followed(answers, monkeypatch, shown, tmp_path, hosts=["w0", "w1"], run="mine")
 
     assert shown == ["w[0-1]: a", "w[0-1]: --- done"]
 
 
-def test_a_worker_without_the_run_is_not_called_lost(monkeypatch, tmp_path):
+def test_a_worker_without_the_run_is_not_shown_as_lost(monkeypatch, tmp_path):
     shown = []
     never = {"runs": [report(attempt=0)]}
     followed([never], monkeypatch, shown, tmp_path, run="mine")

@@ -1,4 +1,4 @@
-"""A process on its worker: its environment, its identity, its files."""
+"""Process of a run on a worker: environment, identity and files."""
 
 import json
 import os
@@ -43,7 +43,7 @@ LAUNCH = process(
 
 
 def changed(**fields) -> Process:
-    """Return the same process of a launch with some fields of another value."""
+    """Return LAUNCH with these fields of its spec replaced."""
     return replace(LAUNCH, spec=replace(LAUNCH.spec, **fields))
 
 
@@ -89,15 +89,15 @@ def test_a_run_without_a_config_has_no_variable_for_it():
 
 
 @pytest.mark.parametrize("command", ["", "   ", "python 'open"])
-def test_a_command_that_is_none_is_refused(command):
+def test_an_empty_or_malformed_command_is_refused(command):
     with pytest.raises(RunError):
         command_words(command)
 
 
 @settings(deadline=None, max_examples=50)
 @given(value=st.text(st.characters(blacklist_categories=("Cc", "Cs")) | st.just("\n")))
-def test_systemd_reads_a_value_as_it_was_meant(value):
-    # A shell's double quotes escape the same four signs as systemd's (systemd.exec(5)).
+def test_a_quoted_value_reads_back_equal(value):
+    # Shell and systemd (systemd.exec(5)) escape the same four characters in double quotes.
     line = environment_file({"VALUE": value})
     if "\0" in value or "!" in value:
         return
@@ -146,7 +146,7 @@ def test_other_fields_are_part_of_the_identity(other):
     assert other.identity() != LAUNCH.identity()
 
 
-def test_the_compile_cache_is_a_directory_of_each_worker_unless_another_is_usable():
+def test_the_compile_cache_is_on_each_worker_unless_a_shared_one_is_usable():
     own = environment(LAUNCH, PATHS, {})["JAX_COMPILATION_CACHE_DIR"]
     shared = environment(LAUNCH, PATHS, {}, "/mnt/shared/jax-cache")
 
@@ -154,7 +154,7 @@ def test_the_compile_cache_is_a_directory_of_each_worker_unless_another_is_usabl
     assert shared["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
 
 
-def test_the_launch_overrides_the_variables_of_the_inventory_and_secrets_are_in_neither():
+def test_variables_of_the_launch_override_variables_of_the_inventory():
     given = replace(LAUNCH, worker_env={"A": "inventory", "B": "inventory"})
     layered = replace(given, spec=replace(LAUNCH.spec, env={"A": "launch"}))
 
@@ -175,14 +175,14 @@ def test_each_slice_of_a_multislice_gets_its_number():
     assert "MEGASCALE_SLICE_ID" not in environment(LAUNCH, PATHS, {})
 
 
-def test_a_run_on_one_chip_sees_no_other():
+def test_a_run_on_one_chip_sees_only_that_chip():
     variables = environment(process(chip=1, workers=1), PATHS, {})
 
     assert variables["TPU_VISIBLE_CHIPS"] == "1"
     assert "TPU_VISIBLE_CHIPS" not in environment(LAUNCH, PATHS, {})
 
 
-def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_nothing_secret():
+def test_launch_json_contains_the_whole_launch_and_its_summary_no_secret():
     content = json.loads(launch_file(LAUNCH))
 
     summary = launch_summary(content)
@@ -193,7 +193,7 @@ def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_nothing_secr
     assert launch_summary({}) == {}
 
 
-def test_a_launch_that_could_not_be_read_again_is_refused():
+def test_a_launch_that_is_too_long_to_be_read_again_is_refused():
     longest = changed(config="\U0001f600" * MAX_CONFIG)
 
     assert len(launch_file(longest)) <= MAX_LAUNCH_BYTES
@@ -209,7 +209,7 @@ def test_a_launch_that_could_not_be_read_again_is_refused():
         ({"process_id": -1}, "process -1 does not exist"),
     ],
 )
-def test_a_process_that_is_not_of_the_launch_is_refused(params, problem):
+def test_a_process_that_does_not_belong_to_the_launch_is_refused(params, problem):
     asked = {"run": "mine", "process_id": 1, "launch": LAUNCH.spec.to_json()} | params
 
     with pytest.raises(RunError, match=problem):
@@ -230,21 +230,21 @@ def test_a_launch_is_compared_by_its_identity(tmp_path):
 
 def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
     me = pwd.getpwuid(os.getuid())
-    place = tmp_path / "shared/jax-cache"
+    cache = tmp_path / "shared/jax-cache"
 
-    assert usable_cache(str(place), me) == str(place)
-    assert place.stat().st_mode & 0o777 == 0o700
+    assert usable_cache(str(cache), me) == str(cache)
+    assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
-    """Whoever can write records could otherwise make systemd read a drop-in of the trainer."""
+    """Otherwise a writer of records could make root create a drop-in directory of systemd."""
     user = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        place = Path(folder, "NAME.service.d")
+        cache = Path(folder, "NAME.service.d")
 
-        assert usable_cache(str(place), user) == ""
-        assert not place.exists()
+        assert usable_cache(str(cache), user) == ""
+        assert not cache.exists()
 
 
 def test_an_unusable_shared_cache_is_ignored_and_a_link_is_not_followed(tmp_path):
@@ -276,7 +276,7 @@ def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
 
 
 @pytest.mark.parametrize("pair", [("NOT A NAME", "hunter2"), ("KEY", "hunter2\0")])
-def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
+def test_a_secret_that_cannot_be_a_variable_is_refused_without_being_shown(pair):
     with pytest.raises(RunError) as refused:
         secrets_file(replace(LAUNCH, secrets=dict([pair])))
 
@@ -322,7 +322,7 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
     ],
     ids=["variable", "secret", "launch"],
 )
-def test_a_refused_launch_leaves_how_the_previous_attempt_ended(paths, monkeypatch, refused):
+def test_a_refused_launch_keeps_the_files_of_the_previous_attempt(paths, monkeypatch, refused):
     monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
     files = {"exit.json", "heartbeat.json", "rendezvous.json"}
     for name in files:

@@ -1,4 +1,4 @@
-"""A controller without a bucket gets the output of runs, each part once."""
+"""The module run_output returns the output of runs to a controller, each part once."""
 
 import json
 from base64 import b64decode
@@ -18,7 +18,7 @@ from tests.collections.running_modules import run_module
 
 
 class Controller:
-    """What a controller has collected from the worker whose runs are in ``state_dir``."""
+    """A controller that collects the output of the worker whose runs are in ``state_dir``."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
@@ -89,7 +89,7 @@ def test_a_long_log_comes_in_several_calls(controller):
     assert max(map(len, calls)) <= 5
 
 
-def test_the_next_attempt_completes_one_whose_end_is_unknown(controller):
+def test_an_attempt_without_an_end_is_complete_when_the_next_one_begins(controller):
     folder = begin(controller, 1)
     (folder / "log").write_text("one\n")
     begin(controller, 2)
@@ -119,7 +119,7 @@ def test_the_state_of_runs_that_are_not_requested_is_kept(controller):
     assert controller.collect() == ["mine/1/3/log/000000000000"]
 
 
-def test_a_state_that_is_not_of_this_worker_counts_for_nothing(controller):
+def test_the_state_of_another_worker_is_ignored(controller):
     begin(controller, 1)
     controller.state = {"mine": {"1": {"began": 9.5, "is_complete": True}}, "gone": {"1": {}}}
 

@@ -1,4 +1,4 @@
-"""What fetch brings of a run, and what it never brings."""
+"""Files that fetch.yml packs for a run, and files that it never packs."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
     workers_pattern,
 )
 
-ASKED = {"run": "mine", "bundle": False, "checkpoints": "none", "checkpoint_pattern": ""}
+OPTIONS = {"run": "mine", "bundle": False, "checkpoints": "none", "checkpoint_pattern": ""}
 OWN = [*TRAINER, "steps=20"]
 
 
@@ -43,24 +43,24 @@ def launched(paths, command):
 
 
 def packed(paths, **more):
-    """Pack; return the names in the pack."""
-    return packed_and_told(paths, **more)[0]
+    """Pack the run; return the names in the archive."""
+    return packed_with_result(paths, **more)[0]
 
 
-def packed_and_told(paths, file=None, **more):
+def packed_with_result(paths, file=None, **more):
     with tarfile.open(fileobj=file or io.BytesIO(), mode="w") as archive:
-        told = pack(ASKED | more, paths, archive)
-        return archive.getnames(), told
+        result = pack(OPTIONS | more, paths, archive)
+        return archive.getnames(), result
 
 
 def test_files_of_the_run_are_fetched(paths):
     assert packed(paths) == ["mine/log", "mine/metrics.jsonl", "mine/launch.json"]
 
 
-def test_a_bundle_describes_the_worker_without_anything_from_which_a_secret_could_be_guessed(paths):
+def test_a_bundle_describes_the_worker_and_contains_no_secret_or_identity(paths):
     file = io.BytesIO()
 
-    names, _ = packed_and_told(paths, file, bundle=True)
+    names, _ = packed_with_result(paths, file, bundle=True)
 
     assert {"mine/unit.txt", "mine/disks.txt", "mine/devices.txt"} <= set(names)
     assert OWN[-1].encode() in file.getvalue()
@@ -68,11 +68,11 @@ def test_a_bundle_describes_the_worker_without_anything_from_which_a_secret_coul
     assert b"of-secrets" not in file.getvalue()
 
 
-def test_checkpoints_are_brought_when_asked_for(paths):
+def test_all_checkpoints_are_packed_on_request(paths):
     assert "mine/checkpoints/3/arrays" in packed(paths, checkpoints="all")
 
 
-def test_a_run_that_was_never_there_is_named(paths):
+def test_a_run_without_files_is_named_in_the_error(paths):
     with pytest.raises(RunError, match="no files of run other"):
         packed(paths, run="other")
 
@@ -85,7 +85,7 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
     assert (workers_pattern("a-b"), workers_pattern()) == ("tpu:&tpu_a_b", "tpu")
 
 
-def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(paths, tmp_path):
+def test_only_the_newest_valid_checkpoint_is_packed_on_request(paths, tmp_path):
     for step in ("3", "5"):
         (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
     (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
@@ -97,16 +97,16 @@ def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(paths, tmp_
 
 
 @pytest.mark.parametrize("size", ["1e999", "NaN", "null", "[]"])
-def test_a_checkpoint_with_a_damaged_manifest_is_passed_over(paths, tmp_path, size):
+def test_a_checkpoint_with_a_damaged_manifest_is_skipped(paths, tmp_path, size):
     (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
     (tmp_path / "checkpoints/5").mkdir()
     manifest = tmp_path / "checkpoints/5/manifest.json"
     manifest.write_text(f'{{"files": {{"arrays": [{size}, null]}}}}')
 
-    names, told = packed_and_told(paths, checkpoints="newest")
+    names, result = packed_with_result(paths, checkpoints="newest")
 
     assert "mine/checkpoints/3/manifest.json" in names
-    assert told["passed_over"] == ["5: manifest.json is damaged"]
+    assert result["passed_over"] == ["5: manifest.json is damaged"]
 
 
 @pytest.mark.parametrize("error", [KeyError("spec"), KeyboardInterrupt()])
@@ -125,33 +125,33 @@ def test_a_failure_leaves_no_archive_on_the_worker(tmp_path, monkeypatch, error)
 
 @pytest.mark.parametrize("pattern", ["", "ckpt_*"])
 def test_the_log_is_fetched_even_without_a_finished_checkpoint(paths, pattern):
-    names, told = packed_and_told(paths, checkpoints="newest", checkpoint_pattern=pattern)
+    names, result = packed_with_result(paths, checkpoints="newest", checkpoint_pattern=pattern)
 
     assert "mine/log" in names
-    assert "no finished checkpoint" in told["missing"]
+    assert "no finished checkpoint" in result["missing"]
 
 
-def test_the_newest_checkpoint_of_another_trainer_is_brought_by_orbax_s_layout(paths, tmp_path):
+def test_the_newest_checkpoint_of_another_trainer_is_found_by_the_orbax_layout(paths, tmp_path):
     launched(paths, ["python", "my_trainer.py"])
     for step in ("3", "20", "100.orbax-checkpoint-tmp-17"):
         (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
         (tmp_path / "checkpoints" / step / "arrays").write_text("numbers")
 
-    names, told = packed_and_told(paths, checkpoints="newest")
+    names, result = packed_with_result(paths, checkpoints="newest")
 
     assert [name for name in names if "checkpoints" in name] == ["mine/checkpoints/20/arrays"]
-    assert told == {"passed_over": [], "unreadable": [], "missing": ""}
+    assert result == {"passed_over": [], "unreadable": [], "missing": ""}
 
 
-def test_the_newest_checkpoint_of_another_trainer_is_brought_by_a_pattern(paths, tmp_path):
+def test_the_newest_checkpoint_of_another_trainer_is_found_by_a_pattern(paths, tmp_path):
     for name in ("gpt/step-9/model", "gpt/step-10/model"):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True)
         (tmp_path / "checkpoints" / name).write_text("numbers")
 
     names = packed(paths, checkpoints="newest", checkpoint_pattern="*/step-*")
 
-    brought = [name for name in names if "checkpoints" in name]
-    assert brought == ["mine/checkpoints/gpt/step-10/model"]
+    packed_names = [name for name in names if "checkpoints" in name]
+    assert packed_names == ["mine/checkpoints/gpt/step-10/model"]
 
 
 def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, monkeypatch):
@@ -164,10 +164,10 @@ def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, m
         return opened(path)
 
     monkeypatch.setattr(run_pack, "open_file", open_file)
-    names, told = packed_and_told(paths, checkpoints="all")
+    names, result = packed_with_result(paths, checkpoints="all")
 
     assert "mine/checkpoints/3/more" in names
-    assert told["unreadable"] == ["3/arrays: Permission denied"]
+    assert result["unreadable"] == ["3/arrays: Permission denied"]
 
 
 def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named(
@@ -185,10 +185,10 @@ def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named
 
     monkeypatch.setattr(tarfile.TarFile, "gettarinfo", gettarinfo)
     file = io.BytesIO()
-    names, told = packed_and_told(paths, file)
+    names, result = packed_with_result(paths, file)
 
     assert {"mine/log", "mine/metrics.jsonl"} <= set(names)
-    assert told["unreadable"] == ["log: the file was truncated while it was read"]
+    assert result["unreadable"] == ["log: the file was truncated while it was read"]
     file.seek(0)
     with tarfile.open(fileobj=file) as archive:
         assert archive.extractfile("mine/log").read() == b"a" * 10 + bytes(99_990)
@@ -204,13 +204,13 @@ def test_a_checkpoint_that_is_deleted_while_it_is_packed_is_left_out(paths, monk
         return found(path)
 
     monkeypatch.setattr(Path, "lstat", lstat)
-    names, told = packed_and_told(paths, checkpoints="all")
+    names, result = packed_with_result(paths, checkpoints="all")
 
     assert "mine/checkpoints/3/more" in names
-    assert told["unreadable"] == []
+    assert result["unreadable"] == []
 
 
-def test_without_a_checkpoint_location_nothing_but_the_run_is_packed(paths):
+def test_without_a_checkpoint_location_only_the_run_is_packed(paths):
     (paths.unit_dir("mine") / "launch.json").write_text("{}")
 
     assert packed(paths, checkpoints="all") == ["mine/log", "mine/metrics.jsonl"]

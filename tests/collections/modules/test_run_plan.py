@@ -1,4 +1,4 @@
-"""Which processes a run has, by the inventory alone."""
+"""Plan of a run: processes, config, command, overrides and sweeps."""
 
 import shlex
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_no_worker_at_all_is_an_error():
         place([], "mine")
 
 
-def test_attempts_have_different_ports_and_none_is_the_slice_proofs():
+def test_attempts_have_different_ports_and_none_is_the_port_of_the_slice_proof():
     slice_port = yaml.safe_load((ROOT / "roles/jax/defaults/main.yml").read_text())[
         "jax_slice_port"
     ]
@@ -76,7 +76,7 @@ def test_attempts_have_different_ports_and_none_is_the_slice_proofs():
     assert all(1024 < coordinator_port(attempt) < 32768 for attempt in (1, 999, 1000, 10**9))
 
 
-def test_a_config_is_found_where_the_command_was_typed_first(tmp_path):
+def test_a_config_is_searched_in_the_current_directory_first(tmp_path):
     for folder in ("typed", "project"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.yml").write_text(folder)
@@ -87,7 +87,7 @@ def test_a_config_is_found_where_the_command_was_typed_first(tmp_path):
     assert find_config("a.yml", placements).read_text() == "project"
 
 
-def test_a_missing_config_is_named_with_where_it_was_looked_for(tmp_path):
+def test_a_missing_config_is_named_with_the_searched_directories(tmp_path):
     with pytest.raises(RunError, match=f"no config a.yml in {tmp_path}"):
         find_config("a.yml", [tmp_path])
 
@@ -108,7 +108,7 @@ def test_a_config_that_the_trainer_can_not_read_is_named(tmp_path, text, complai
         read_config(path, strict=True)
 
 
-def test_a_foreign_trainers_config_may_be_anything(tmp_path):
+def test_a_config_of_another_trainer_may_have_any_content(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("[a]\n")
 
@@ -133,7 +133,7 @@ def test_overrides_replace_their_placeholder_in_a_command(command, expected):
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("argument", "meant"),
     [
         ("{checkpoint}", "{checkpoints}"),
         ("--dir={rundir}/logs", "{run_dir}"),
@@ -142,9 +142,9 @@ def test_overrides_replace_their_placeholder_in_a_command(command, expected):
         ("{runs}", "{run}"),
     ],
 )
-def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(word, meant):
+def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(argument, meant):
     with pytest.raises(RunError) as caught:
-        command_of(f"python x.py {word}")
+        command_of(f"python x.py {argument}")
 
     assert f"which is no placeholder. Did you mean {meant}?" in str(caught.value)
     known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
@@ -152,7 +152,7 @@ def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(word, 
 
 
 @pytest.mark.parametrize(
-    "word",
+    "argument",
     [
         *("{checkpoints}", "--{set}", "{run}-{attempt}", "{process_id}/{num_processes}"),
         *("'{\"config\": 1}'", "{'checkpoint':1}", "${checkpoint}", "{CHECKPOINT}", "{a,b}"),
@@ -161,10 +161,10 @@ def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(word, 
         *("{checkpoint_id}", "{checkpoint_step}.json", "{num_process_id}", "{{checkpoint}}"),
     ],
 )
-def test_braces_that_are_no_mistyped_placeholder_stay_in_a_command(word):
-    words = ("sh", "-c", word)
+def test_braces_that_are_no_mistyped_placeholder_stay_in_a_command(argument):
+    command = ("sh", "-c", argument)
 
-    assert command_of(shlex.join(words)) == words
+    assert command_of(shlex.join(command)) == command
 
 
 def test_the_placeholders_are_the_variables_of_the_run_contract():
@@ -181,7 +181,7 @@ def test_overrides_of_a_command_without_a_placeholder_are_refused_and_never_lost
 
 
 @pytest.mark.parametrize("given", ["steps", "'open"])
-def test_an_override_that_is_none_is_named(given):
+def test_an_invalid_override_is_named(given):
     with pytest.raises(RunError, match="set"):
         overrides(given)
 
@@ -198,7 +198,7 @@ def test_the_name_of_a_run_is_checked():
         place(workers("demo"), "../a")
 
 
-def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():
+def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
     made = [
         Worker(f"pod-{number}-w{index}", f"pod-{number}", index, 2, f"10.0.{number}.2")
         for number in (0, 1)
@@ -240,7 +240,7 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett' (expected set, name, tpu, env)"),
         ("- set: [a]\n", "line 1: set: 'a' is not key=value"),
@@ -255,11 +255,11 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
         ("", "is not a list of runs"),
     ],
 )
-def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
+def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, error):
     with pytest.raises(RunError) as refused:
         sweep_of(tmp_path, text)
 
-    assert said in str(refused.value)
+    assert error in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -268,7 +268,7 @@ def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
 
 
-def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
+def test_a_tpu_of_a_sweep_that_is_not_selected_is_named(tmp_path):
     with pytest.raises(RunError, match=r"line 1: tpu c is not a selected TPU \(a\)"):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
 
@@ -282,5 +282,5 @@ def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():
         one_for_all(facts)
 
 
-def test_workers_may_differ_in_everything_else():
+def test_variables_of_single_workers_may_differ():
     one_for_all({"a-w0": {"tpu_name": "a", "shared_dir": "/s"}, "b-w0": {"shared_dir": "/s"}})

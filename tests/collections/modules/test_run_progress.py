@@ -1,4 +1,4 @@
-"""Goodput: the time in steps that counted, of the time in which the run was wanted."""
+"""Goodput: time spent in steps that counted, divided by the time the run was wanted."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ T0 = 1_800_000_000
 
 
 def run_dir(folder, attempts):
-    """A run's directory: ``attempts`` are (start, [(step, time), …]), seconds from T0."""
+    """Write log and metrics of ``attempts``: (start, [(step, time), …]), in seconds from T0."""
     log, metrics = [], []
     for number, (start, steps) in enumerate(attempts, 1):
         stamp = datetime.fromtimestamp(T0 + start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -32,7 +32,7 @@ def test_an_attempts_steps_count_from_its_first_to_its_last(tmp_path):
     assert progress(folder) == {"first": 1, "last": 10, "counted": 9.0}
 
 
-def test_the_way_between_two_attempts_does_not_count(tmp_path):
+def test_the_time_between_two_attempts_does_not_count(tmp_path):
     folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)]), (50, [(3, 90), (4, 100)])])
 
     assert progress(folder)["counted"] == 20.0
@@ -46,7 +46,7 @@ def test_steps_after_the_resumed_checkpoint_do_not_count(tmp_path):
     assert progress(folder)["counted"] == 20.0
 
 
-def test_a_line_that_is_half_written_or_none_is_passed_over(tmp_path):
+def test_an_incomplete_or_invalid_line_is_skipped(tmp_path):
     folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
     with (folder / "metrics.jsonl").open("a") as stream:
         stream.write('not JSON\n{"step": 3, "time": 9')
@@ -66,7 +66,7 @@ def test_a_line_that_is_half_written_or_none_is_passed_over(tmp_path):
         '{"step": 3, "time": -1}',
     ],
 )
-def test_a_line_with_an_impossible_step_or_time_is_passed_over(tmp_path, invalid):
+def test_a_line_with_an_impossible_step_or_time_is_skipped(tmp_path, invalid):
     folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
     metrics = folder / "metrics.jsonl"
     metrics.write_text(f"{invalid}\n{metrics.read_text()}{invalid}\n")
@@ -75,7 +75,7 @@ def test_a_line_with_an_impossible_step_or_time_is_passed_over(tmp_path, invalid
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {"first": 1, "last": 10**400, "counted": 2.0},
         {"first": 3, "last": 3, "counted": 2.0},
@@ -88,10 +88,10 @@ def test_a_line_with_an_impossible_step_or_time_is_passed_over(tmp_path, invalid
         ["first", "last", "counted"],
     ],
 )
-def test_a_worker_that_reports_an_impossible_progress_has_no_goodput(told):
+def test_a_worker_that_reports_an_impossible_progress_has_no_goodput(reported):
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 0.0}
 
-    assert goodput(told, record, now=600.0) is None
+    assert goodput(reported, record, now=600.0) is None
 
 
 def test_without_two_steps_there_is_no_goodput(tmp_path):
@@ -106,7 +106,7 @@ def test_without_two_steps_there_is_no_goodput(tmp_path):
         max_size=6,
     )
 )
-def test_searching_the_file_finds_what_reading_all_of_it_finds(tmp_path_factory, story):
+def test_searching_the_file_gives_the_same_progress_as_reading_all_of_it(tmp_path_factory, story):
     now, step, attempts, counted, steps = 0, 0, [], 0, 0
     for wait, paces in story:
         start = now = now + wait
@@ -126,9 +126,9 @@ def test_searching_the_file_finds_what_reading_all_of_it_finds(tmp_path_factory,
 
 def test_steps_on_a_lost_machine_count_at_the_measured_speed():
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 0.0}
-    told = {"first": 101, "last": 151, "counted": 100.0}
+    reported = {"first": 101, "last": 151, "counted": 100.0}
 
-    assert goodput(told, record, now=600.0) == pytest.approx(0.5)
+    assert goodput(reported, record, now=600.0) == pytest.approx(0.5)
 
 
 def test_a_record_without_a_start_time_has_no_goodput():
@@ -154,13 +154,13 @@ def test_time_while_stopped_by_a_person_does_not_count(monkeypatch):
     assert wanted_seconds(record, 950.0) == 150.0
 
 
-def test_a_run_that_is_done_was_wanted_until_it_ended_whenever_that_was_recorded(monkeypatch):
+def test_a_run_that_is_done_counts_as_wanted_until_its_end(monkeypatch):
     record = record_after(monkeypatch, (100, "running"), (500, "done"))
 
     assert wanted_seconds(record, now=300.0) == 200.0
 
 
-def test_a_record_from_before_this_was_counted_stays_without_it(monkeypatch):
+def test_a_record_of_an_older_version_gets_no_wanted_time(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 50.0)
     old = {"wanted": "stopped", "generation": 4, "attempt": 2}
 

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.run_record: attempts, wanted states and budgets."""
+"""The module tpufleet.core.run_record: attempts, desired states and budgets."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
@@ -63,9 +63,9 @@ def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
 def test_stopping_a_run_without_a_record_names_the_runs_that_have_one(tmp_path):
     launched(tmp_path)
 
-    told = answer(tmp_path, "stopped", run="mien")
+    result = answer(tmp_path, "stopped", run="mien")
 
-    assert (told["changed"], told["exists"], told["others"]) == (False, False, ["mine"])
+    assert (result["changed"], result["exists"], result["others"]) == (False, False, ["mine"])
 
 
 def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(tmp_path, mon
     assert answer(tmp_path, "stopped")["others"] == []
 
 
-def test_a_run_whose_record_says_that_it_has_ended_exists(tmp_path):
+def test_a_run_whose_record_is_done_exists(tmp_path):
     launched(tmp_path)
     answer(tmp_path, "done")
 
@@ -89,13 +89,13 @@ def test_a_run_with_an_invalid_record_can_be_stopped_with_a_warning(tmp_path, te
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/broken.json").write_text(text)
 
-    told = answer(tmp_path, "stopped", run="broken")
+    result = answer(tmp_path, "stopped", run="broken")
 
-    assert (told["changed"], told["exists"]) == (False, True)
-    assert "ansible-playbook playbooks/kill.yml -e run=" in told["warnings"][0]
+    assert (result["changed"], result["exists"]) == (False, True)
+    assert "ansible-playbook playbooks/kill.yml -e run=" in result["warnings"][0]
 
 
-def test_an_unknown_run_is_refused_with_the_closest_names_and_where_to_see_all():
+def test_an_unknown_run_is_refused_with_the_closest_names_and_the_status_command():
     error = unknown_run_text("fisrt", ["other", "first"], "/state", has_worker=True)
 
     assert "no run fisrt is known: it has no record in /state" in error
@@ -146,17 +146,17 @@ def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
 def test_stopping_a_run_with_an_invalid_record_is_a_warning(tmp_path):
     RecordFolder(str(tmp_path)).change("mine", 0, {"wanted": "running"}, {"kind": "note"})
 
-    told = answer(tmp_path, "stopped")
+    result = answer(tmp_path, "stopped")
 
-    assert not told["changed"]
-    assert "invalid record" in told["warnings"][0]
+    assert not result["changed"]
+    assert "invalid record" in result["warnings"][0]
 
 
 SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
 
 
 @pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
-def test_only_a_launch_by_a_person_resets_the_budgets(tmp_path, by_watch, left):
+def test_only_a_launch_by_a_user_resets_the_budgets(tmp_path, by_watch, left):
     launched(tmp_path)
     RecordFolder(str(tmp_path)).change("mine", 1, {"watch": SPENT}, {})
 

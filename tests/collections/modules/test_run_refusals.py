@@ -1,4 +1,4 @@
-"""What keeps a run from starting: each refusal names the worker, what it saw, and what mends it."""
+"""Blockers of a launch: each names the worker, what was observed, and the fix."""
 
 import os
 import pwd
@@ -76,7 +76,7 @@ def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(paths):
         ("programs/worker/contract.py", b"\xff"),
     ],
 )
-def test_a_torn_setup_stamp_or_programs_of_another_version_do_not_count(paths, name, content):
+def test_a_damaged_setup_stamp_or_programs_of_another_version_are_refused(paths, name, content):
     def is_set_up():
         return run_unit.observe("mine", paths, unit={"ActiveState": "inactive"})["is_set_up"]
 
@@ -108,7 +108,7 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
 @pytest.mark.parametrize(
     "name", ["", "a b", "a/b", "../x", "-x", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
 )
-def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
+def test_an_invalid_run_name_is_refused_and_shown_as_it_was_typed(name):
     with pytest.raises(RunError) as refused:
         check_name(name)
 
@@ -176,7 +176,7 @@ def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_ac
     assert named(checkpoints="gs://bucket-of-ours/mine") == []
 
 
-def test_a_second_start_refuses_such_checkpoints_too(paths, monkeypatch):
+def test_the_second_step_of_a_launch_refuses_volatile_checkpoints_too(paths, monkeypatch):
     monkeypatch.setattr(run_start.run_checkpoints, "on_same_disk", lambda *_: True)
     monkeypatch.setattr(run_module, "observe", lambda *_: {"active": False, "launched": {}})
     monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
@@ -191,8 +191,8 @@ def test_a_second_start_refuses_such_checkpoints_too(paths, monkeypatch):
 @pytest.fixture
 def forbidding(scripted):
     """A storage API that lets this account read, not write."""
-    words = "robot@x does not have storage.objects.create access"
-    scripted.answerer = lambda _: error(403, words)
+    message = "robot@x does not have storage.objects.create access"
+    scripted.answerer = lambda _: error(403, message)
     return scripted.endpoint
 
 
@@ -213,11 +213,11 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
     assert "add-iam-policy-binding gs://outputs --member" in why
     assert "-e outputs=LOCATION" in why
     assert named(outputs="") == []
-    # The checkpoints' test, which this test leaves out, has tried that bucket.
+    # The check of the checkpoints, which the fixture disables, covers their own bucket.
     assert named(outputs="gs://bucket-of-ours/runs/mine") == []
 
 
-def test_a_bucket_that_does_not_answer_delays_the_output_and_no_launch(paths):
+def test_an_unreachable_bucket_for_output_does_not_block_a_launch(paths):
     away = {"STORAGE_EMULATOR_HOST": nowhere()}
 
     assert run_start.blockers(process(env=away, outputs="gs://outputs/runs/mine"), paths) == []
@@ -228,7 +228,7 @@ def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
     assert Bucket("gs://fleet", address=emulator).names() == []
 
 
-def test_a_bucket_that_is_not_there_is_named_with_what_it_answered(emulator):
+def test_a_missing_bucket_is_named_with_the_http_status(emulator):
     why = trouble("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
 
     assert why.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
@@ -241,14 +241,14 @@ def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named(m
     assert "(Connection refused)" in trouble("gs://fleet/a", {})
 
 
-def test_a_place_that_is_neither_directory_nor_bucket_is_refused():
+def test_a_checkpoint_location_that_is_neither_directory_nor_bucket_is_refused():
     assert "s3://fleet: checkpoints need a directory or a bucket" in trouble("s3://fleet", {})
 
 
-def test_a_directory_of_the_workers_own_disk_dies_with_it(tmp_path):
+def test_a_directory_on_the_workers_own_disk_is_lost_with_the_tpu(tmp_path):
     assert "own disk" in dies_with_tpu(str(tmp_path / "deep/er"), "10.0.0.2", root=str(tmp_path))
 
 
-def test_another_disk_and_a_bucket_outlive_it(tmp_path):
+def test_another_disk_and_a_bucket_outlive_the_tpu(tmp_path):
     assert dies_with_tpu(str(tmp_path), "10.0.0.2", root="/proc") is None
     assert dies_with_tpu("gs://fleet/a", "10.0.0.2") is None

@@ -1,6 +1,6 @@
-"""The unit's program: all workers of an attempt arrive or none starts, and all end together.
+"""The unit's program: an attempt starts and ends on all workers together.
 
-Each worker is a real process of the role's program, on loopback."""
+Each worker is a real process of the program ``attempt``, on loopback."""
 
 import json
 import os
@@ -58,12 +58,12 @@ print(os.WTERMSIG(trainer.wait()), trainer.stopped)
 """
 """A trainer that gets SIGTERM before its program starts."""
 ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
-"""The environment of a process that waits for no others."""
+"""The environment of a process that needs no rendezvous."""
 
 
 @pytest.fixture
 def attempt() -> int:
-    """An attempt whose rendezvous has a free port."""
+    """The number of an attempt whose rendezvous port is free."""
     numbers = random.sample(range(ATTEMPT_PORTS), ATTEMPT_PORTS)
     return next(number for number in numbers if is_free(rendezvous_port(number)))
 
@@ -98,8 +98,8 @@ class Workers:
         launch: str = "",
         **differs: Any,
     ) -> None:
-        """Start a worker's unit; ``differs`` are fields of its launch, ``launch`` is all of it."""
-        place = self.folder / str(number)
+        """Start a worker's unit; ``differs`` replaces fields of its launch, ``launch`` the file."""
+        home = self.folder / str(number)
         spec = launch_spec(
             **{
                 "attempt": self.attempt,
@@ -111,7 +111,7 @@ class Workers:
             }
             | differs
         )
-        command, variables = unit_program(place, spec, number, python_env, launch)
+        command, variables = unit_program(home, spec, number, python_env, launch)
         self.started[number] = subprocess.Popen(
             [*inside, *command],
             env=variables | {"TPUFLEET_RENDEZVOUS_TOKEN": "secret"} | dict(environ or {}),
@@ -125,13 +125,13 @@ class Workers:
         return self.home(number, "began").exists()
 
     def home(self, number: int, name: str) -> Path:
-        """Return a path in the directory that the trainer is started in."""
+        """Return a path in the directory in which the trainer is started."""
         return self.folder / str(number) / "releases" / RELEASE / name
 
     def all_began(self) -> None:
         wait_for(lambda: all(self.began(number) for number in self.started))
 
-    def news(self, number: int) -> dict:
+    def report(self, number: int) -> dict:
         path = self.folder / str(number) / "run/rendezvous.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -147,7 +147,7 @@ def workers(tmp_path, attempt):
 
 
 def trainer_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the process id of a unit's trainer."""
+    """Return the PID of a unit's trainer."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(children[0])
 
@@ -164,7 +164,7 @@ def stop(workers: Workers) -> None:
 def test_no_worker_starts_before_all_have_arrived(workers):
     workers.start(2, TOUCH.format(""))
     workers.start(0, TOUCH.format(""))
-    wait_for(lambda: workers.news(0).get("waiting_for") == ["pod-w1"])
+    wait_for(lambda: workers.report(0).get("waiting_for") == ["pod-w1"])
     assert not workers.began(0)
     assert not workers.began(2)
 
@@ -174,21 +174,21 @@ def test_no_worker_starts_before_all_have_arrived(workers):
     workers.all_began()
 
 
-def test_without_one_worker_none_starts_and_all_name_it(workers):
+def test_if_one_worker_is_missing_none_starts_and_all_name_it(workers):
     for number in (0, 2):
         workers.start(number, TOUCH.format(""), rendezvous_seconds=2)
 
     assert [workers.code(0), workers.code(2)] == [76, 76]
     assert not workers.began(0)
     assert not workers.began(2)
-    assert workers.news(0)["error"] == workers.news(2)["error"] == "pod-w1 did not arrive"
+    assert workers.report(0)["error"] == workers.report(2)["error"] == "pod-w1 did not arrive"
 
 
-def test_without_worker_0_none_starts_and_it_is_named(workers):
+def test_if_worker_0_is_missing_none_starts_and_it_is_named(workers):
     workers.start(1, TOUCH.format(""), rendezvous_seconds=1)
 
     assert workers.code(1) == 76
-    assert workers.news(1)["error"].startswith("pod-w0 (127.0.0.1:")
+    assert workers.report(1)["error"].startswith("pod-w0 (127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ def test_without_worker_0_none_starts_and_it_is_named(workers):
         ({"run": "yours"}, "run yours, pod-w0 has mine"),
     ],
 )
-def test_a_worker_that_arrives_with_something_else_keeps_all_from_starting(workers, differs, what):
+def test_a_worker_with_a_different_launch_prevents_the_start_of_all_workers(workers, differs, what):
     workers.start(0, TOUCH.format(""))
     workers.start(1, TOUCH.format(""), **differs)
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.news(0)["error"] == workers.news(1)["error"] == f"pod-w1 arrived with {what}"
+    assert workers.report(0)["error"] == workers.report(1)["error"] == f"pod-w1 arrived with {what}"
 
 
 def test_a_worker_without_the_token_of_the_attempt_is_ignored(workers):
@@ -215,7 +215,7 @@ def test_a_worker_without_the_token_of_the_attempt_is_ignored(workers):
     )
 
     assert workers.code(0) == 76
-    assert workers.news(0)["error"] == "pod-w1 did not arrive"
+    assert workers.report(0)["error"] == "pod-w1 did not arrive"
     assert not workers.began(1)
 
 
@@ -224,7 +224,7 @@ needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root, to m
 
 @pytest.fixture
 def shared(tmp_path):
-    """A checkpoint path below a shared directory; the run's own directory is not made yet."""
+    """A checkpoint path below a shared directory; the directory of the run does not exist yet."""
     (tmp_path / "shared").mkdir()
     return tmp_path / "shared/checkpoints/mine"
 
@@ -235,7 +235,7 @@ def unshared(shared: Path) -> dict[str, Any]:
 
 
 def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
-    """Begin a command so that it sees another directory at the shared one's place."""
+    """Return a command prefix that mounts a private directory over the shared one."""
     own = folder / "own"
     own.mkdir(parents=True, exist_ok=True)
     mount = f'mount --bind {own} {shared.parent.parent} && exec "$@"'
@@ -244,7 +244,7 @@ def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
 
 @needs_mounts
 @pytest.mark.parametrize("apart", [(1,), (1, 2)])
-def test_no_worker_starts_whose_checkpoint_directory_is_its_own(workers, shared, tmp_path, apart):
+def test_no_worker_starts_if_the_checkpoints_are_not_shared(workers, shared, tmp_path, apart):
     for number in range(3):
         workers.start(
             number,
@@ -258,14 +258,14 @@ def test_no_worker_starts_whose_checkpoint_directory_is_its_own(workers, shared,
     assert not any(workers.began(number) for number in range(3))
     names = ", ".join(f"pod-w{number}" for number in apart)
     for number in range(3):
-        news = workers.news(number)
-        assert news["reason"] == "checkpoints_not_shared"
-        assert f"{shared} is not the same directory on {names} as on pod-w0" in news["error"]
-        assert "-e bucket=gs://" in news["error"]
+        report = workers.report(number)
+        assert report["reason"] == "checkpoints_not_shared"
+        assert f"{shared} is not the same directory on {names} as on pod-w0" in report["error"]
+        assert "-e bucket=gs://" in report["error"]
     assert not list(shared.parent.parent.iterdir())
 
 
-def test_workers_that_share_the_checkpoint_directory_start_and_the_check_leaves_nothing(
+def test_workers_that_share_the_checkpoint_directory_start_and_the_check_leaves_no_file(
     workers, shared
 ):
     for number in range(3):
@@ -276,7 +276,7 @@ def test_workers_that_share_the_checkpoint_directory_start_and_the_check_leaves_
 
 
 @needs_mounts
-def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, shared, tmp_path):
+def test_a_worker_that_dies_during_the_check_prevents_the_start(workers, shared, tmp_path):
     for number in range(3):
         workers.start(
             number,
@@ -290,7 +290,7 @@ def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, sh
     workers.started[2].kill()
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.news(1)["error"] == "pod-w2 is gone"
+    assert workers.report(1)["error"] == "pod-w2 is gone"
 
 
 def test_the_token_is_not_in_the_trainers_environment(workers):
@@ -304,8 +304,8 @@ def test_the_token_is_not_in_the_trainers_environment(workers):
 def test_secrets_reach_a_trainer_through_a_shell_wrapper_but_no_command_line(workers, tmp_path):
     credentials = tmp_path / "credentials"
     credentials.mkdir()
-    told = {"KEY": "sesame", "TPUFLEET_RUN": "other", "LD_PRELOAD": "/x.so"}
-    (credentials / "secrets").write_text(json.dumps(told))
+    secrets = {"KEY": "sesame", "TPUFLEET_RUN": "other", "LD_PRELOAD": "/x.so"}
+    (credentials / "secrets").write_text(json.dumps(secrets))
     inner = "import json, os; print(json.dumps(dict(os.environ)))"
     wrapper = (
         f"import subprocess, sys; open('env', 'w').write(subprocess.check_output("
@@ -373,8 +373,8 @@ def test_a_trainer_that_crashes_ends_the_others_and_is_named_by_them(workers, fa
     assert workers.code(failing) == 9
     assert [workers.code(number) for number in others] == [77, 77]
     for number in others:
-        news = workers.news(number)
-        assert (news["peer"], news["peer_exit_code"]) == (f"pod-w{failing}", 9)
+        report = workers.report(number)
+        assert (report["peer"], report["peer_exit_code"]) == (f"pod-w{failing}", 9)
 
 
 def test_a_worker_that_is_killed_outright_ends_the_others(workers):
@@ -385,8 +385,8 @@ def test_a_worker_that_is_killed_outright_ends_the_others(workers):
     workers.started[1].kill()
 
     assert [workers.code(0), workers.code(2)] == [77, 77]
-    news = workers.news(2)
-    assert (news["peer"], news["peer_exit_code"]) == ("pod-w1", None)
+    report = workers.report(2)
+    assert (report["peer"], report["peer_exit_code"]) == ("pod-w1", None)
 
 
 @pytest.mark.parametrize("code", ["75", "0"])
@@ -399,8 +399,8 @@ def test_a_trainer_that_saves_or_exits_with_0_when_a_peer_ends_is_interrupted(wo
     assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
 
 
-def test_stopped_workers_report_their_own_trainer_s_exit(workers):
-    """Their trainers end at different moments, so some hear of another's end before their own."""
+def test_stopped_workers_report_the_exit_of_their_own_trainer(workers):
+    """One trainer ends later, so its unit learns of the other workers' ends first."""
     late = (
         "import pathlib, signal, time\n"
         "def end(*_):\n"
@@ -429,8 +429,8 @@ def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(w
     assert workers.code(0) == 75
 
 
-def test_a_stopped_trainer_gets_one_sigterm_however_long_its_save_takes(workers):
-    """Another worker's trainer that has saved is no reason to interrupt the save of this one."""
+def test_a_stopped_trainer_gets_only_one_sigterm_during_a_long_save(workers):
+    """The end of another worker's trainer must not interrupt the save of this one."""
     slow = (
         "import pathlib, signal, sys, time\n"
         "def save(*_):\n"
@@ -457,16 +457,16 @@ def test_a_trainer_that_is_done_leaves_the_others_alone(workers):
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
 
 
-def test_a_trainer_that_dies_of_a_signal_dies_of_it_for_systemd_too(workers):
+def test_a_unit_ends_with_the_signal_that_ended_its_trainer(workers):
     crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     workers.start(0, crash, environ=ALONE)
 
     assert workers.code(0) == -signal.SIGSEGV
 
 
-def test_term_before_the_beginning_ends_the_waiting(workers):
+def test_sigterm_during_the_rendezvous_ends_the_wait(workers):
     workers.start(0, STAY)
-    wait_for(lambda: workers.news(0))
+    wait_for(lambda: workers.report(0))
 
     workers.started[0].terminate()
 
@@ -474,7 +474,7 @@ def test_term_before_the_beginning_ends_the_waiting(workers):
     assert not workers.began(0)
 
 
-def test_term_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
+def test_sigterm_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
     done = subprocess.run(
         [sys.executable, "-Bc", STOPPED_AT_FORK, ROOT / "roles/run/files/attempt"],
         capture_output=True,

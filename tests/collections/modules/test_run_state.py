@@ -1,4 +1,4 @@
-"""The state of a run on a worker: from systemd, the trainer's files and the rendezvous."""
+"""State of a run on a worker, from systemd, the trainer's files and the rendezvous."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
     ]
 
 
-def test_a_worker_names_those_that_it_waits_for(paths):
+def test_a_worker_names_the_workers_that_it_waits_for(paths):
     write(paths, "rendezvous.json", attempt="3", waiting_for=["pod-w1", "pod-w3"])
 
     found = observe("mine", paths, unit={"ActiveState": "active"})
@@ -155,7 +155,7 @@ def test_the_error_of_a_failed_rendezvous_is_reported(paths):
 
 
 @pytest.mark.parametrize(("attempt", "peer", "exit_code"), [("3", "pod-w1", 9), ("2", "", None)])
-def test_the_peer_that_ended_an_attempt_is_named_for_this_attempt_alone(
+def test_the_peer_that_ended_an_attempt_is_named_only_for_this_attempt(
     paths, attempt, peer, exit_code
 ):
     found = ended(paths, "77", attempt=attempt, peer="pod-w1", peer_exit_code=9)
@@ -191,7 +191,7 @@ KILLED = {
         (KILLED | {"Result": "oom-kill"}, "out_of_memory"),
     ],
 )
-def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, reason_code):
+def test_an_end_without_a_file_is_read_from_systemd(unit, reason_code):
     assert end_state(end_by_systemd(unit, 3)).reason_code == reason_code
 
 
@@ -216,11 +216,11 @@ def test_a_running_unit_or_one_from_before_a_reboot_has_no_end(unit):
 
 
 def ended_by_unit(paths: WorkerPaths, **systemd: str) -> dict:
-    """End the attempt as its unit does; return the state that is observed then."""
+    """End the attempt as its unit does; return the state observed after it."""
     run_dir = str(paths.run_dir("mine"))
     environ = {"PATH": "/nowhere", "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
-    words = [ROOT / "roles/run/files/attempt_end", "mine"]
-    subprocess.run(words, env=environ | systemd, check=True, timeout=60)
+    command = [ROOT / "roles/run/files/attempt_end", "mine"]
+    subprocess.run(command, env=environ | systemd, check=True, timeout=60)
     return observe("mine", paths, unit={"ActiveState": "inactive"})
 
 
@@ -235,7 +235,7 @@ def test_an_attempt_without_a_systemd_result_failed_to_start(paths):
     assert ended_by_unit(paths)["reason_code"] == "start_failed"
 
 
-def test_nothing_is_left_beside_it(paths):
+def test_attempt_end_leaves_only_exit_json(paths):
     ended_by_unit(paths)
 
     assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]
@@ -244,7 +244,7 @@ def test_nothing_is_left_beside_it(paths):
 @pytest.mark.parametrize(
     "name", [".exit.json.new", "exit.json", "output/3.exit.json", "output/.3.exit.json.new"]
 )
-def test_a_trainer_s_pipe_does_not_block_it(paths, name):
+def test_a_pipe_of_a_trainer_does_not_block_attempt_end(paths, name):
     folder = paths.run_dir("mine")
     (folder / "output").mkdir()
     (folder / "output/3.json").write_text("{}")
@@ -255,14 +255,14 @@ def test_a_trainer_s_pipe_does_not_block_it(paths, name):
     assert sorted(path.name for path in (folder / "output").iterdir()) == ["3.exit.json", "3.json"]
 
 
-def systemd_says(monkeypatch, text: str) -> list[tuple[str, ...]]:
+def fake_systemctl(monkeypatch, text: str) -> list[tuple[str, ...]]:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(units, "systemctl", lambda *words: asked.append(words) or text)
+    monkeypatch.setattr(units, "systemctl", lambda *arguments: asked.append(arguments) or text)
     return asked
 
 
-def test_each_run_has_its_own_paragraph(monkeypatch):
-    asked = systemd_says(monkeypatch, TWO_UNITS)
+def test_the_output_of_systemctl_is_split_by_run(monkeypatch):
+    asked = fake_systemctl(monkeypatch, TWO_UNITS)
 
     found = units.unit_states(["a", "b"])
 
@@ -273,22 +273,22 @@ def test_each_run_has_its_own_paragraph(monkeypatch):
     assert asked[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
 
 
-def test_no_run_asks_nothing(monkeypatch):
-    asked = systemd_says(monkeypatch, TWO_UNITS)
+def test_without_runs_systemctl_is_not_called(monkeypatch):
+    asked = fake_systemctl(monkeypatch, TWO_UNITS)
 
     assert units.unit_states([]) == {}
     assert asked == []
 
 
 def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
-    systemd_says(monkeypatch, TWO_UNITS)
+    fake_systemctl(monkeypatch, TWO_UNITS)
 
     with pytest.raises(RunError, match="no answer for c"):
         units.unit_states(["a", "b", "c"])
 
 
-def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypatch):
-    asked = systemd_says(monkeypatch, TWO_UNITS)
+def test_active_runs_are_queried_together_with_the_named_run(monkeypatch):
+    asked = fake_systemctl(monkeypatch, TWO_UNITS)
 
     found = units.unit_states(["b"], others=True)
 
@@ -298,6 +298,6 @@ def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypa
 
 
 def test_without_units_no_run_is_active(monkeypatch):
-    systemd_says(monkeypatch, "")
+    fake_systemctl(monkeypatch, "")
 
     assert units.active_runs() == []

@@ -1,4 +1,4 @@
-"""One screen: a line a run, then only the workers that differ; logs said once."""
+"""Output of status.yml and logs.yml: one line per run, then the workers that differ."""
 
 import json
 
@@ -27,8 +27,8 @@ DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh:
 
 
 def judged(answers, records=None, nodes=None, **states):
-    told = {host: states.get(host, "READY") for host in [*answers, *states]}
-    workers = worker_statuses(answers, told)
+    tpu_states_of = {host: states.get(host, "READY") for host in [*answers, *states]}
+    workers = worker_statuses(answers, tpu_states_of)
     return workers, run_statuses(workers, records or {}, nodes or {}, now=1000.0)
 
 
@@ -75,7 +75,7 @@ def figures(answers, run):
 @pytest.mark.parametrize(
     ("written", "read"), [(0.4, 0.4), (1, 1), (40, None), (-0.1, None), ("0.4", None), (True, None)]
 )
-def test_an_mfu_that_is_no_share_counts_as_missing(written, read):
+def test_an_invalid_mfu_counts_as_missing(written, read):
     assert read_heartbeat({"mfu": written}).mfu == read
 
 
@@ -113,7 +113,7 @@ def test_a_waiting_run_names_the_missing_workers():
     assert "waiting for w3" in lines[1]
 
 
-def test_the_worker_that_crashed_gives_the_run_its_state_not_those_that_ended_with_it():
+def test_the_state_of_a_run_is_that_of_the_worker_that_crashed():
     other = report_end("77", peer="w1", peer_exit_code=1)
     lines = screen(on(w0=other, w1=report_end("1")))
 
@@ -142,7 +142,7 @@ def test_a_run_without_a_heartbeat_for_long_is_hung():
     assert "hung, no heartbeat for 700 s" in lines[1]
 
 
-def test_a_killed_run_was_stopped_by_a_person():
+def test_a_killed_run_is_shown_as_stopped_by_you():
     record = {"wanted": "stopped", "history": [{"kind": "stopped"}]}
     lines = screen(on(w0=report_end("75")), {"mine": record})
 
@@ -150,10 +150,10 @@ def test_a_killed_run_was_stopped_by_a_person():
     assert "stopped by you" in lines[1]
 
 
-def test_a_run_shows_the_share_of_its_wanted_time_that_went_into_steps_that_counted():
+def test_a_run_shows_its_goodput():
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 900.0}
-    told = {"first": 1, "last": 31, "counted": 60.0}
-    lines = screen(on(w0=report(progress=told), w1=report()), {"mine": record})
+    progress = {"first": 1, "last": 31, "counted": 60.0}
+    lines = screen(on(w0=report(progress=progress), w1=report()), {"mine": record})
 
     assert "60%" in lines[1].split()
 
@@ -168,7 +168,7 @@ def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
     assert not any("old" in line for line in lines)
 
 
-def test_a_run_whose_tpu_is_in_no_list_any_more_is_preempted_too():
+def test_a_run_whose_tpu_is_no_longer_listed_is_preempted():
     lines = screen({}, {"mine": {"wanted": "running", "tpu": "pod"}}, {"other": "READY"})
 
     assert "preempted" in lines[1]
@@ -180,7 +180,7 @@ def test_a_run_whose_tpu_is_recreated_shows_its_progress():
     assert "its TPU is creating" in lines[1]
 
 
-def test_slices_that_were_made_together_are_as_the_one_that_is_not_ready():
+def test_a_multislice_has_the_state_of_its_slice_that_is_not_ready():
     facts = {
         "a-w0": {"tpu_name": "a", "tpu_state": "READY", "tpu_multislice": "both"},
         "b": {"tpu_name": "b", "tpu_state": "PREEMPTED", "tpu_multislice": "both"},
@@ -190,7 +190,7 @@ def test_slices_that_were_made_together_are_as_the_one_that_is_not_ready():
     assert tpu_states(facts) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
 
 
-def test_scripts_get_codes_and_figures_and_the_text():
+def test_scripts_get_codes_numbers_and_the_text():
     answers = on(w0=report("training"), w1=report_end("1", error="ValueError: 7"))
     workers, runs = judged(answers)
 
@@ -203,8 +203,8 @@ def test_scripts_get_codes_and_figures_and_the_text():
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
     facts = {host: {"run_look": answer} for host, answer in answers.items()}
-    told = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
-    assert json.loads(json.dumps(told)) == told
+    status = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
+    assert json.loads(json.dumps(status)) == status
 
 
 def test_a_mistyped_run_is_reported_as_unknown():
@@ -217,7 +217,7 @@ def test_a_mistyped_run_is_reported_as_unknown():
     assert last_line("mine").startswith("mine ")
 
 
-def test_scripts_get_why_a_worker_has_no_run():
+def test_scripts_get_the_reason_why_a_worker_has_no_run():
     workers, _ = judged({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
 
     assert [worker_fields(each)["state"] for each in workers] == [
@@ -341,7 +341,7 @@ def test_a_run_is_done_only_if_every_process_of_its_attempt_ended_with_0(second,
     assert finished_runs(on(w0=done, w1=second), changed) == []
 
 
-def test_a_run_that_was_stopped_after_every_process_had_ended_with_0_is_done():
+def test_a_stopped_run_is_done_if_every_process_had_exited_with_0():
     stopped = {"mine": DONE_RECORD["mine"] | {"wanted": "stopped"}}
     answers = {host: {"info": report("done")} for host in ("w0", "w1")}
 

@@ -1,4 +1,4 @@
-"""What was killed stays killed: no watch, boot or second controller starts it again."""
+"""A killed run stays killed: no watch, boot or second controller starts it again."""
 
 import re
 import time
@@ -17,7 +17,7 @@ from harness.valid_record import launch_spec, record_fields
 
 @pytest.fixture
 def store(tmp_path):
-    """The records of a run that runs."""
+    """A record store with the record of a running run."""
     found = RecordFolder(str(tmp_path))
     found.change("mine", 0, record_fields(), {"kind": "launched"})
     return found
@@ -28,7 +28,7 @@ def killed(store):
     store.change("mine", generation, {"wanted": "stopped"}, {"kind": "stopped"})
 
 
-def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store):
+def test_a_relaunch_of_the_watch_after_a_kill_records_nothing(store):
     killed(store)
 
     with pytest.raises(RunError, match="its desired state is stopped"):
@@ -36,7 +36,7 @@ def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store):
     assert store.read("mine")["wanted"] == "stopped"
 
 
-def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
+def test_a_relaunch_that_checks_the_workers_first_records_nothing_after_a_kill(store):
     killed(store)
 
     found = want(RunStore(store), launch_spec(), is_relaunch=True)
@@ -45,16 +45,16 @@ def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     assert store.read("mine")["wanted"] == "stopped"
 
 
-@pytest.mark.parametrize(("had", "fine"), [("gs://b23/c/mine", True), ("/mnt/c/mine", False)])
-def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
+@pytest.mark.parametrize(("old", "is_same"), [("gs://b23/c/mine", True), ("/mnt/c/mine", False)])
+def test_a_relaunch_does_not_change_the_checkpoint_location(store, old, is_same):
     generation = store.read("mine")["generation"]
-    store.change("mine", generation, {"checkpoints": had}, {"kind": "launched"})
+    store.change("mine", generation, {"checkpoints": old}, {"kind": "launched"})
     launch = launch_spec(checkpoints="gs://b23/c/mine")
 
     def launched():
         return want(RunStore(store), launch, is_relaunch=True, same_place=True)
 
-    if fine:
+    if is_same:
         assert not launched().is_recorded
     else:
         with pytest.raises(RunError, match="-e checkpoints=/mnt/c resumes from there"):
@@ -72,10 +72,10 @@ def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path, holder):
     device = tmp_path / "accel0"
     device.touch()
     child = holder(device)
-    child.send_signal(19)  # SIGSTOP: hung, and the device with it
+    child.send_signal(19)  # SIGSTOP: the process hangs and keeps the device open
     assert len(holders(str(device))) == 1
 
-    child.kill()  # nobody waits for it yet
+    child.kill()  # a zombie, because no process waits for it yet
     deadline = time.monotonic() + 10
     while f"{child.pid} (" in state(child) and " Z " not in state(child):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Waiting for a run: when it is over, and what a broken connection means."""
+"""Waiting for a run: when the wait ends, and what a broken connection means."""
 
 from types import SimpleNamespace
 
@@ -47,7 +47,7 @@ def outcome_of(step, options, spent, runs_for=0.0):
     ],
 )
 @pytest.mark.parametrize("heartbeat", [True, False])
-def test_the_waiting_ends_when_it_should(more, spent, outcome, heartbeat):
+def test_the_wait_ends_after_the_time_limit(more, spent, outcome, heartbeat):
     options = OPTIONS | {"heartbeat": heartbeat} | more
     assert outcome_of(None, options, spent) == outcome
 
@@ -77,7 +77,7 @@ def test_a_trainer_without_a_heartbeat_shows_its_last_output():
 
 
 def action(answers, monkeypatch):
-    """The action without Ansible: each ask gives the next of the answers, raised if an error."""
+    """Return the action, whose module calls return or raise the next of ``answers``."""
     given = iter(answers)
     now = [0.0]
 
@@ -103,7 +103,7 @@ def test_a_connection_that_breaks_for_a_moment_is_tried_again(monkeypatch):
     assert waiting._ask(OPTIONS, None) == good
 
 
-def test_a_worker_that_stays_away_is_a_failure_after_a_while(monkeypatch):
+def test_a_worker_that_stays_unreachable_is_a_failure(monkeypatch):
     waiting = action([AnsibleConnectionFailure("lost")] * 100, monkeypatch)
 
     with pytest.raises(AnsibleConnectionFailure):
@@ -116,7 +116,7 @@ def test_a_worker_lost_before_the_first_step_ends_the_launch():
     assert (outcome["launch_failed"], outcome["stop"]) == (True, True)
 
 
-def test_a_run_that_has_begun_depends_on_no_connection():
+def test_a_run_that_has_trained_continues_without_a_connection():
     outcome = wait_outcome({"w0": waited(7, outcome="left"), "w1": DOWN})
 
     assert outcome["problems"] == ["w1: can't be reached: ssh: No route to host"]
@@ -131,7 +131,7 @@ def test_a_run_that_crashes_later_stays_wanted_and_stops_everywhere():
     assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
 
 
-def test_a_run_that_ends_slowly_is_not_a_failure():
+def test_a_run_that_continues_after_the_wait_is_not_a_failure():
     outcome = wait_outcome({"w0": waited(7, outcome="continues")})
 
     assert outcome == {"problems": [], "launch_failed": False, "stop": False}
@@ -152,7 +152,7 @@ PARTS = {"a-w0": {"run": "a"}, "b-w0": {"run": "b"}, "b-w1": {"run": "b"}}
 FINE = {"problems": [], "launch_failed": False, "stop": False}
 
 
-def test_each_run_of_a_play_is_judged_by_the_waiting_of_its_own_workers():
+def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers():
     answers = {"a-w0": waited(7, outcome="continues"), "b-w0": waited(outcome="left"), "b-w1": DOWN}
 
     outcomes = wait_outcomes({"a": FINE, "b": FINE}, PARTS, answers)
@@ -161,7 +161,7 @@ def test_each_run_of_a_play_is_judged_by_the_waiting_of_its_own_workers():
     assert outcomes["b"]["stop"]
 
 
-def test_a_run_that_nobody_waited_for_stays_as_its_start_was_judged():
+def test_a_run_without_a_wait_keeps_the_outcome_of_its_start():
     failed = {"problems": ["a-w0: no answer"], "launch_failed": True, "stop": True}
     skipped = {"a-w0": {"skipped": True}, "b-w0": {"skipped": True}, "b-w1": {}}
 
@@ -170,7 +170,7 @@ def test_a_run_that_nobody_waited_for_stays_as_its_start_was_judged():
     assert outcomes == {"a": failed, "b": FINE}
 
 
-def test_a_run_that_was_stopped_while_it_was_started_may_not_go_on_and_others_may():
+def test_only_a_run_that_was_stopped_during_its_launch_has_a_problem():
     ready = {host: {"started": True, "info": {}} for host in PARTS}
 
     outcomes = start_outcomes(PARTS, ready, {}, {}, {"a"})

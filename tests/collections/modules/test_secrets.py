@@ -1,4 +1,4 @@
-"""Secrets that a module is given are in none of its answers."""
+"""Secrets in a module's arguments never appear in its output."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
@@ -15,28 +15,28 @@ HIDDEN = (*SECRETS.values(), TOKEN)
 
 
 def test_an_error_masks_the_secrets_of_its_arguments():
-    told = run_module("run", run="/".join(HIDDEN), state="stopped", secrets=SECRETS, token=TOKEN)
+    result = run_module("run", run="/".join(HIDDEN), state="stopped", secrets=SECRETS, token=TOKEN)
 
-    assert told["failed"]
-    assert "********/********/********" in told["msg"]
-    assert not [secret for secret in HIDDEN if secret in told["process_output"]]
+    assert result["failed"]
+    assert "********/********/********" in result["msg"]
+    assert not [secret for secret in HIDDEN if secret in result["process_output"]]
 
 
 def test_each_long_line_of_a_secret_is_masked():
     key = {"KEY": f"{SECRETS['HF_TOKEN']}\nshort\n  {SECRETS['WANDB_API_KEY']}"}
 
-    told = run_module("run", run="/".join(SECRETS.values()), state="stopped", secrets=key)
+    result = run_module("run", run="/".join(SECRETS.values()), state="stopped", secrets=key)
 
-    assert told["failed"]
-    assert not [line for line in SECRETS.values() if line in told["process_output"]]
+    assert result["failed"]
+    assert not [line for line in SECRETS.values() if line in result["process_output"]]
 
 
 def test_the_error_about_a_rejected_argument_shows_no_secret():
-    told = run_module("run", run="pod", state="never", secrets=SECRETS, token=TOKEN)
+    result = run_module("run", run="pod", state="never", secrets=SECRETS, token=TOKEN)
 
-    assert told["failed"]
-    assert "value of state must be one of" in told["msg"]
-    assert not [secret for secret in HIDDEN if secret in told["process_output"]]
+    assert result["failed"]
+    assert "value of state must be one of" in result["msg"]
+    assert not [secret for secret in HIDDEN if secret in result["process_output"]]
 
 
 def test_a_short_secret_which_would_mask_other_text_is_rejected():
@@ -73,7 +73,7 @@ def test_a_secret_that_no_number_contains_is_accepted(value):
     check_secrets({"PIN": value})
 
 
-def test_what_secrets_rejects_as_a_number_is_accepted_in_plain_text():
+def test_a_number_that_secrets_rejects_is_accepted_in_plain_text():
     """The error about a number in secrets tells users to set it in env."""
     check_no_secrets({"DB_PASSWORD": "12345678"}, "env")
 
@@ -103,7 +103,7 @@ def test_a_name_that_only_resembles_a_secret_is_accepted(name):
     check_no_secrets({name: TOKEN}, "env")
 
 
-def test_what_secrets_would_refuse_as_too_short_is_accepted_in_plain_text():
+def test_a_short_value_that_secrets_rejects_is_accepted_in_plain_text():
     value = {"EOS_TOKEN": "<eos>"}
     with pytest.raises(RunError, match="fewer than 8 characters"):
         check_secrets(value)

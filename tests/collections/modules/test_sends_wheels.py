@@ -8,7 +8,7 @@ NEEDS = {"minor": 12, "machine": "x86_64", "glibc": 36}
 
 
 class Action(sends_wheels.SendsWheels):
-    """An action with given answers of the worker; ``done`` records module runs and transfers."""
+    """Action with given answers of the worker; ``done`` records module runs and transfers."""
 
     def __init__(self, *answers: dict) -> None:
         args = {"lock": "a==1", "cache": "~/wheels", "pack": "/tmp/own.tar"}  # noqa: S108
@@ -23,8 +23,8 @@ class Action(sends_wheels.SendsWheels):
             sends_wheels, "wheels_archive", lambda lock, target, *_: f"{lock} {target.minor}"
         )
         worker = {
-            "_execute_module": lambda **how: (
-                self.done.append(how["module_args"]) or self.answers.pop(0)
+            "_execute_module": lambda **options: (
+                self.done.append(options["module_args"]) or self.answers.pop(0)
             ),
             "_make_tmp_path": lambda: "/remote",
             "_transfer_file": lambda *paths: self.done.append(paths),
@@ -40,7 +40,7 @@ def test_wheels_are_sent_only_if_the_module_needs_them(monkeypatch):
     action = Action({"changed": False})
 
     assert action.answer(monkeypatch) == {"changed": False}
-    assert action.done == [{"lock": "a==1"}]  # the cache is the controller's
+    assert action.done == [{"lock": "a==1"}]  # without cache, which only the controller uses
 
 
 def test_missing_wheels_are_sent_and_the_module_runs_again(monkeypatch):

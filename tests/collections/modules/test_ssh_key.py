@@ -1,4 +1,4 @@
-"""The fleet's key pair: made once, whole, and never overwritten."""
+"""The fleet's key pair: created once and completely, and never overwritten."""
 
 import subprocess
 from pathlib import Path
@@ -14,10 +14,10 @@ def key(tmp_path: Path) -> Path:
 
 
 def public_of(private: Path) -> str:
-    told = subprocess.run(
+    done = subprocess.run(
         ["ssh-keygen", "-y", "-f", private], capture_output=True, text=True, check=True
     )
-    return told.stdout.split()[1]
+    return done.stdout.split()[1]
 
 
 def test_a_key_pair_is_made_once(key):
@@ -29,12 +29,12 @@ def test_a_key_pair_is_made_once(key):
     assert sorted(file.name for file in key.parent.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
 
 
-def test_check_mode_makes_nothing(key):
+def test_check_mode_creates_nothing(key):
     assert run_module("ssh_key", path=str(key), check=True)["changed"]
     assert not key.parent.exists()
 
 
-def test_a_missing_public_half_is_made_from_the_private_one(key):
+def test_a_missing_public_key_is_created_from_the_private_key(key):
     run_module("ssh_key", path=str(key))
     before = key.read_bytes()
     key.with_name("id_ed25519.pub").unlink()
@@ -43,7 +43,7 @@ def test_a_missing_public_half_is_made_from_the_private_one(key):
     assert key.with_name("id_ed25519.pub").read_text().split()[1] == public_of(key)
 
 
-def test_a_public_half_that_a_killed_run_left_alone_is_replaced_with_the_pair(key):
+def test_a_public_key_without_its_private_key_is_replaced_by_a_new_pair(key):
     key.parent.mkdir()
     key.with_name("id_ed25519.pub").write_text("ssh-ed25519 AAAA left")
     run_module("ssh_key", path=str(key))

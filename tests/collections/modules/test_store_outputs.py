@@ -1,4 +1,4 @@
-"""The service that stores the output of runs, as its own process, in an emulated bucket."""
+"""The service that stores the output of runs, run as a process with an emulated bucket."""
 
 import json
 import os
@@ -33,7 +33,7 @@ FILES = ROOT / "roles/run/files"
 
 
 class Worker:
-    """The directory of runs of a worker, and the service that stores their output."""
+    """A worker with the run ``mine`` and the service that stores its output."""
 
     def __init__(self, state: Path, emulator: str, bucket: str) -> None:
         self.state, self.folder, self.emulator = state, state / "runs/mine", emulator
@@ -62,7 +62,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [sys.executable, "-I", self.program]  # as the program's first line
+        command = [sys.executable, "-I", self.program]  # as the first line of the program does
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -71,7 +71,7 @@ class Worker:
         return self.process.communicate(timeout=60)[1]
 
     def stored(self, number: int = 1, name: str = "log") -> str:
-        """Return what is stored of a file of an attempt, or of an object."""
+        """Return the stored content of a stream (log, metrics) or object of an attempt."""
         bucket = Bucket(f"{self.location}/{number}/0", address=self.emulator)
         names = [each for each in bucket.names() if each.partition("/")[0] == name]
         return b"".join(map(bucket.content, names)).decode()
@@ -130,16 +130,16 @@ def test_the_output_of_a_lost_attempt_is_stored_after_a_reboot_and_after_the_nex
     assert worker.stored() == "one\nwritten before the power cut"
 
 
-def test_the_service_stores_what_is_new_before_it_ends(worker):
+def test_the_service_stores_new_output_before_it_ends(worker):
     worker.begin(1)
     worker.start()
     wait_for(lambda: worker.stored(name="start.json") != "")
 
     worker.write("at the shutdown\n")
-    said = worker.stop()
+    errors = worker.stop()
 
     assert worker.stored() == "at the shutdown\n"
-    assert said == ""
+    assert errors == ""
 
 
 def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worker):
@@ -163,7 +163,7 @@ def test_the_service_continues_after_its_machine_was_suspended(worker):
     worker.start()
     wait_for(lambda: worker.stored(name="start.json") != "")
     worker.process.send_signal(signal.SIGSTOP)
-    time.sleep(6)  # longer than its wait between two looks
+    time.sleep(6)  # longer than the interval of the service
     worker.write("one\n")
     worker.process.send_signal(signal.SIGCONT)
 
@@ -171,7 +171,7 @@ def test_the_service_continues_after_its_machine_was_suspended(worker):
     assert worker.process.poll() is None
 
 
-def test_a_bucket_that_is_away_is_reported_once_and_gets_everything_later(tmp_path):
+def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -181,13 +181,13 @@ def test_a_bucket_that_is_away_is_reported_once_and_gets_everything_later(tmp_pa
     worker.write(lines)
     worker.start()
     try:
-        time.sleep(12)  # two tries at least
+        time.sleep(12)  # enough for two attempts to upload
         with emulated_storage(port):
             wait_for(lambda: worker.stored() == lines)
-            said = worker.stop()
+            errors = worker.stop()
     finally:
         worker.process.kill()
-    assert [line.partition(" (")[0] for line in said.splitlines()] == [
+    assert [line.partition(" (")[0] for line in errors.splitlines()] == [
         f"gs://{BUCKET}: output not stored",
         f"gs://{BUCKET}: output is stored again",
     ]
@@ -222,7 +222,7 @@ def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
     objects: dict[str, bytes] = {}
 
     class Storage(BaseHTTPRequestHandler):
-        """Begins attempt 2 while the first segment of attempt 1 is uploaded."""
+        """Bucket that begins attempt 2 during the upload of the first segment of attempt 1."""
 
         def do_POST(self) -> None:
             name = parse_qs(urlsplit(self.path).query)["name"][0].partition("/mine/")[2]

@@ -1,4 +1,4 @@
-"""Processes that hold a device without being a run. A device is a file of the test."""
+"""Strays: processes that hold a device but belong to no run. The device is a plain file."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start
 
 
 def fake_proc(root: Path, cgroup: str, command: bytes = b"python\0x.py\0") -> Path:
-    """Write a /proc with one process, 7, that holds /…/accel0."""
+    """Write a /proc in which process 7 holds ``root``/accel0; return its path."""
     folder = root / "proc/7"
     (folder / "fd").mkdir(parents=True)
     (root / "accel0").touch()
@@ -68,7 +68,7 @@ UNIT = "tpufleet-run@mine.service"
         (f"0::/system.slice/x{UNIT}\n", True),
     ],
 )
-def test_only_a_process_in_the_unit_of_a_run_is_no_stray(tmp_path, cgroup, is_stray):
+def test_every_process_outside_the_unit_of_a_run_is_a_stray(tmp_path, cgroup, is_stray):
     found = strays(f"{tmp_path}/accel*", fake_proc(tmp_path, cgroup))
     assert [stray.pid for stray in found] == ([7] if is_stray else [])
 
@@ -91,7 +91,7 @@ def test_a_command_line_is_shown_without_control_characters_and_shortened(tmp_pa
 @pytest.mark.parametrize(
     ("how", "code"), [("holds", -signal.SIGTERM), ("stubborn", -signal.SIGKILL)]
 )
-def test_a_process_gets_term_and_if_it_stays_kill(pattern, hold, how, code):
+def test_a_process_gets_sigterm_and_then_sigkill_if_it_stays(pattern, hold, how, code):
     child = hold(how)
     assert end(strays(pattern), pattern, 0.5) == []
     assert child.wait(10) == code
@@ -110,7 +110,7 @@ def test_another_process_that_has_taken_the_pid_gets_no_signal(pattern, hold):
     assert child.poll() is None
 
 
-def test_a_process_that_came_after_the_list_was_shown_is_left_alone(pattern, hold):
+def test_a_process_that_started_after_the_list_was_shown_is_left_alone(pattern, hold):
     shown, later = hold(), hold()
     listed = [stray for stray in strays(pattern) if stray.pid == shown.pid]
     end(listed, pattern, 0.5)
@@ -118,7 +118,7 @@ def test_a_process_that_came_after_the_list_was_shown_is_left_alone(pattern, hol
     assert later.poll() is None
 
 
-def test_the_module_without_a_choice_only_lists(pattern, hold):
+def test_the_module_only_lists_by_default(pattern, hold):
     child = hold()
     listed = run_module("stray", device_glob=pattern)
     assert not listed["changed"]

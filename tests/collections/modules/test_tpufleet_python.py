@@ -1,4 +1,4 @@
-"""tpufleet-python, installed as the role run installs it, in an own directory."""
+"""The program tpufleet-python, installed in a directory of the test as by the role run."""
 
 import json
 import os
@@ -38,9 +38,9 @@ def release(root: Path) -> Path:
     return release
 
 
-def ask(root: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def ask(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [root / "programs/tpufleet-python", *words],
+        [root / "programs/tpufleet-python", *arguments],
         env={"PATH": os.environ["PATH"], **variables},
         cwd=root,
         capture_output=True,
@@ -53,13 +53,13 @@ def test_a_module_of_the_release_runs_in_the_users_directory(root, release):
     done = ask(root, "-m", "trainer", "well")
     assert (done.stdout, done.stderr, done.returncode) == ("trained well\n", "", 0)
 
-    asked = ask(root, "-c", ASK, LD_PRELOAD="")
-    assert asked.stdout.split() == [f"['{release}']", str(root), "None"]
+    done = ask(root, "-c", ASK, LD_PRELOAD="")
+    assert done.stdout.split() == [f"['{release}']", str(root), "None"]
 
 
 def test_the_path_of_the_user_follows_the_release(root, release):
-    asked = ask(root, "-c", "import sys; print(*sys.path[1:3])", PYTHONPATH="/mine")
-    assert asked.stdout.split() == [str(release), "/mine"]
+    done = ask(root, "-c", "import sys; print(*sys.path[1:3])", PYTHONPATH="/mine")
+    assert done.stdout.split() == [str(release), "/mine"]
 
 
 def test_without_a_release_python_runs_and_the_command_to_push_one_is_shown(root):
@@ -93,7 +93,7 @@ def test_a_run_that_holds_the_devices_is_named(
     assert ("kill.yml -e run=mine" in done.stderr) == is_shown
 
 
-def test_without_an_answer_of_systemd_it_is_said_that_a_run_may_hold_the_devices(
+def test_without_an_answer_of_systemd_a_warning_about_held_devices_is_shown(
     root, release, tmp_path, systemctl
 ):
     (tmp_path / "accel0").touch()

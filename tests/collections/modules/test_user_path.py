@@ -1,4 +1,4 @@
-"""Files that users name, and directories of wheels in the variables of uv and pip."""
+"""Paths of files that users name, and variables of uv and pip with directories of wheels."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.user_path import (
@@ -26,11 +26,11 @@ def test_a_relative_path_is_found_here_or_in_the_project(folders, name):
     assert found == f"{folders}/{name}/{name}.in"
 
 
-def test_a_file_that_is_nowhere_is_one_of_the_current_directory(folders):
+def test_a_missing_file_is_expected_in_the_current_directory(folders):
     assert user_path("x.in", str(folders / "project")) == f"{folders}/here/x.in"
 
 
-def test_no_path_stays_no_path(folders):
+def test_an_empty_path_stays_empty(folders):
     assert user_path("", str(folders)) == ""
 
 

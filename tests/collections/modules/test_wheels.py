@@ -1,5 +1,5 @@
-"""What a lock file pins: downloaded once, taken from the leader, checked by its hashes; and which
-environments may go."""
+"""Downloads of the wheels that a lock file pins, programs from wheels, and which old environments
+are removed."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 
 
 def make_wheel(folder: Path, name: str, body: str = "") -> str:
-    """Make a wheel of one module, and give the lock's line for it."""
+    """Create a wheel of one module; return its line of a lock file."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
@@ -43,7 +43,7 @@ def pip(tmp_path_factory):
 
 @pytest.fixture
 def index(tmp_path):
-    """A place that pip may take wheels from, without any network."""
+    """Variables with which pip takes wheels from a folder and uses no network."""
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
 
 
@@ -72,8 +72,8 @@ def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, in
 def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
-    words = r"has a wheel of no-such-thing==1\.0 for this Python\. Lock with uv pip compile"
-    with pytest.raises(EnvError, match=words) as refused:
+    error = r"has a wheel of no-such-thing==1\.0 for this Python\. Lock with uv pip compile"
+    with pytest.raises(EnvError, match=error) as refused:
         wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
     assert "\n" not in str(refused.value)
 
@@ -105,7 +105,7 @@ def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_pat
 
 
 def with_program(folder: Path, name: str, body: str) -> str:
-    """Make a wheel that brings a program, and give the lock's line for it."""
+    """Create a wheel with a program; return its line of a lock file."""
     make_wheel(folder, name)
     path = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "a") as archive:
@@ -114,17 +114,17 @@ def with_program(folder: Path, name: str, body: str) -> str:
     return f"{name}==1.0 --hash=sha256:{digest}\n"
 
 
-def test_a_tool_of_one_program_needs_no_installation_but_its_wheel(tmp_path):
+def test_a_program_is_unpacked_from_its_wheel(tmp_path):
     lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
 
     wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
 
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["peeler"]
-    told = subprocess.run([tmp_path / "bin/peeler"], capture_output=True, text=True, check=True)
-    assert told.stdout == "peeled\n"
+    done = subprocess.run([tmp_path / "bin/peeler"], capture_output=True, text=True, check=True)
+    assert done.stdout == "peeled\n"
 
 
-def test_a_program_of_another_content_is_refused(tmp_path):
+def test_a_program_with_another_content_is_refused(tmp_path):
     lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
     with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho evil\n")
 
@@ -133,20 +133,20 @@ def test_a_program_of_another_content_is_refused(tmp_path):
     assert list((tmp_path / "bin").iterdir()) == []
 
 
-def test_an_index_of_one_s_own_holds_for_pip_as_for_uv():
-    told = wheels.pip_environment({"UV_INDEX_URL": "http://127.0.0.1:9/simple"})
+def test_an_index_that_is_set_for_uv_is_also_used_by_pip():
+    variables = wheels.pip_environment({"UV_INDEX_URL": "http://127.0.0.1:9/simple"})
 
-    assert told["PIP_INDEX_URL"] == "http://127.0.0.1:9/simple"
+    assert variables["PIP_INDEX_URL"] == "http://127.0.0.1:9/simple"
 
 
 def aged(tmp_path, *names):
-    """Make environments, each older than the one before it."""
+    """Create environments, each older than the one before it."""
     for age, name in enumerate(names):
         (tmp_path / name).mkdir()
         os.utime(tmp_path / name, (1_000_000 - age, 1_000_000 - age))
 
 
-def test_old_environments_go_but_the_current_one_and_the_newest(tmp_path):
+def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_path):
     aged(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
 
     gone = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
@@ -154,7 +154,7 @@ def test_old_environments_go_but_the_current_one_and_the_newest(tmp_path):
     assert [path.name for path in gone] == [ENV_C, ENV_D]
 
 
-def test_an_environment_in_use_never_goes(tmp_path):
+def test_an_environment_in_use_is_never_removed(tmp_path):
     aged(tmp_path, ENV_B, ENV_C)
 
     assert python_env.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
@@ -169,7 +169,7 @@ def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
     assert python_env.used_by_processes(tmp_path) == {ENV_A, ENV_B}
 
 
-def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(tmp_path):
+def test_only_the_environment_of_an_active_run_is_in_use(tmp_path):
     for run, name in (("up", ENV_A), ("ended", ENV_B)):
         (tmp_path / run).mkdir()
         (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")

@@ -1,4 +1,4 @@
-"""What setup finds out about a worker: its disk, its Python, and who holds its devices."""
+"""What setup checks on a worker: free space, Python, environments, and held devices."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
 
 
-def test_a_disk_without_room_is_named_with_what_is_needed(tmp_path):
+def test_a_full_disk_is_named_with_the_space_that_is_needed(tmp_path):
     with pytest.raises(EnvError, match=r"no space left on .*: needs \d+ MB, \d+ MB are free"):
         check_free_space(tmp_path / "not/yet/there", 10**9)
     check_free_space(tmp_path, 1)
@@ -46,16 +46,14 @@ def test_an_environment_is_named_by_its_lock_and_its_python():
     assert lock_digest("a==1") == digest
 
 
-def test_an_environment_without_its_whole_marker_is_not_complete(tmp_path):
+def test_an_environment_without_a_valid_marker_is_not_complete(tmp_path):
     assert not is_complete(tmp_path)
     (tmp_path / "complete.json").write_text("")
     assert not is_complete(tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["module.py", "__pycache__/module.cpython-313.pyc"])
-def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(
-    lost, tmp_path, monkeypatch
-):
+def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp_path, monkeypatch):
     env = tmp_path / "env"
     (env / "__pycache__").mkdir(parents=True)
     (env / "module.py").write_text("x = 1\n")
@@ -63,9 +61,9 @@ def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(
     (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 8}')
     assert is_complete(env)
 
-    (env / lost).write_text("")  # ext4 after a crash: the name is there, its data isn't
+    (env / lost).write_text("")  # ext4 after a crash: the name exists, the data is lost
 
-    assert is_complete(env)  # it was counted since the last boot: not again
+    assert is_complete(env)  # not checked again before the next boot
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
 
@@ -96,7 +94,7 @@ def test_tools_use_the_system_s_certificates_unless_configured(tmp_path):
     assert "SSL_CERT_FILE" not in network_environment({}, tmp_path / "none")
 
 
-def test_a_full_disk_is_reported_as_such_whatever_the_tool_printed():
+def test_a_full_disk_is_recognized_in_the_output_of_a_tool():
     output = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
     assert error_summary(output).startswith("no space left on the disk: free space, then ")

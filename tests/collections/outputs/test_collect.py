@@ -1,4 +1,4 @@
-"""The controller stores what workers return, and believes nothing that they say."""
+"""The controller stores the output that workers return, and validates every field of it."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ def states(directory):
 
 
 class Worker:
-    """A worker that returns one file in each call, from the number in its state on."""
+    """A worker that returns one file per call; the state counts the files already returned."""
 
     def __init__(self, objects):
         self.files = [file(*each) for each in objects.items()]
@@ -58,7 +58,7 @@ class Worker:
         }
 
 
-def test_everything_that_a_worker_has_is_stored_and_asked_for_once(tmp_path):
+def test_every_file_of_a_worker_is_requested_and_stored_once(tmp_path):
     worker = Worker(OBJECTS)
     done = collect(tmp_path, "pod-w0", worker)
     assert done == {"changed": True, "files": len(OBJECTS), "more": False}
@@ -75,7 +75,7 @@ def test_each_worker_has_a_state_of_its_own(tmp_path):
     assert len(states(tmp_path)) == 2
 
 
-def test_a_worker_that_never_ends_is_left_for_the_next_time(tmp_path):
+def test_a_worker_with_endless_output_is_continued_in_the_next_pass(tmp_path):
     asked = []
 
     def endless(state):
@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_answer_changes_nothing(tmp_path):
     assert (states(tmp_path), content_of(OutputDirectory(tmp_path))) == ([], {})
 
 
-def test_after_a_damaged_state_everything_is_asked_for_again(tmp_path):
+def test_all_output_is_requested_again_after_a_damaged_state(tmp_path):
     worker = Worker(OBJECTS)
     collect(tmp_path, "pod-w0", worker)
     [path] = states(tmp_path)
@@ -195,7 +195,7 @@ def test_a_segment_that_grew_is_replaced_whole(tmp_path):
     assert json.loads(states(tmp_path)[0].read_text()) == {}
 
 
-def test_what_a_trainer_writes_arrives_between_two_passes_and_after_its_end(tmp_path):
+def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
     run, store = tmp_path / "state/runs/mine", OutputDirectory(tmp_path / "outputs")
     run.mkdir(parents=True)
     start = Start("mine", 1, 0, "pod-w0", BEGAN)

@@ -1,4 +1,4 @@
-"""metrics.jsonl, read into curves of the report."""
+"""Curves of the report, computed from metrics.jsonl."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_thinning_keeps_the_mean_the_order_and_the_limit(values, most):
         assert mean == pytest.approx(math.fsum(values) / len(values), abs=1e-3)
 
 
-def test_a_step_that_was_done_again_counts_as_the_later_attempt_left_it():
+def test_a_repeated_step_has_the_value_of_the_later_attempt():
     rows = rows_of([record(1), record(2, 9.0), record(3, 9.0), record(2, 0.5), record(3, 0.4)])
     assert curve(rows, "loss") == [(1, 1.0), (2, 0.5), (3, 0.4)]
 
@@ -68,7 +68,7 @@ def test_a_line_without_a_valid_step_is_left_out(step):
     assert len(rows_of([{"step": step}, record(2**62)])) == 1
 
 
-def test_a_foreign_trainers_lines_may_hold_anything():
+def test_invalid_values_of_another_trainer_are_ignored():
     rows = rows_of([{"step": 1, "loss": "low", "time": [], "tokens_per_second": 10**400}])
     assert len(rows) == 1
     assert curve(rows, "loss") == []

@@ -1,4 +1,4 @@
-"""What outlives a TPU: a finished, a crashed and a killed run after all TPUs are deleted."""
+"""Stored output of a finished, a crashed and a killed run after all TPUs are deleted."""
 
 import json
 import sys
@@ -24,11 +24,11 @@ STATES = {
 
 
 def objects(run):
-    """Two attempts: the first lost power at step 30, the second resumed from 20 and did 40."""
+    """Return two attempts: one lost at step 30, and one that resumed from 20 and reached 40."""
     again = [line(step) | {"time": LATER + step} for step in range(21, 41)]
-    said = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
+    log = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
     return attempt(1, run=run, log=b"step 30\n", metrics=jsonl(map(line, range(1, 31)))) | attempt(
-        2, run=run, began=LATER, log=said, metrics=jsonl(again), end=EXITS[run]
+        2, run=run, began=LATER, log=log, metrics=jsonl(again), end=EXITS[run]
     )
 
 
@@ -54,7 +54,7 @@ def emulator(emulator):
 
 @pytest.fixture
 def environment(local_api, request):
-    """A fleet without TPUs. Its runs have records, and their output is where the test says."""
+    """A fleet without TPUs, with records; request.param is where the output is stored."""
     folder = local_api.state / "fleet"
     (folder / "runs").mkdir(parents=True)
     environment = environment_of(local_api)
@@ -71,12 +71,12 @@ def environment(local_api, request):
 
 in_bucket = pytest.mark.parametrize("environment", ["bucket"], indirect=True)
 anywhere = pytest.mark.parametrize("environment", ["bucket", "directory"], indirect=True)
-PLACES = [("bucket", run) for run in RUNS] + [("directory", "crashed")]
-each_run = pytest.mark.parametrize(("environment", "run"), PLACES, indirect=["environment"])
+LOCATIONS = [("bucket", run) for run in RUNS] + [("directory", "crashed")]
+each_run = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["environment"])
 
 
-def shown(environment, verb, *words):
-    done = play(environment, f"playbooks/{verb}.yml", *words)
+def shown(environment, verb, *arguments):
+    done = play(environment, f"playbooks/{verb}.yml", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return flat(done)
 
@@ -111,7 +111,7 @@ def test_fetch_copies_every_attempt(environment, run, tmp_path):
 
 
 @anywhere
-def test_report_shows_all_of_them(environment, tmp_path):
+def test_report_shows_all_runs(environment, tmp_path):
     page = tmp_path / "report.html"
     shown(environment, "report", "-e", f"report={page}")
     text = page.read_text()
@@ -157,7 +157,7 @@ def worker_arguments(folder, python):
 
 
 @anywhere
-def test_fetch_fails_at_its_end_without_the_output_of_the_runs_worker(
+def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
     environment, broken_worker, tmp_path, request
 ):
     done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", *broken_worker)
@@ -172,34 +172,34 @@ def test_fetch_fails_at_its_end_without_the_output_of_the_runs_worker(
 
 @in_bucket
 @pytest.mark.parametrize("was_collected", [False, True])
-def test_after_a_bucket_is_set_a_fleet_that_collected_output_still_does(
+def test_output_is_still_collected_from_workers_after_a_bucket_is_set(
     environment, local_api, broken_worker, was_collected
 ):
     if was_collected:
         (local_api.state / "fleet/outputs/.collected").mkdir(parents=True)
-    words = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", *broken_worker)
-    text = shown(environment, "fetch", *words)
+    arguments = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", *broken_worker)
+    text = shown(environment, "fetch", *arguments)
     assert ("output not copied: pod-w0" in text) == was_collected
 
 
 @in_bucket
 @pytest.mark.parametrize("workers", ["gone", "lost"])
-def test_fetch_fails_at_its_end_without_the_checkpoint(
+def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
     environment, local_api, lost_files, workers, tmp_path
 ):
     fields = record("killed", f"gs://{BUCKET}/runs/killed") | {"checkpoints": "/mnt/shared/killed"}
     (local_api.state / "fleet/runs/killed.json").write_text(json.dumps(fields))
     why = {"gone": "no TPU of the run is READY", "lost": "this worker has no files of run killed"}
-    words = lost_files if workers == "lost" else lost_files[2:]
-    words = ("-e", "run=killed", "-e", "checkpoints=newest", *words)
-    done = play(environment, "playbooks/fetch.yml", *words)
+    arguments = lost_files if workers == "lost" else lost_files[2:]
+    arguments = ("-e", "run=killed", "-e", "checkpoints=newest", *arguments)
+    done = play(environment, "playbooks/fetch.yml", *arguments)
     assert done.returncode != 0
     assert f"worker 0 did not return them ({why[workers]}" in flat(done)
     assert (tmp_path / "to/2/0/log").exists()
 
 
 @in_bucket
-def test_a_run_that_nobody_knows_is_named(environment):
+def test_an_unknown_run_is_named_in_the_error(environment):
     done = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
     assert done.returncode != 0
     assert "run unknown: no worker has it, and none of its output is stored" in flat(done)
@@ -207,7 +207,7 @@ def test_a_run_that_nobody_knows_is_named(environment):
 
 
 @in_bucket
-def test_logs_without_a_run_say_that_no_worker_is_there(environment):
+def test_logs_without_a_run_fails_if_no_worker_is_ready(environment):
     done = play(environment, "playbooks/logs.yml")
     assert done.returncode != 0
     assert "no worker is READY" in flat(done)

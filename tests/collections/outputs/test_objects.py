@@ -1,4 +1,4 @@
-"""The stored output in a directory and in a bucket (a real GCS emulator), with one interface."""
+"""Stored output in a directory and in a bucket (of a GCS emulator), with one interface."""
 
 import errno
 import gzip
@@ -43,7 +43,7 @@ def test_a_directory_and_a_bucket_have_the_same_objects(emulator, tmp_path):
     assert directory.list("another") == bucket.list("another") == []
 
 
-def test_objects_of_a_run_whose_name_begins_like_anothers_are_not_mixed(emulator, tmp_path):
+def test_objects_of_runs_whose_names_share_a_prefix_are_not_mixed(emulator, tmp_path):
     other = attempt(run="mine-2")
     for store in (
         in_directory(tmp_path / "outputs", OBJECTS | other),
@@ -70,7 +70,7 @@ def test_objects_of_a_run_whose_name_begins_like_anothers_are_not_mixed(emulator
         "other/1/0/exit.json",
     ],
 )
-def test_an_object_with_another_name_is_neither_listed_nor_written(tmp_path, name):
+def test_an_object_with_an_invalid_name_is_neither_listed_nor_written(tmp_path, name):
     assert readable("", "mine", [StoredObject(name, 1, 1)]) == []
     if not name.startswith("other"):
         with pytest.raises(OutputError, match="name or size is invalid"):
@@ -135,7 +135,7 @@ def test_more_objects_than_can_be_read_are_an_error(emulator, tmp_path, monkeypa
             store.list("mine")
 
 
-def test_a_segment_that_is_replaced_after_the_listing_is_read_as_it_is_now(emulator, tmp_path):
+def test_a_segment_that_is_replaced_after_the_listing_has_its_new_content(emulator, tmp_path):
     name = "mine/1/0/log/000000000000"
     store = in_bucket(emulator, "grows", tmp_path, {name: b"one\n"})
     [listed] = store.list("mine")
@@ -147,8 +147,8 @@ def test_an_object_that_is_removed_after_the_listing_is_empty(emulator, tmp_path
     name = "mine/1/0/log/000000000000"
     store = in_bucket(emulator, "removed", tmp_path, {name: b"one\n"})
     [listed] = store.list("mine")
-    where = f"{emulator}/storage/v1/b/{BUCKET}/o/removed%2Fmine%2F1%2F0%2Flog%2F000000000000"
-    requests.delete(where, timeout=10).raise_for_status()
+    url = f"{emulator}/storage/v1/b/{BUCKET}/o/removed%2Fmine%2F1%2F0%2Flog%2F000000000000"
+    requests.delete(url, timeout=10).raise_for_status()
     assert store.read(listed) == b""
 
 

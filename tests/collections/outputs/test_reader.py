@@ -1,4 +1,4 @@
-"""Reading streams that workers have stored: whole, in parts, damaged or hostile."""
+"""Reading stored logs and metrics, including partial, damaged and hostile ones."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_a_line_may_begin_in_a_full_segment_and_end_in_the_next(tmp_path):
     assert b"".join(reader.pieces(reader.contents(store, process.log))) == long + b"next\n"
 
 
-def test_a_cut_line_is_not_joined_with_what_follows_a_missing_segment(tmp_path):
+def test_a_cut_line_is_not_joined_with_the_text_after_a_missing_segment(tmp_path):
     full = b"1\n" + b"2" * (SEGMENT_BYTES - 2)
     objects = attempt() | {
         "mine/1/0/metrics/000000000000": full,
@@ -59,7 +59,7 @@ def test_an_incomplete_last_line_of_metrics_is_left_out(tmp_path):
     assert metrics(tmp_path, attempt(metrics=b'{"step": 1}\n{"step": 2')) == [{"step": 1}]
 
 
-def test_a_line_without_end_costs_no_memory(tmp_path):
+def test_a_very_long_line_is_skipped(tmp_path):
     text = b"1\n" + b"x" * (3 * SEGMENT_BYTES) + b"\n2\n"
     assert metrics(tmp_path, attempt(metrics=text)) == [1, 2]
 
@@ -67,9 +67,9 @@ def test_a_line_without_end_costs_no_memory(tmp_path):
 @pytest.mark.parametrize("size", [64, 200, SEGMENT_BYTES])
 @pytest.mark.parametrize("lines", [0, 1, 5, 99, 200])
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path, lines, size):
-    said = [f"line {number}" for number in range(100)]
-    log = "".join(f"{line}\n" for line in said).encode()
-    assert tail(tmp_path, log, lines, size) == (said[-lines:] if lines else [])
+    text = [f"line {number}" for number in range(100)]
+    log = "".join(f"{line}\n" for line in text).encode()
+    assert tail(tmp_path, log, lines, size) == (text[-lines:] if lines else [])
 
 
 def test_the_tail_of_a_long_log_reads_only_its_end(tmp_path):
@@ -82,7 +82,7 @@ def test_the_tail_of_a_long_log_reads_only_its_end(tmp_path):
     assert len(read) == 1 < len(process.log)
 
 
-def test_a_log_of_one_line_without_end_has_a_bounded_tail(tmp_path):
+def test_the_tail_of_a_log_with_one_endless_line_is_limited(tmp_path):
     found = tail(tmp_path, b"x" * (10 * SEGMENT_BYTES), 10)
     assert sum(map(len, found)) <= reader.MOST_TAIL + 1
 
@@ -125,7 +125,7 @@ def test_the_start_and_the_end_of_another_attempt_count_as_missing(tmp_path):
 
 
 @pytest.mark.parametrize("began", [-1, 1e300, 2.6e11, "1", None, True])
-def test_a_time_that_is_no_date_is_unknown(tmp_path, began):
+def test_an_invalid_time_is_unknown(tmp_path, began):
     objects = attempt()
     start = json.loads(objects["mine/1/0/start.json"]) | {"began": began}
     store, process = one_process(tmp_path, {"mine/1/0/start.json": json.dumps(start).encode()})
@@ -133,7 +133,7 @@ def test_a_time_that_is_no_date_is_unknown(tmp_path, began):
     assert found is None or found.began is None
 
 
-def test_processes_are_in_order_of_attempts_and_process_ids(tmp_path):
+def test_processes_are_sorted_by_attempt_and_process_id(tmp_path):
     objects: dict[str, bytes] = {}
     for number, process_id in ((10, 0), (2, 11), (2, 2), (1, 0)):
         objects |= attempt(number, process_id, log=b"x\n")

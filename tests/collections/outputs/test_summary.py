@@ -1,4 +1,4 @@
-"""A run's curves over all attempts, how they ended, and the end of its log."""
+"""Summary of a run: curves over all attempts, how each attempt ended, the end of the log."""
 
 import json
 
@@ -32,7 +32,7 @@ def summary(folder, *attempts):
 
 
 def resumed(steps, shift=500):
-    """Lines of an attempt that began ``shift`` seconds after the first."""
+    """Return metrics of an attempt that began ``shift`` seconds after the first one."""
     return [line(step) | {"time": BEGAN + shift + step} for step in steps]
 
 
@@ -40,7 +40,7 @@ def steps_of(found):
     return [step for step, _ in found.curves["loss"]]
 
 
-def test_a_curve_continues_over_attempts_without_a_doubled_step(tmp_path):
+def test_a_curve_continues_over_attempts_without_repeated_steps(tmp_path):
     found = summary(
         tmp_path,
         attempt(1, metrics=jsonl(map(line, range(1, 31)))),
@@ -56,7 +56,7 @@ def test_a_curve_continues_over_attempts_without_a_doubled_step(tmp_path):
     assert progress_of(found) == {"first": 1, "last": 40, "counted": 38}
 
 
-def test_values_that_are_reported_now_and_then_are_the_last_known_ones(tmp_path):
+def test_values_that_are_not_in_every_line_keep_their_last_value(tmp_path):
     known = {
         "mfu": 0.4,
         "heldout_loss": 2.0,
@@ -72,7 +72,7 @@ def test_values_that_are_reported_now_and_then_are_the_last_known_ones(tmp_path)
     assert found.curves["memory"] == [(2, 1.0)]
 
 
-def test_a_file_that_the_trainer_wrote_anew_repeats_no_step(tmp_path):
+def test_metrics_that_the_trainer_rewrote_repeat_no_step(tmp_path):
     again = [*map(line, range(1, 21)), *resumed(range(21, 41))]
     found = summary(
         tmp_path,
@@ -84,7 +84,7 @@ def test_a_file_that_the_trainer_wrote_anew_repeats_no_step(tmp_path):
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=6))
-def test_the_time_of_kept_and_repeated_steps_is_that_of_all_steps(tmp_path_factory, spans):
+def test_kept_and_repeated_time_sum_to_the_time_of_all_steps(tmp_path_factory, spans):
     attempts = [
         attempt(
             number,
@@ -101,7 +101,7 @@ def test_the_time_of_kept_and_repeated_steps_is_that_of_all_steps(tmp_path_facto
     assert steps_of(found) == sorted(set(steps_of(found)))
 
 
-def test_attempts_of_an_older_run_of_this_name_are_left_out(tmp_path):
+def test_attempts_of_an_older_run_with_the_same_name_are_left_out(tmp_path):
     found = summary(
         tmp_path,
         attempt(1, began=LATER, metrics=jsonl(resumed(range(1, 4)))),
@@ -111,7 +111,7 @@ def test_attempts_of_an_older_run_of_this_name_are_left_out(tmp_path):
     assert (steps_of(found), found.log) == ([1, 2, 3], ())
 
 
-def test_an_attempt_whose_start_is_lost_counts(tmp_path):
+def test_an_attempt_whose_start_is_lost_is_included(tmp_path):
     second = attempt(2, began=LATER, metrics=jsonl(resumed(range(2, 4))))
     del second["mine/2/0/start.json"]
     found = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
@@ -120,10 +120,10 @@ def test_an_attempt_whose_start_is_lost_counts(tmp_path):
     assert steps_of(found) == [1, 2, 3]
 
 
-def test_the_first_step_and_the_saves_of_an_attempt_are_told(tmp_path):
+def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
     lines = [line(1, start_seconds=9.5), line(2, save_seconds=2.0), line(3, save_seconds=1.5)]
-    [told] = summary(tmp_path, attempt(metrics=jsonl(lines))).attempts
-    assert (told.start_seconds, told.saves) == (9.5, 3.5)
+    [found] = summary(tmp_path, attempt(metrics=jsonl(lines))).attempts
+    assert (found.start_seconds, found.saves) == (9.5, 3.5)
 
 
 def test_a_long_run_is_reduced_to_few_points(tmp_path):
@@ -153,7 +153,7 @@ def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeyp
         (None, "lost", ""),
     ],
 )
-def test_the_last_attempt_is_told_as_its_worker_would(tmp_path, end, state, reason):
+def test_the_last_attempt_is_reported_as_by_its_worker(tmp_path, end, state, reason):
     found = summary(
         tmp_path,
         attempt(
@@ -162,14 +162,14 @@ def test_the_last_attempt_is_told_as_its_worker_would(tmp_path, end, state, reas
             end=EXITS.get(end or ""),
         ),
     )
-    [told] = stored_answers("mine", found, {0: ["bye"]})["pod-w0"]["runs"]
-    assert (told["state"], told["reason_code"], told["attempt"]) == (state, reason, 1)
-    assert (told["heartbeat"]["step"], told["heartbeat"]["loss"]) == (2, 2.5)
-    assert told["error"] == ("ValueError: too long" if end == "crashed" else "")
-    assert told["log"] == ["bye"]
+    [shown] = stored_answers("mine", found, {0: ["bye"]})["pod-w0"]["runs"]
+    assert (shown["state"], shown["reason_code"], shown["attempt"]) == (state, reason, 1)
+    assert (shown["heartbeat"]["step"], shown["heartbeat"]["loss"]) == (2, 2.5)
+    assert shown["error"] == ("ValueError: too long" if end == "crashed" else "")
+    assert shown["log"] == ["bye"]
 
 
-def test_the_log_is_that_of_the_worker_that_failed(tmp_path):
+def test_the_log_is_from_the_worker_that_failed(tmp_path):
     peer = {"result": "exit-code", "code": "exited", "status": "77"}
     found = summary(
         tmp_path,
@@ -207,8 +207,8 @@ def test_no_line_of_metrics_makes_a_run_unreadable(tmp_path_factory, lines):
 
 
 def test_only_a_run_that_has_changed_is_read_again(tmp_path, monkeypatch):
-    there = attempt(metrics=jsonl([line(1)]), log=b"a\n", end=EXITS["crashed"])
-    store = in_directory(tmp_path / "outputs", there)
+    objects = attempt(metrics=jsonl([line(1)]), log=b"a\n", end=EXITS["crashed"])
+    store = in_directory(tmp_path / "outputs", objects)
     cache = tmp_path / "cache"
     first = cached_summary(store, "mine", store.list("mine"), cache)
     with monkeypatch.context() as patched:
