@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, MAX_SKEW_S
 
 from harness.disturbed import BUCKET, TPU, Disturbed
 from harness.process_tree import kill_tree
 from localcloud import client
 from localcloud.failure import CloudError
 
+NO_LEASE_S = LEASE_S + MAX_SKEW_S + 30
+"""Seconds after which a controller that was killed has no lease any more, with some margin."""
 HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 
 
@@ -144,11 +147,13 @@ def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
             run.signal_trainer("KILL", f"{TPU}-w1")
         launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.watch_log(since))  # noqa: E731
         words = ("-e", f"run={run.run}") if "restart" in playbook else ()
-        controller = run.begin(playbook, *words)
+        controller, deadline = run.begin(playbook, *words), time.monotonic() + NO_LEASE_S
         try:
-            while not run.wait(launched, 1) and controller.poll() is None:
-                continue
-            assert launched(), "nothing was launched, so no worker was lost before the launch"
+            while not run.wait(launched, 1):
+                if controller.poll() is not None:
+                    assert time.monotonic() < deadline, "nothing was launched"
+                    # A controller that an earlier fault killed may still have the run's lease.
+                    controller = run.begin(playbook, *words)
             run.fault("worker", f"{TPU}-w1", "cut")
             controller.wait()
         finally:
