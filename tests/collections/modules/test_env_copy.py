@@ -136,7 +136,7 @@ def test_a_copy_is_retried_after_the_leader_s_sshd_refused_the_connection(tmp_pa
     assert is_complete(tmp_path / "envs" / NAME)
 
 
-def test_an_unreachable_leader_differs_from_one_without_the_environment(
+def test_an_unreachable_leader_is_another_error_than_a_missing_environment(
     tmp_path, leader, monkeypatch
 ):
     monkeypatch.setattr(from_leader, "TRIES", 1)

@@ -147,7 +147,7 @@ def test_torch_tpu_is_proven_on_each_chip(env):
 
 
 @as_root
-def test_a_chip_that_does_not_compute_is_named(env):
+def test_a_chip_with_a_wrong_result_is_named(env):
     with pytest.raises(EnvError, match=r"computes 0, expected 2097152; .* on chip 2"):
         run_proof(env, "torch_tpu", script("torch_tpu", BROKEN="2"), tpu())
 

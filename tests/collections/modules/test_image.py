@@ -347,7 +347,7 @@ def test_an_incomplete_image_of_the_leader_is_not_copied(paths, leader, config):
     assert not image_folder(paths, NAME).exists()
 
 
-def test_a_full_disk_is_named_and_freed(paths, monkeypatch):
+def test_a_full_disk_is_named_and_partial_files_are_removed(paths, monkeypatch):
     def full(module, path, destination, **options):
         (destination / "part").touch()
         raise FromLeaderError("copying failed: write failed: No space left on device (28)")

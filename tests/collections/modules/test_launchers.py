@@ -20,7 +20,7 @@ from launch_torch import Place
 from launch_torch_tpu import torch_tpu_variables
 
 LAUNCH = (sys.executable, "-I", str(ROOT / "roles/run/files/tpufleet_launch"))
-"""The command that the first line of the program stands for."""
+"""The command in the first line (shebang) of the program."""
 SHOW_ENVIRONMENT = """
 import json, os, pathlib
 pathlib.Path(os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
@@ -338,7 +338,7 @@ def test_a_launcher_outside_of_a_run_shows_how_to_use_it(tmp_path, launcher):
         (["tourch", "--", "python"], "invalid choice: 'tourch'"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_what_was_expected(tmp_path, arguments, error):
+def test_a_wrong_command_line_is_refused_with_the_expected_form(tmp_path, arguments, error):
     code, _, errors = ended(launch(tmp_path, *arguments))
 
     assert code == 2

@@ -76,7 +76,7 @@ def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(de
     assert made == [["fig==1.0", "pear==1.0"]] * 2
 
 
-def test_a_changed_file_keeps_versions_and_an_update_does_not(desk):
+def test_a_changed_file_keeps_locked_versions_and_an_update_does_not(desk):
     desk.make()
     publish(desk.index, "apple", "1.1", needs="pear")
     desk.file.write_text("apple\nfig\n")

@@ -179,7 +179,7 @@ def test_a_worker_that_does_not_list_its_runs_is_a_failure():
     assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
 
 
-def test_a_refused_run_and_remains_of_older_attempts_are_stopped():
+def test_a_refused_run_and_processes_of_older_attempts_are_stopped():
     older = ready() | {"info": report(active=True)}
     answers = {"w0": started(), "w1": ready(), "w2": started(), "w3": older}
     processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}

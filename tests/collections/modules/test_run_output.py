@@ -127,7 +127,7 @@ def test_the_state_of_another_worker_is_ignored(controller):
     assert list(controller.state) == ["mine"]
 
 
-def test_the_name_of_a_run_is_checked(controller):
+def test_an_invalid_run_name_is_refused(controller):
     found = run_module("run_output", runs=["../x"])
 
     assert found["failed"]

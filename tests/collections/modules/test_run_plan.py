@@ -193,7 +193,7 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
         run_name(None, None, ["python", "x.py"])
 
 
-def test_the_name_of_a_run_is_checked():
+def test_an_invalid_run_name_is_refused():
     with pytest.raises(RunError, match=r"invalid run name \('\.\./a'\)"):
         place(workers("demo"), "../a")
 

@@ -146,7 +146,7 @@ def record_after(monkeypatch, *story):
     return record
 
 
-def test_time_while_stopped_by_a_person_does_not_count(monkeypatch):
+def test_time_while_stopped_by_a_user_does_not_count(monkeypatch):
     record = record_after(
         monkeypatch, (100, "running"), (150, "running"), (200, "stopped"), (900, "running")
     )

@@ -103,7 +103,7 @@ def test_an_unknown_run_is_refused_with_the_closest_names_and_the_status_command
     assert "ansible-playbook playbooks/status.yml" in error
 
 
-def test_without_a_worker_to_ask_a_run_is_not_called_unknown():
+def test_a_run_is_not_called_unknown_if_no_worker_can_be_asked():
     assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
 
 

@@ -82,7 +82,7 @@ def is_free(port: int) -> bool:
 
 
 class Workers:
-    """Processes of one attempt; the trainer of each is a line of Python."""
+    """Processes of one attempt; the trainer of each is a short Python program."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.folder, self.attempt = folder, attempt

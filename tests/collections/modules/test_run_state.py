@@ -119,7 +119,7 @@ def ended(paths: WorkerPaths, status: str, **rendezvous) -> dict:
     return observe("mine", paths, unit={"ActiveState": "failed"})
 
 
-def test_the_end_of_an_earlier_attempt_is_not_that_of_the_launched_one(paths):
+def test_the_end_of_an_earlier_attempt_does_not_count_for_the_launched_one(paths):
     write(paths, "exit.json", attempt=2, code="exited", status="0", time=7.0)
     paths.unit_dir("mine").mkdir(parents=True, exist_ok=True)
     (paths.unit_dir("mine") / "launch.json").write_text('{"spec": {"attempt": 3}}')

@@ -289,7 +289,7 @@ def on_chip(chip, *, time=None, run=None, log=()):
     return report(state, ended_at=time, **more)
 
 
-def test_the_last_run_of_each_chip_is_shown_also_after_all_have_ended():
+def test_the_last_run_of_each_chip_is_shown_even_after_all_have_ended():
     ended = [on_chip(chip, time=10.0 + chip, log=[f"chip {chip}"]) for chip in range(4)]
     older = on_chip(0, time=5.0, run="older")
     answers = {"w0": {"runs": [older, *ended]}}

@@ -100,7 +100,7 @@ def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(tmp_path,
     ],
     ids=lambda environ: " ".join(environ.values()),
 )
-def test_any_other_end_leaves_no_marker(tmp_path, environ):
+def test_any_other_end_of_a_process_leaves_no_marker(tmp_path, environ):
     end(tmp_path, str(tmp_path / "checkpoints"), **environ)
 
     assert not (tmp_path / "checkpoints").exists()

@@ -85,7 +85,7 @@ def test_a_launch_has_the_options_of_the_play_and_the_workers_of_the_run():
     }
 
 
-def test_a_run_on_one_chip_is_launched_on_it():
+def test_a_run_on_one_chip_is_launched_on_that_chip():
     one_chip = replace(PLACEMENTS["a-w0"], run="mine-c", chip=3)
 
     found = launches(placements={**PLACEMENTS, "a-w0": one_chip})

@@ -103,7 +103,7 @@ def test_the_error_names_the_holder_without_its_token(documents, clock):
 
 
 @pytest.mark.parametrize("skew", [-MAX_SKEW_S, 0.0, MAX_SKEW_S])
-def test_a_holder_loses_its_lease_before_another_gets_it_whatever_the_skew(documents, clock, skew):
+def test_a_holder_loses_its_lease_before_another_gets_it_for_any_skew(documents, clock, skew):
     lease = clock.leases(documents).acquire("x")
     contender = clock.leases(documents, skew)
 

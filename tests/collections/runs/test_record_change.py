@@ -98,7 +98,7 @@ ON_POD = launch_spec().nodes
 ON_OTHER = (NodeIdentity("other", "us-east1-d", "4712"),)
 
 
-def test_a_run_is_not_launched_on_a_second_tpu_while_its_own_is_ready(store):
+def test_a_run_is_not_launched_on_a_second_tpu_while_its_first_one_is_ready(store):
     put_record(store)
 
     with pytest.raises(RunError) as refused:

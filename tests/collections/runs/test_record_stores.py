@@ -269,7 +269,7 @@ def test_all_valid_records_are_read_and_invalid_ones_named(store):
     assert "invalid record" in records.unusable[0].why
 
 
-def test_a_run_without_a_record_is_none(store):
+def test_a_run_without_a_record_reads_as_none(store):
     assert RunStore(store).read("mine") is None
 
 

@@ -141,7 +141,7 @@ def test_a_valid_lock_file_is_not_written_again(tmp_path):
     assert kept_lock(tmp_path, DIGEST).stat().st_ino == first.st_ino
 
 
-def test_lock_files_are_kept_below_the_state_directory_for_the_owner_alone(tmp_path):
+def test_lock_files_are_in_the_state_directory_and_only_the_owner_can_read_them(tmp_path):
     state = tmp_path / "new/state"
 
     keep_lock(str(state), LOCK)

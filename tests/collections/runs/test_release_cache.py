@@ -82,7 +82,7 @@ DAMAGES = [
 ]
 
 
-def test_a_cached_release_stays_as_it_was_when_the_code_changes(code, cached):
+def test_a_cached_release_does_not_change_with_the_code(code, cached):
     (code / "train/main.py").write_text("print('changed')\n")
 
     verify_release(cached)
@@ -116,7 +116,7 @@ def test_an_invalid_release_id_is_refused(tmp_path, name):
         verify_release(tmp_path / name)
 
 
-def test_an_absent_release_is_missing(tmp_path):
+def test_a_release_that_is_not_cached_is_an_error(tmp_path):
     with pytest.raises(ReleaseError, match="not on this controller"):
         verify_release(tmp_path / ("0" * 16))
 

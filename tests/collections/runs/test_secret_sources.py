@@ -26,7 +26,7 @@ def sources(file: Path) -> list[str]:
     return [str(file.parents[2])]
 
 
-def test_the_error_has_the_commands_for_this_file(file):
+def test_the_error_about_readable_secrets_has_the_commands_for_the_file(file):
     with pytest.raises(RunError) as error:
         check_secret_files(sources(file))
 
@@ -52,14 +52,14 @@ def test_a_secrets_file_is_found_beside_an_inventory_but_not_for_a_host_list(fil
     ],
     ids=["whole file", "one value", "lookup"],
 )
-def test_others_may_read_what_is_encrypted_or_looked_up(file, text):
+def test_encrypted_or_looked_up_secrets_may_be_readable_by_others(file, text):
     file.write_text(text)
 
     assert not [*readable_secrets(sources(file))]
 
 
 @pytest.mark.parametrize("text", ["", "# HF_TOKEN: none-is-set\n", "secrets:\n", "secrets: {}\n"])
-def test_others_may_read_a_file_without_a_value(file, text):
+def test_a_file_without_secrets_may_be_readable_by_others(file, text):
     file.write_text(text)
 
     check_secret_files(sources(file))

@@ -56,7 +56,7 @@ def test_a_bucket_that_cannot_be_read_is_an_error(bucket_api):
         read_heartbeats("gs://nowhere/state", bucket_api)
 
 
-def test_an_invalid_heartbeat_hides_no_other(tmp_path):
+def test_an_invalid_heartbeat_does_not_hide_other_heartbeats(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
     folder = tmp_path / "watch/passes/runs"
     (folder / "broken.json").write_text("{")
@@ -81,7 +81,7 @@ def test_an_invalid_heartbeat_hides_no_other(tmp_path):
         {"error": ["x"]},
     ],
 )
-def test_a_field_of_another_form_is_refused(changed):
+def test_an_invalid_field_of_a_heartbeat_is_refused(changed):
     whole = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "ok", "error": ""}
     assert parse_heartbeat(whole)
     with pytest.raises(HeartbeatError, match=next(iter(changed))):

@@ -131,7 +131,7 @@ def test_an_idle_time_of_zero_is_ignored():
     assert idle_since({"id": "7", "since": NOW}, "7", used=False, now=NOW) == NOW
 
 
-def test_a_release_of_exactly_a_day_is_still_young():
+def test_a_release_that_is_exactly_a_day_old_stays():
     kept = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
 
     assert superfluous(kept, [], NOW) == []
