@@ -1,4 +1,4 @@
-"""What tests all over the tree share."""
+"""Settings and fixtures for all tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +8,10 @@ from hypothesis import Phase, settings
 
 from tests.localcloud.api.local_api import LocalApi
 
-# A deadline is a time, and a busy machine misses it.
+# No deadline per example, because a busy machine misses it.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
-# make mutants needs to know that a test fails, not the smallest example.
+# For make mutants it is enough that a test fails: do not search for the smallest example.
 settings.register_profile(
     "mutants", deadline=None, database=None, phases=[Phase.generate], max_examples=10
 )
@@ -19,7 +19,7 @@ settings.register_profile(
 
 @pytest.fixture
 def local_api(tmp_path: Path) -> Iterator[LocalApi]:
-    """A local cloud's API on a free port of loopback, its machines in memory."""
+    """A local cloud's API on a free port of loopback, with machines in memory."""
     api = LocalApi(tmp_path / "cloud")
     yield api
     api.halt()

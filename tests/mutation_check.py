@@ -1,8 +1,8 @@
-"""Mutation check: change one detail of the code at a time and look which change no test notices.
+"""Mutation check: change one detail of the code at a time and find changes that no test notices.
 
 Run by ``make mutants``. mutmut, configured in pyproject.toml, works on a copy of the tree in
-dist/mutants; the report is dist/mutants.txt. It shows each surviving change as a diff: either a
-test is missing, or the code is more than any behaviour needs, or both variants do the same.
+dist/mutants. The report dist/mutants.txt shows each such change as a diff. Either a test is
+missing, or no behaviour needs this code, or both variants do the same.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WORK = ROOT / "dist/mutants"
 REPORT = ROOT / "dist/mutants.txt"
 KILLED = ("killed", "timeout")
 LEAST_SCORE = 0.85
-"""The share of mutants that tests must notice. Some can't be noticed, as they change nothing."""
+"""The share of mutants that tests must notice. Some can't be noticed, as behaviour is the same."""
 RESULT = re.compile(r"\s*(?P<mutant>(?P<module>\S+)\.x\S+__mutmut_\d+): (?P<status>.+)")
 
 
 def copy_tree() -> None:
-    """Copy the work tree's files to where mutmut works, with the layout that it expects.
+    """Copy the work tree to ``WORK`` with the layout that mutmut expects.
 
-    mutmut names a module by its path below ``src``, and tests import ours below ``collections``.
+    mutmut names modules by their paths below ``src``, but tests import them from ``collections``.
     """
     shutil.rmtree(WORK, ignore_errors=True)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -46,7 +46,7 @@ def copy_tree() -> None:
 
 
 def mutmut(*words: str) -> str:
-    """Return what a command of mutmut's prints."""
+    """Run a command of mutmut and return its output."""
     command = [sys.executable, "-m", "mutmut", *words]
     return subprocess.run(command, cwd=WORK, capture_output=True, text=True, check=True).stdout
 
@@ -83,7 +83,7 @@ def too_low(statuses: Mapping[str, str]) -> str:
 def main() -> int:
     """Run the check; return 1 if mutmut could not run or the score of all modules is too low."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--module", default="", help="only the modules of this name, as record")
+    parser.add_argument("--module", default="", help="only modules of this name, e.g. record")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at once")
     options = parser.parse_args()
     copy_tree()
@@ -92,7 +92,8 @@ def main() -> int:
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (fsync costs nothing)
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=memory) as temporary:
         quick = {"PYTEST_DEBUG_TEMPROOT": temporary, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        env = os.environ | quick | {"PYTHONPATH": ""}  # the copy's modules, not the work tree's
+        # Import the modules of the copy, not those of the work tree.
+        env = os.environ | quick | {"PYTHONPATH": ""}
         done = subprocess.run(command, cwd=WORK, env=env, check=False)
     if done.returncode != 0:
         return 1

@@ -1,4 +1,4 @@
-"""When the mutation check fails, without running mutmut."""
+"""The score below which the mutation check fails, tested without mutmut."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def test_the_check_fails_below_the_least_score(missing, fails):
     killed = round(LEAST_SCORE * 100) - missing
     kinds = ["timeout", *["killed"] * (killed - 1), *["survived"] * (100 - killed)]
 
-    said = too_low({str(number): kind for number, kind in enumerate(kinds)})
+    error = too_low({str(number): kind for number, kind in enumerate(kinds)})
 
-    assert bool(said) == fails
-    assert not fails or f"{killed}.0%" in said
+    assert bool(error) == fails
+    assert not fails or f"{killed}.0%" in error

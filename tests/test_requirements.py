@@ -1,4 +1,4 @@
-"""What each make target installs: a controller gets nothing that only the local cloud needs."""
+"""What make targets install: ``make env`` installs nothing that only the local cloud needs."""
 
 import re
 import subprocess
@@ -37,7 +37,7 @@ def test_a_controller_is_installed_without_the_local_cloud():
 @pytest.mark.parametrize(
     "target", ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults"]
 )
-def test_what_uses_the_local_cloud_installs_it(target: str):
+def test_targets_that_use_the_local_cloud_install_it(target: str):
     assert installs("env") < installs(target)
     assert installs(target) > {
         "requirements/install-system localcloud",
@@ -45,7 +45,7 @@ def test_what_uses_the_local_cloud_installs_it(target: str):
     }
 
 
-def test_the_larger_sets_of_packages_hold_the_smaller_ones_at_the_same_versions():
+def test_larger_lock_files_contain_the_smaller_ones_with_the_same_versions():
     assert EMULATOR in locked("localcloud")
     for smaller, larger in (("controller", "localcloud"), ("localcloud", "dev")):
         assert locked(smaller).items() <= locked(larger).items()

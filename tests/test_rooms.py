@@ -1,4 +1,4 @@
-"""What imports what: nothing imports tests, and chains of imports in the collection are short."""
+"""Rules for imports: nothing imports tests, and chains of imports in the collection are short."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from harness.playbooks import ROOT
 FOLDERS = ("bench", "collections", "examples", "harness", "localcloud", "roles", "train")
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 MOST_FILES = 6
-"""The longest chain of files of which each imports the next."""
+"""The greatest length of a chain in which each file imports the next."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -28,15 +28,15 @@ def test_nothing_outside_of_tests_imports_a_test(folder):
 
 
 @pytest.mark.parametrize(
-    ("room", "others"),
+    ("part", "others"),
     [
         ("core", ("run", "hf", "compile")),
         ("data", ("core", "hf", "compile")),
         ("storage.py", ("core", "data", "run", "hf", "compile")),
     ],
 )
-def test_the_trainer_s_core_and_data_do_not_import_what_uses_them(room: str, others: tuple[str]):
-    place = ROOT / "train" / room
+def test_the_trainers_core_and_data_do_not_import_their_users(part: str, others: tuple[str]):
+    place = ROOT / "train" / part
     importing = [
         (file.name, node.module)
         for file in ([place] if place.is_file() else place.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""A bench says when the disk distorts what it measures."""
+"""The warning of a benchmark about a disk that distorts its measurements."""
 
 import os
 
@@ -21,7 +21,7 @@ def machine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("there", "distorts"),
+    ("entries", "is_detected"),
     [
         (["ext4/vda", "ext4/vdb", "jbd2/vdb-8"], True),
         (["ext4/vda", "jbd2/vda-8"], False),
@@ -29,11 +29,11 @@ def machine(tmp_path):
     ],
     ids=["ext4 without a journal", "ext4 with one", "another file system"],
 )
-def test_an_ext4_without_a_journal_distorts(machine, there, distorts):
-    for name in there:
+def test_an_ext4_without_a_journal_is_detected(machine, entries, is_detected):
+    for name in entries:
         (machine / "proc/fs" / name).mkdir(parents=True)
 
-    assert has_no_journal(machine, machine) is distorts
+    assert has_no_journal(machine, machine) is is_detected
 
 
 def test_a_directory_without_a_block_device_is_ignored(tmp_path):

@@ -1,4 +1,4 @@
-"""What bench/goodput.py counts."""
+"""The steps and seconds that bench/goodput.py counts."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
     assert first_line_at(LOG) == 1795273779
 
 
-def test_uninterrupted_steps_count_completely():
+def test_all_seconds_of_uninterrupted_steps_count():
     assert counted_seconds({step: 2.0 * step for step in range(1, 11)}) == 2.0 * 10
 
 
@@ -43,13 +43,13 @@ def test_the_first_step_after_a_fault_counts_as_an_average_step(wait):
     assert counted_seconds(finished_at, behind={6}) == 10.0
 
 
-def test_steps_that_end_in_a_batch_count_their_total_time():
+def test_steps_reported_in_groups_count_their_total_time():
     finished_at = {step: 5.0 * -(-step // 10) for step in range(1, 101)}
 
     assert counted_seconds(finished_at) == pytest.approx(50.0, rel=0.1)
 
 
-def test_a_faults_cost_is_from_the_old_attempts_last_step_to_the_first_new_one():
+def test_the_cost_of_a_fault_lasts_from_the_last_old_step_to_the_first_new_one():
     last = first_line_at(LOG) - 6.0
     before = {step: last - 10 + step for step in range(1, 8)}
     redone = {step: last + 1000 + step for step in (8, 9, 10)}

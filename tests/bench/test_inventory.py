@@ -1,4 +1,4 @@
-"""The inventory's benchmark does what it says, on a fleet that is tiny."""
+"""The inventory's benchmark, run on a tiny fleet."""
 
 from bench.inventory import Bench, Fleet, compare, fails_twice
 from harness.scripted_api import serving
@@ -6,7 +6,7 @@ from harness.scripted_api import serving
 TINY = Fleet(4, 2, ("us-central2-b", "us-east1-d"), "v4-16")
 
 
-def test_the_plugin_lists_the_same_as_the_static_file_with_one_request_per_page(tmp_path, capsys):
+def test_the_plugin_lists_the_hosts_of_the_static_file_with_one_request_per_page(tmp_path, capsys):
     with serving(tmp_path) as api:
         bench = Bench(TINY, api, tmp_path)
         compare(bench, rounds=1)

@@ -1,9 +1,9 @@
 """After every fault the watch alone recovers a run, with the losses of an undisturbed run.
 
 TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each once), `order` (each once,
-in random order), `all` (both: make chaos), or a part of a fault's name; without it the tests are
-skipped. TPUFLEET_CHAOS_SEED sets the random order. Each test is the next step, in the order of this
-file.
+in random order), `all` (`alone`, then `order`; used by make chaos), or a part of a fault's name.
+Without it the tests are skipped. TPUFLEET_CHAOS_SEED sets the random order. The tests run in the
+order of this file; each continues where the previous one ended.
 """
 
 import os
@@ -25,7 +25,7 @@ pytestmark = [
 SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
 SELECTED = chosen(WHAT or "some", SEED)
 FOUR_WORKERS = ("alone", "all")
-"""What runs on four workers. The rest, such as many seeds of ``order``, is quicker on two."""
+"""Selections that run on four workers. All others run on two, which is faster."""
 CHECKPOINT_EVERY = 20
 CONFIG = f"""
 steps: 1000000
@@ -81,7 +81,7 @@ def disturbed(fleet, config):
     with Losses(fleet.place.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
         yield Disturbed(fleet, run, losses, fleet.place.directory / "watch.log")
-        # An existing cloud must not keep a run that is wanted forever.
+        # Stop the run, because an existing cloud and its run records remain after the tests.
         fleet.play("playbooks/kill.yml", "-e", f"run={run}")
 
 
@@ -134,7 +134,7 @@ def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, confi
     assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
         disturbed.losses.by_step
     )
-    # Lines that were lost with a machine before they could be read do not count.
+    # Only a deleted machine may lose lines before they are read.
     lost = reached - len(disturbed.losses.by_step)
     gone = sum(fault.loses_machines for fault in SELECTED)
     assert lost <= gone * CHECKPOINT_EVERY

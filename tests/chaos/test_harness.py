@@ -1,4 +1,4 @@
-"""The chaos test's harness, without machines."""
+"""The harness of the chaos tests, tested without machines."""
 
 import json
 import subprocess
@@ -14,22 +14,22 @@ from harness.process_tree import kill_tree
 from localcloud.place import Place
 
 
-def test_all_injects_each_fault_once_and_then_again_shuffled_by_the_seed():
-    struck = chosen("all", 7)
+def test_all_selects_each_fault_once_and_then_again_in_an_order_set_by_the_seed():
+    faults = chosen("all", 7)
 
-    assert struck[: len(FAULTS)] == list(FAULTS)
-    assert sorted(fault.name for fault in struck[len(FAULTS) :]) == sorted(
+    assert faults[: len(FAULTS)] == list(FAULTS)
+    assert sorted(fault.name for fault in faults[len(FAULTS) :]) == sorted(
         fault.name for fault in FAULTS
     )
-    assert struck == chosen("all", 7)
-    assert struck != chosen("all", 8)
+    assert faults == chosen("all", 7)
+    assert faults != chosen("all", 8)
 
 
-def test_order_is_the_second_half_of_all():
+def test_order_selects_the_second_half_of_all():
     assert chosen("order", 7) == chosen("all", 7)[len(FAULTS) :]
 
 
-def test_some_are_five_faults():
+def test_some_selects_five_faults():
     assert [fault.name for fault in chosen("some", 1)] == list(SOME)
     assert len(SOME) == 5
 
@@ -39,7 +39,7 @@ def test_an_unknown_fault_is_refused_with_the_known_ones():
         chosen("flood", 1)
 
 
-def test_losses_are_collected_from_all_machines_and_differing_ones_named(tmp_path):
+def test_losses_are_collected_from_all_machines_and_differing_steps_are_named(tmp_path):
     def write(machine: str, *losses: tuple[int, float]) -> None:
         folder = tmp_path / machine / "root/var/lib/tpufleet/runs/mine"
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def test_losses_are_collected_from_all_machines_and_differing_ones_named(tmp_pat
     assert losses.repeated == 2
 
 
-def test_losses_are_read_again_after_a_trainer_truncates_them(tmp_path):
+def test_losses_are_read_again_after_a_trainer_truncates_the_file(tmp_path):
     folder = tmp_path / "a-w-0/root/var/lib/tpufleet/runs/mine"
     folder.mkdir(parents=True)
     file = folder / "metrics.jsonl"
@@ -74,7 +74,7 @@ def test_losses_are_read_again_after_a_trainer_truncates_them(tmp_path):
     with Losses(tmp_path, "mine").collected() as losses:
         while losses.best < 2:
             time.sleep(0.05)
-        # In place, and longer than at the previous read.
+        # Write to the same inode, and more than was there at the previous read.
         file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 2000.125) + line(3, 2.5, 2001.125))
         while losses.best < 3:
             time.sleep(0.05)
@@ -95,7 +95,7 @@ def test_a_process_tree_is_killed_across_sessions():
 
 
 def ends(pid: int) -> bool:
-    """Return whether a process that was sent SIGKILL ends; a busy kernel takes its time."""
+    """Return whether a process ends within 30 s of SIGKILL: a busy kernel may delay its end."""
     deadline = time.monotonic() + 30
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,8 +1,8 @@
-"""Google's addresses on loopback: a proxy behind which ``*.googleapis.com`` is one local cloud.
+"""An HTTPS proxy on loopback that forwards requests for Google's APIs to a local cloud.
 
-A client that is pointed at the proxy by ``HTTPS_PROXY`` needs no option and no change: it asks
-for ``https://tpu.googleapis.com/…``, and the proxy ends the TLS connection with a certificate of
-its own authority. What is asked of any other host is refused, so that nothing leaves this computer.
+Clients need no change: they request ``https://tpu.googleapis.com/…`` through the proxy that
+``HTTPS_PROXY`` names. The proxy terminates TLS with a certificate of a test authority. It refuses
+connections to all other hosts, so that no request leaves this computer.
 """
 
 import http.client
@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from googleapiclient.discovery_cache import get_static_doc
 
 HOSTS = ("tpu.googleapis.com", "compute.googleapis.com")
-# Only with these do Python's clients take an authority's certificate.
+# Python's clients accept an authority's certificate only with these key usages.
 _SIGNS = x509.KeyUsage(
     **dict.fromkeys(
         (
@@ -39,10 +39,10 @@ _NOT_FORWARDED = ("host", "connection", "proxy-connection")
 
 
 class GoogleFront:
-    """The proxy in a thread; ``seen`` has the host and path of every request it forwarded.
+    """The proxy in a thread; ``seen`` lists the host and path of every request.
 
-    ``authority`` is the file of the certificate that clients have to trust, ``key`` and
-    ``certificate`` are those of a server for ``HOSTS`` and ``localhost``.
+    ``authority`` is the file of the certificate that clients have to trust. ``key`` and
+    ``certificate`` are the files of a server certificate for ``HOSTS`` and ``localhost``.
     """
 
     def __init__(self, directory: Path, endpoint: str) -> None:
@@ -58,7 +58,7 @@ class GoogleFront:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The environment by which Google's clients go through the proxy and trust it."""
+        """The environment variables that make Google's clients use and trust the proxy."""
         url = f"http://127.0.0.1:{self._server.server_port}"
         proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), url)
         exceptions = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
@@ -92,7 +92,7 @@ class _Connection(BaseHTTPRequestHandler):
     def do_CONNECT(self) -> None:
         host = self.path.partition(":")[0]
         if host not in HOSTS:
-            self.send_error(403, f"{host} is not Google's here")
+            self.send_error(403, f"{host} is not one of {', '.join(HOSTS)}")
             return
         self.send_response(200)
         self.end_headers()
@@ -121,7 +121,7 @@ class _Connection(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _forward  # noqa: N815 - the base class's names
 
     def _discovery(self) -> bytes:
-        """Return Google's document, as google-api-python-client bundles it; v2 if none is named."""
+        """Return the discovery document that google-api-python-client bundles; default v2."""
         (version,) = parse_qs(urlsplit(self.path).query).get("version", ["v2"])
         text = get_static_doc(self.host.partition(".")[0], version)
         return json.dumps(json.loads(text)).encode()
@@ -135,11 +135,11 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _write_certificates(authority: Path, certificate: Path, key: Path) -> None:
-    """Write an authority of a day and a server's certificate that it signed."""
+    """Write an authority's certificate and a server certificate that it signs; valid for a day."""
     own = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority of a test")])
     server = ec.generate_private_key(ec.SECP256R1())

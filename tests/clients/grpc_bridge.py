@@ -1,10 +1,10 @@
-"""gRPC in front of a REST API, as Google's own front does it the other way round.
+"""A gRPC server that forwards each call to a REST API.
 
-google-cloud-tpu speaks gRPC alone. The bridge turns each of its calls into the HTTP request that
-the method's ``google.api.http`` rule names (https://google.aip.dev/127): fields of the path, the
-body, and the rest as query. Answers are parsed strictly into the client's own types, so a field
-that they do not know is an error. It runs in the clients' environment, and passes their credentials
-on.
+google-cloud-tpu only uses gRPC. The bridge converts each call into the HTTP request that the
+method's ``google.api.http`` annotation defines (https://google.aip.dev/127): some fields are in
+the path, one is the body, and the rest are query parameters. Answers are parsed strictly into the
+client's types, so an unknown field is an error. The bridge runs in the environment of the clients
+and forwards their credentials.
 """
 
 import re
@@ -16,7 +16,7 @@ import requests
 from google.longrunning import operations_pb2
 from google.protobuf import json_format
 
-# The method's name: HTTP verb, path, and the field that is the body ("*": all that is left).
+# Method name: HTTP verb, path, and the field that is the body ("*": all fields not in the path).
 _RULES: dict[str, tuple[str, str, str]] = {
     "CreateNode": ("POST", "{parent}/nodes", "node"),
     "CreateQueuedResource": ("POST", "{parent}/queuedResources", "queued_resource"),
@@ -39,7 +39,7 @@ _RULES: dict[str, tuple[str, str, str]] = {
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """A gRPC server for one version of the API; ``types`` is the client's package of it."""
+    """A gRPC server for one version of the API; ``types`` is the client package of that version."""
 
     def __init__(self, endpoint: str, version: str, types: Any, pem: tuple[bytes, bytes]) -> None:
         self._url = f"{endpoint}/{version}"
@@ -52,7 +52,7 @@ class Bridge(grpc.GenericRpcHandler):
         self._server.start()
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of one method, None for one that has no rule."""
+        """Return the handler of a method, or None if the method has no rule."""
         name = handler_call_details.method.rpartition("/")[2]
         if name not in _RULES:
             return None
@@ -106,6 +106,6 @@ class Bridge(grpc.GenericRpcHandler):
 
 
 def _taken(fields: dict[str, Any], name: str) -> str:
-    """Return a field of the path; one of the message itself is in the path alone."""
+    """Return a field for the path; remove it from ``fields`` unless it is a nested field."""
     first, _, inner = name.partition(".")
     return fields[first][inner] if inner else fields.pop(first)

@@ -1,6 +1,6 @@
-"""Other people's clients, installed from the package index and unmodified, at a local cloud.
+"""Unmodified third-party clients from the package index work with a local cloud.
 
-Each script of this directory uses one client; here is what it has to find.
+Each ``with_*.py`` of this directory uses one client; the tests check what it prints.
 """
 
 import json
@@ -27,9 +27,9 @@ Client = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The interpreter of an environment with the clients, as their lock files pin them."""
+    """The Python interpreter of an environment in which the lock files' clients are installed."""
     uv, place = ROOT / ".venv/bin/uv", tmp_path_factory.mktemp("clients") / "env"
-    # As requirements/install-venv does, for an index whose certificate the system knows.
+    # Trust the system's certificates, as requirements/install-venv does: the index may need it.
     variables = {**os.environ, "UV_SYSTEM_CERTS": "true"}
     make = [uv, "venv", "--quiet", "--python", sys.executable, place]
     subprocess.run(make, env=variables, check=True)
@@ -50,7 +50,7 @@ def front(local_api: LocalApi, tmp_path: Path) -> Iterator[GoogleFront]:
 
 @pytest.fixture
 def client(python: Path, local_api: LocalApi, front: GoogleFront, tmp_path: Path) -> Client:
-    """Run a script with the cloud's service account behind the front; return its JSON."""
+    """Return a function that runs a script behind the proxy and returns the JSON it prints."""
     home = tmp_path / "home"
     home.mkdir()
     variables = {
@@ -94,7 +94,7 @@ def held_until_asked(api: LocalApi) -> threading.Thread:
     return thread
 
 
-def test_skypilot_s_provisioner_creates_finds_changes_stops_and_deletes_tpus(
+def test_skypilots_provisioner_creates_finds_changes_stops_and_deletes_tpus(
     local_api, front, client
 ):
     waiting = held_until_asked(local_api)
@@ -118,7 +118,7 @@ def test_skypilot_s_provisioner_creates_finds_changes_stops_and_deletes_tpus(
     assert {host for host, _ in front.seen} == {"tpu.googleapis.com"}
 
 
-def test_google_cloud_compute_s_clients_use_disks_networks_and_machine_types(front, client):
+def test_google_cloud_computes_clients_use_disks_networks_and_machine_types(front, client):
     found = client("with_google_cloud_compute.py")
 
     assert found.pop("machine_types")
@@ -138,7 +138,7 @@ def test_google_cloud_compute_s_clients_use_disks_networks_and_machine_types(fro
     assert {host for host, _ in front.seen} == {"compute.googleapis.com"}
 
 
-def test_google_cloud_tpu_s_clients_speak_to_every_version(local_api, front, client):
+def test_google_cloud_tpus_clients_use_every_version_of_the_api(local_api, front, client):
     Compute(local_api).done("POST", f"zones/{ZONE}/disks", {"name": "data"})
     waiting = held_until_asked(local_api)
 

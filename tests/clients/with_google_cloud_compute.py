@@ -1,6 +1,6 @@
-"""google-cloud-compute's own clients at a local cloud, by Google's address and unmodified.
+"""Calls of a local cloud with the clients of google-cloud-compute.
 
-Prints what they found as JSON. Run in the environment of requirements/clients.lock, behind
+Prints the results as JSON. Needs the environment of requirements/clients.lock and the proxy of
 google_front.py.
 """
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """Return the name of the client's exception for a refused call."""
+    """Return the name of the exception that the client raises, or ``accepted``."""
     try:
         call()
     except exceptions.GoogleAPICallError as error:
@@ -27,7 +27,7 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def scopes(pager: Iterable[tuple[str, Any]], collection: str) -> dict[str, list[str]]:
-    """Return the names in an aggregated list, by scope."""
+    """Return the names of each scope of an aggregated list, such as ``zones/us-central2-b``."""
     found = {scope: [it.name for it in getattr(part, collection)] for scope, part in pager}
     return {scope: names for scope, names in found.items() if names}
 

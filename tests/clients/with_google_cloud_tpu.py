@@ -1,6 +1,6 @@
-"""google-cloud-tpu's own clients at a local cloud: ``with_google_cloud_tpu.py ENDPOINT CERT KEY``.
+"""Calls of a local cloud with google-cloud-tpu: ``with_google_cloud_tpu.py ENDPOINT CERT KEY``.
 
-Prints what they found as JSON. Run in the environment of requirements/clients.lock.
+Prints the results as JSON. Needs the environment of requirements/clients.lock.
 """
 
 import json
@@ -13,7 +13,7 @@ from google.api_core import exceptions
 from google.cloud import tpu_v1, tpu_v2, tpu_v2alpha1
 from google.protobuf import field_mask_pb2
 
-# A plain import: the file runs as a script, beside the module.
+# Not tests.clients.grpc_bridge: this file runs as a script in the directory of the module.
 from grpc_bridge import Bridge
 
 HERE = "projects/local-fleet/locations/us-central2-b"
@@ -22,7 +22,7 @@ PATIENCE_S = 60
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """Return the name of the client's exception for a refused call."""
+    """Return the name of the exception that the client raises, or ``accepted``."""
     try:
         call()
     except exceptions.GoogleAPICallError as error:
@@ -31,7 +31,7 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def stable(tpu: Any) -> dict[str, Any]:
-    """Create, change, stop, start and delete a TPU by v2; meet its refusals."""
+    """Create, change, stop, start and delete a TPU with v2; send two invalid requests."""
     node = tpu_v2.Node(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
     operation = tpu.create_node(parent=HERE, node_id="one", node=node)
     pending = operation.operation.done
@@ -69,7 +69,7 @@ def stable(tpu: Any) -> dict[str, Any]:
 
 
 def alpha(tpu: Any) -> dict[str, Any]:
-    """Use what v2alpha1 has more: tiers, fields of a node, disks of a TPU that is there."""
+    """Use what only v2alpha1 has: tiers, more fields of a node, disks of an existing TPU."""
     node = tpu_v2alpha1.Node(
         accelerator_type="v4-8",
         runtime_version="tpu-ubuntu2204-base",
@@ -117,7 +117,7 @@ def alpha(tpu: Any) -> dict[str, Any]:
 
 
 def old(tpu: Any) -> dict[str, Any]:
-    """List by v1 what the other versions created."""
+    """List with v1 what the other versions created."""
     return {
         "nodes": sorted(it.name.rpartition("/")[2] for it in tpu.list_nodes(parent=HERE)),
         "types": len(list(tpu.list_accelerator_types(parent=HERE))) > 0,
@@ -126,14 +126,14 @@ def old(tpu: Any) -> dict[str, Any]:
 
 
 def main(endpoint: str, certificate: Path, key: Path) -> None:
-    """Run each version's client at a bridge of its own."""
+    """Run the client of each version, each with a separate bridge."""
     pem = (key.read_bytes(), certificate.read_bytes())
     found = {}
-    for package, scene in ((tpu_v2, stable), (tpu_v2alpha1, alpha), (tpu_v1, old)):
+    for package, use in ((tpu_v2, stable), (tpu_v2alpha1, alpha), (tpu_v1, old)):
         version = package.__name__.rpartition("_")[2]
         bridge = Bridge(endpoint, version, package, pem)
         client = package.TpuClient(client_options={"api_endpoint": f"localhost:{bridge.port}"})
-        found[version] = scene(client)
+        found[version] = use(client)
         bridge.stop()
     json.dump(found, sys.stdout)
 

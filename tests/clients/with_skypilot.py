@@ -1,6 +1,6 @@
-"""SkyPilot's own provisioner of TPU VMs at a local cloud, by Google's address and unmodified.
+"""Calls of a local cloud with SkyPilot's provisioner of TPU VMs.
 
-Prints what it found as JSON. Run in the environment of requirements/clients.lock, behind
+Prints the results as JSON. Needs the environment of requirements/clients.lock and the proxy of
 google_front.py.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from sky.provision.gcp.instance_utils import GCPTPUVMInstance as Tpu
 
 PROJECT, ZONE = "local-fleet", "us-central2-b"
-# The fields that SkyPilot's template for clusters on Google Cloud gives a TPU VM.
+# The fields that SkyPilot's template for clusters on Google Cloud sets for a TPU VM.
 CONFIG = {
     "acceleratorType": "v4-16",
     "runtimeVersion": "tpu-vm-base",
@@ -40,7 +40,7 @@ def wait(operation: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Create, find, change, stop, start and delete TPU VMs, directly and by the queue."""
+    """Create, find, change, stop, start and delete TPU VMs, also with a queued resource."""
     errors, _ = create("cluster", CONFIG)
     (name,) = listed()
     info = Tpu.get_instance_info(PROJECT, ZONE, name)
