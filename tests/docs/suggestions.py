@@ -41,9 +41,9 @@ class Text:
 
 @dataclass(frozen=True)
 class PlaybookCommand:
-    """A playbook with its options, as a text suggests it.
+    """A playbook and its options, found in a text.
 
-    ``whole`` means that the text is a complete command.
+    ``whole`` is true if ``ansible-playbook`` stands before the playbook.
     """
 
     where: str
@@ -76,7 +76,7 @@ def texts() -> list[Text]:
 
 
 def pages() -> list[Text]:
-    """Return the code of the pages: each inline one, and each line of a block."""
+    """Return the code in the pages: each inline code, and each line of a code block."""
     return [
         text
         for page in documents()
@@ -85,7 +85,7 @@ def pages() -> list[Text]:
 
 
 def of_markdown(source: str, where: str) -> Iterator[Text]:
-    """Yield the code in a page, lines that end with a backslash joined with the next one."""
+    """Yield the code in a page. A line that ends with a backslash is joined with the next one."""
     for found in _CODE.finditer(source):
         line = source[: found.start()].count("\n") + 1
         for text in re.sub(r"\\\n\s*", "", found["block"] or found["inline"]).splitlines():
@@ -93,7 +93,7 @@ def of_markdown(source: str, where: str) -> Iterator[Text]:
 
 
 def of_python(source: str, where: str) -> Iterator[Text]:
-    """Yield the strings of a module, with its own string constants filled in."""
+    """Yield the strings of a Python module. Names of its string constants are replaced."""
     tree = ast.parse(source)
     for statement in ast.walk(tree):
         for child in ast.iter_child_nodes(statement):
@@ -167,7 +167,7 @@ def of_yaml(source: str, where: str) -> Iterator[Text]:
 def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:
     """Yield the playbooks that a text names, with the options that follow."""
     if _NAMED.fullmatch(text.text):
-        return  # a path that the code uses
+        return  # only a path, not a command
     for found in _PLAYBOOK.finditer(text.text):
         options, at = [], found.end()
         while option := _OPTION.match(text.text, at):
@@ -185,5 +185,5 @@ def make_targets(text: Text) -> list[str]:
 
 
 def installers(text: Text) -> list[tuple[str, list[str]]]:
-    """Return the installers of requirements/ that a text names, with their arguments."""
+    """Return the ``requirements/install-*`` commands in a text: ``system`` or ``venv``, sets."""
     return [(found["what"], found["parts"].split()) for found in _INSTALL.finditer(text.text)]

@@ -1,6 +1,6 @@
 """Each row of docs/coming_from.md names a command of this project, or why there is none.
 
-Each such command, and each in the cookbook, is run by a test or says here why not.
+Each command on that page and in the cookbook is run by a test, or listed in ``NOT_RUN``.
 """
 
 import re
@@ -18,18 +18,18 @@ COMMAND = re.compile(r"`(?:ansible-playbook|ansible|ansible-console|ansible-inve
 SETTING = re.compile(r"`[a-z_]+: [^`]+` in |`tpufleet\.core\.\w+`")
 REASON = re.compile(r"(?:none|nothing)[^:]*: \S|\[as with ")
 PAGES = ("docs/coming_from.md", "docs/cookbook.md")
-#: Values that choose what a command does; others are names, paths and amounts of the reader.
+#: Option values that select what a command does. All others are names, paths or numbers of users.
 CHOICES = {"done", "jupyter", "newest", "slice", "tensorboard", "true"}
-#: Start of a command without a test of its own: why.
+#: Beginnings of the commands that no test runs literally, with the reason.
 NOT_RUN = {
-    "ansible-console ": "it reads from a terminal, and is all ansible-core's",
+    "ansible-console ": "it reads from a terminal, and all its code is in ansible-core",
     "ansible-playbook train.yml -e tpu=pod -e run=first -e code=../my-repo -e requirements=": "a "
-    "function of tests/journey/test_foreign_trainers.py makes the same command",
+    "function of tests/journey/test_foreign_trainers.py builds the same command",
 }
 
 
 def chosen(words: list[str]) -> Iterator[str]:
-    """Yield the options of a command, without the values that are the reader's own."""
+    """Yield the options of a command; values only if they are in ``CHOICES`` or name a module."""
     options = iter(words[1:])
     for option in options:
         if option in ("-m", "--limit", "--tags"):
@@ -52,15 +52,15 @@ def test_each_row_has_two_cells():
 
 
 def test_each_row_names_a_command_a_setting_or_the_reason_why_not():
-    unanswered = [
+    incomplete = [
         row
         for row in ROWS
         if not any(pattern.search(row[-1]) for pattern in (COMMAND, SETTING, REASON))
     ]
-    assert unanswered == []
+    assert incomplete == []
 
 
-def test_each_command_is_run_by_a_test_or_says_why_not():
+def test_each_command_is_run_by_a_test_or_listed_with_the_reason():
     files = [path for name in ("tests", "localcloud") for path in (ROOT / name).rglob("*.py")]
     calls = [call for path in files for call in calls_of(path)]
     here = [block for block in blocks() if not block.by.endswith(".py")]

@@ -1,4 +1,4 @@
-"""The reference lists every key of a trainer's config with its values, default and meaning."""
+"""The reference of the trainer's config: keys with their values, defaults and meanings."""
 
 import importlib.util
 from pathlib import Path

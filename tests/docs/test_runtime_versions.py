@@ -23,11 +23,11 @@ RULES = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: CELL.findall(row[0])[0])
-def test_a_row_names_types_that_exist_with_their_chips_and_workers(row):
-    types, number_means, runtime = row
+def test_a_row_names_existing_types_with_their_chips_and_workers(row):
+    types, rule, runtime = row
     for name in CELL.findall(types):
         accelerator = ACCELERATORS[name]
-        chips, workers = RULES[number_means](int(name.rpartition("-")[2]))
+        chips, workers = RULES[rule](int(name.rpartition("-")[2]))
         assert (accelerator.chips, accelerator.workers) == (chips, workers)
     assert CELL.findall(runtime)[0] in RUNTIME_VERSIONS
 

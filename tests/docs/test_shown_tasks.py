@@ -1,4 +1,4 @@
-"""Tasks that the pages show in the output of playbooks exist."""
+"""The pages show output of playbooks; the tasks in that output exist."""
 
 import re
 
@@ -10,7 +10,7 @@ NAME = re.compile(r"^ *-? *name: (.+?)(?: +#.*)?$", re.MULTILINE)
 
 
 def shown(text: str) -> list[str]:
-    """Return the names of the tasks in a page's output; one line may have several."""
+    """Return the names of the tasks in a page's output; one line may name several."""
     lines = [re.sub(r" \(.*\)$", "", line) for line in SHOWN.findall(text)]
     return [name for line in lines for name in line.split("; ")] + FAILED.findall(text)
 

@@ -1,4 +1,4 @@
-"""Every command that a message or a page suggests exists, with its variables, tags and modules."""
+"""Every command in messages and pages exists, with its variables, tags and modules."""
 
 import functools
 import re
@@ -33,7 +33,7 @@ EVENTS = {"stopped by kill.yml"}
 
 
 def file_of(command: PlaybookCommand) -> Path | None:
-    """Return the command's playbook, None for another file. Pages may leave out the folder."""
+    """Return the file of a command's playbook, or None. Pages may omit the folder."""
     paths = (ROOT / command.path, ROOT / "playbooks" / command.path)
     return next((path for path in paths if path.is_file()), None)
 
@@ -44,7 +44,7 @@ def shown(command: PlaybookCommand) -> str:
 
 @functools.cache
 def files_of(playbook: Path) -> tuple[Path, ...]:
-    """Return a playbook's file, the files that it imports, and those of their roles."""
+    """Return a playbook's file, the playbooks that it imports, and the files of all their roles."""
     text = playbook.read_text()
     found = [playbook]
     for imported in IMPORTED.findall(text):
@@ -111,17 +111,17 @@ def test_every_suggested_playbook_exists():
     assert absent == set()
 
 
-def test_every_suggested_playbook_is_part_of_a_complete_command():
+def test_messages_suggest_playbooks_only_in_complete_commands():
     playbooks = {path.name for path in (ROOT / "playbooks").glob("*.yml")} | {
         "setup.yml",
         "train.yml",
     }
-    halves = {
+    incomplete = {
         shown(c)
         for c in COMMANDS
         if not c.whole and Path(c.path).name in playbooks and c.text not in EVENTS
     }
-    assert halves == set()
+    assert incomplete == set()
 
 
 def test_playbooks_read_every_suggested_variable():
@@ -159,7 +159,7 @@ def test_every_suggested_make_target_exists():
     assert unknown == set()
 
 
-def test_every_suggested_installer_has_the_suggested_set():
+def test_every_suggested_installer_has_the_suggested_arguments():
     for text in TEXTS:
         for what, parts in installers(text):
             for part in parts:
@@ -175,12 +175,12 @@ def test_every_suggested_installer_has_the_suggested_set():
         ('A = "-e b=1"\nx = f"ansible-playbook train.yml {A} -e c=2"', ("train.yml", ("b", "c"))),
     ],
 )
-def test_a_suggestion_is_read_from_the_code_that_formats_it(source, found):
+def test_a_command_is_found_in_an_f_string(source, found):
     [command] = [c for text in of_python(source, "here") for c in playbook_commands(text)]
     assert (command.path, tuple(command.variables())) == found
 
 
-def test_a_page_is_read_with_its_continued_lines_and_quoted_values():
+def test_a_page_is_parsed_with_continued_lines_and_quoted_values():
     block = "```\nansible-playbook train.yml \\\n  -e env='\"A=1 B=2\"' -e run=a\n```\n"
     page = f"Run `kill.yml -e run=a`, or:\n\n{block}"
     killed, trained = [c for text in of_markdown(page, "here") for c in playbook_commands(text)]

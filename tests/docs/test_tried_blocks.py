@@ -1,4 +1,4 @@
-"""Blocks that the documentation marks as tried are run here, or by a test on machines."""
+"""Command blocks marked as tried in the documentation are run here, or by a test on machines."""
 
 import json
 import os
@@ -57,14 +57,14 @@ def run(block: Block, environment: dict[str, str]) -> None:
 
 def shell(home: Path, **more: str) -> dict[str, str]:
     """Return the environment of a user who has followed the quickstart."""
-    taken = {"ANSIBLE_CONFIG", "ANSIBLE_INVENTORY", "ANSIBLE_STDOUT_CALLBACK", "CI"}
-    kept = {name: value for name, value in os.environ.items() if name not in taken}
+    removed = {"ANSIBLE_CONFIG", "ANSIBLE_INVENTORY", "ANSIBLE_STDOUT_CALLBACK", "CI"}
+    kept = {name: value for name, value in os.environ.items() if name not in removed}
     path = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     quiet = {"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
     return {**kept, **quiet, "PATH": path, "HOME": str(home), **more}
 
 
-def test_each_block_of_commands_is_tried_or_says_why_not():
+def test_each_block_of_commands_has_a_mark():
     assert unmarked() == []
 
 
@@ -80,7 +80,7 @@ def test_a_block_without_a_cloud_prints_what_the_page_shows(block: Block, tmp_pa
 
 
 def lose_a_run(local_api: LocalApi) -> None:
-    """Preempt the TPU of a recorded run that is at step 70."""
+    """Create the record of a run at step 70, and preempt its TPU."""
     records = local_api.state / "fleet/runs"
     records.mkdir(parents=True)
     node = local_api.ready("demo", schedulingConfig={"spot": True}, labels=OURS)

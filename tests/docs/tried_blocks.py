@@ -1,18 +1,19 @@
-"""Command blocks of the documentation that are marked as tried, and how each is tried.
+"""Command blocks of the documentation, and the marks that tell how each is tried.
 
 A mark is a comment on the line above a block::
 
-    <!-- tried: alone -->             run as it is, in the project's root
-    <!-- tried: emulator, exit 2 -->  run with the local cloud's API, where the TPU demo is READY
-    <!-- tried: empty emulator -->    the same without a TPU
-    <!-- tried: foreign emulator -->   the same; demo has no label of a fleet
-    <!-- tried: preempted emulator --> the same; demo is preempted and had the run shakespeare
-    <!-- tried: tests/journey/test_journey.py -->   that test runs each of its commands
+    <!-- tried: alone -->               run unchanged, in the project's root
+    <!-- tried: emulator -->            run with the local cloud's API, where the TPU demo is READY
+    <!-- tried: emulator, exit 2 -->    the same, expecting exit code 2
+    <!-- tried: empty emulator -->      run with the API, without a TPU
+    <!-- tried: foreign emulator -->    run with the API; demo has no label of a fleet
+    <!-- tried: preempted emulator -->  run with the API; demo, of the run shakespeare, is PREEMPTED
+    <!-- tried: tests/journey/test_journey.py -->   that test file runs each of the commands
 
-    <!-- not tried: it needs a Google Cloud project -->   why no test runs it
+    <!-- not tried: it needs a Google Cloud project -->   the reason why no test runs the block
 
-A command follows ``$``; its output is below, lines in order. Numbers may differ, and ``…`` matches
-anything.
+A command follows ``$``. The lines below it must be in its output, in this order. Numbers may
+differ, and ``…`` matches anything.
 """
 
 import ast
@@ -45,7 +46,11 @@ NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
 @dataclass(frozen=True)
 class Block:
-    """A marked block: its location, what tries it, and its commands with their output."""
+    """A marked block.
+
+    ``where`` is its location, ``by`` the part of the mark after ``tried:``, ``code`` the expected
+    exit code, and ``steps`` are the commands, each with the lines of its output.
+    """
 
     where: str
     by: str
@@ -59,8 +64,8 @@ class Block:
 
 def documents() -> list[Path]:
     """Return the pages that are not generated."""
-    made = ROOT / "docs/reference"
-    pages = [page for page in (ROOT / "docs").rglob("*.md") if made not in page.parents]
+    generated = ROOT / "docs/reference"
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if generated not in page.parents]
     return [ROOT / "README.md", *sorted(pages)]
 
 
@@ -81,7 +86,7 @@ def blocks() -> list[Block]:
 
 
 def unmarked() -> list[str]:
-    """Return where blocks with commands are that no mark says how or why not to try."""
+    """Return the locations of command blocks without a mark."""
     return [
         f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 2}"
         for page in documents()
@@ -108,7 +113,7 @@ def _steps(body: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
-    """Return the expected lines that the output does not have in this order, except numbers."""
+    """Return the expected lines that are not in the output in this order. Numbers may differ."""
     rest = [line.rstrip() for line in output.splitlines()]
     missing = []
     for line in expected:
@@ -123,7 +128,7 @@ def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
 
 
 def arguments(command: str) -> list[str]:
-    """Return the arguments of ansible-playbook, or a whole other command, without the inventory."""
+    """Return a command's words without ``-i INVENTORY`` and ``ansible-playbook``."""
     words = shlex.split(command)
     if "-i" in words:
         at = words.index("-i")
@@ -132,7 +137,7 @@ def arguments(command: str) -> list[str]:
 
 
 def calls_of(file: Path) -> list[list[str]]:
-    """Return what a test runs as patterns of arguments; computed parts are ``*``."""
+    """Return the arguments of each command in a test file; computed parts are ``*``."""
     tree = ast.parse(file.read_text())
     everywhere = dict(_assigned(tree))
     calls = []
@@ -155,7 +160,7 @@ def _called(node: ast.AST, names: dict[str, ast.expr]) -> list[str]:
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names of a module's variables with what each is assigned."""
+    """Yield each variable that is assigned in a syntax tree, with the assigned expression."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
             continue
@@ -172,7 +177,7 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
         value: ast.expr | None = node.value
         if isinstance(value, ast.Name):
             name, value = value.id, names.get(value.id)
-            # A variable may be assigned from itself.
+            # Remove this name, because a variable may be assigned from itself: x = (*x, "more").
             names = {other: each for other, each in names.items() if other != name}
         several = value.elts if isinstance(value, ast.Tuple | ast.List) else []
         return [word for each in several for word in _patterns(each, names)]
@@ -184,7 +189,7 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
 
 
 def matches(call: list[str], words: list[str]) -> bool:
-    """Return whether a call has all arguments of the command."""
+    """Return whether a call in a test has all arguments of a documented command (``words``)."""
     if call[0] != words[0]:
         return False
     given = [one for one in call[1:] if one != "*"]

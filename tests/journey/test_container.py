@@ -1,7 +1,7 @@
-"""A trainer in a container image: pulled by its leader, trained, killed, resumed, fetched.
+"""A trainer in a container image: it is pulled, trained, killed, resumed and fetched.
 
-The registry is Debian's docker-registry on a machine of its own. The workers reach it under a name
-of Google's, so that they log in with their service account's token. podman and docker are Debian's.
+The registry is Debian's docker-registry on a separate machine. It has one of Google's host names,
+so that the workers log in with the token of their service account. podman and docker are Debian's.
 """
 
 import json
@@ -24,7 +24,7 @@ TOKEN = (
     "curl -s -H 'Metadata-Flavor: Google' "
     "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"
 )
-# podman's usual storage driver needs a file system that is not an overlay, as these machines' is.
+# podman's default storage driver does not work on an overlay, which these machines' root is.
 ENGINE = """
 echo '{address} {host}' >> /etc/hosts
 mkdir -p /etc/containers/registries.conf.d /etc/docker
@@ -45,7 +45,7 @@ token=$({token} | python3 -c 'import json, sys; print(json.load(sys.stdin)["acce
 printf %s "$token" | htpasswd -iBc /etc/docker/registry/htpasswd oauth2accesstoken
 systemctl restart docker-registry
 """
-# The machine's Python, a shell and the libraries that they need are the image's file system.
+# The image contains the machine's Python, a shell, id, and the libraries that they need.
 PUSH = """
 set -e
 root=/root/rootfs python=$(readlink -f /usr/bin/python3)
@@ -95,7 +95,7 @@ def fleet(tmp_path_factory):
         address = script(fleet, "hub-w0", "hostname -I").split()[0]
         engine = ENGINE.format(address=address, host=REGISTRY.partition(":")[0], registry=REGISTRY)
         script(fleet, "hub-w0", engine + START_REGISTRY.format(address=address, token=TOKEN))
-        startup = f"#!/bin/sh\n{engine}touch /dev/accel0\n"  # in place of a chip
+        startup = f"#!/bin/sh\n{engine}touch /dev/accel0\n"  # stands for a TPU chip
         packages = ["ca-certificates", "e2fsprogs", "logrotate", "nftables", "podman"]
         variables = {
             "tpu_fleet": [
@@ -114,7 +114,7 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def image(fleet, tmp_path_factory) -> str:
-    """The name of the image in the registry, with its digest."""
+    """The pushed image: its name in the registry and its digest."""
     trainer = shlex.quote((PROJECT_ROOT / "examples/counting.py").read_text())
     file = tmp_path_factory.mktemp("push") / "push.sh"
     file.write_text(PUSH.format(trainer=trainer, token=TOKEN, registry=REGISTRY, name=NAME))
@@ -124,9 +124,9 @@ def image(fleet, tmp_path_factory) -> str:
 
 
 def launch(run: str, image: str, command: str = TRAIN, **options: str) -> tuple[str, ...]:
-    """Return the words of train.yml that launch a command in an image."""
-    given = {"tpu": "pod", "run": run, "image": image, "command": command, **options}
-    return ("train.yml", "-e", json.dumps(given))
+    """Return the arguments of ansible-playbook that launch a command in an image."""
+    variables = {"tpu": "pod", "run": run, "image": image, "command": command, **options}
+    return ("train.yml", "-e", json.dumps(variables))
 
 
 def log(fleet: Fleet, run: str) -> str:
@@ -136,7 +136,7 @@ def log(fleet: Fleet, run: str) -> str:
 
 
 def resumed_from(fleet: Fleet, run: str) -> int:
-    """Wait for the first line of the trainer; return the step from which it began."""
+    """Wait for the trainer's first line; return the step from which it started."""
     deadline = time.monotonic() + SOON
     while not (found := re.search(r"the image: from step (\d+), indeed", log(fleet, run))):
         assert time.monotonic() < deadline, log(fleet, run)[-3000:]
@@ -145,7 +145,7 @@ def resumed_from(fleet: Fleet, run: str) -> int:
 
 
 def wait_for_steps(fleet: Fleet, run: str) -> None:
-    """Wait until the trainer is ten steps further."""
+    """Wait for ten more steps."""
     file = f"{RUNS}/{run}/heartbeat.json"
     before = int(json.loads(script(fleet, "pod-w0", f"cat {file}"))["step"])
     deadline = time.monotonic() + SOON
@@ -154,7 +154,7 @@ def wait_for_steps(fleet: Fleet, run: str) -> None:
 
 
 def kill(fleet: Fleet, run: str) -> list[dict]:
-    """Kill a run; check that nothing of it is left; return how its processes ended."""
+    """Kill a run, check that no process is left, and return ``exit.json`` of each worker."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={run}")
     for worker in WORKERS:
         script(fleet, worker, f"{NO_UNIT} && {NO_PROCESS} && {NO_DEVICE}")
@@ -174,21 +174,21 @@ def test_an_image_trains_on_two_workers_is_killed_and_resumes(fleet, image):
     assert "user 64042, holds /dev/accel0" in log(fleet, "boxed")
 
 
-def test_only_the_leader_pulls_the_image_and_nobody_gains_rights_by_it(fleet, image):
+def test_only_the_leader_pulls_the_image_and_no_file_of_it_grants_privileges(fleet, image):
     pulls = fleet.on("hub-w0", "journalctl", "--no-pager", "-u", "docker-registry")
     leader, other = (script(fleet, worker, "hostname -I").split()[0] for worker in WORKERS)
 
     assert f"{leader}:" in pulls
     assert f"{other}:" not in pulls
     for worker in WORKERS:
-        odd = "find /opt/tpufleet/images -perm /6022 ! -type l -o -type p -o ! -user root"
-        assert script(fleet, worker, odd) == ""
+        unsafe = "find /opt/tpufleet/images -perm /6022 ! -type l -o -type p -o ! -user root"
+        assert script(fleet, worker, unsafe) == ""
     assert script(fleet, "pod-w0", "podman images --quiet; podman ps --all --quiet") == ""
 
 
 def test_the_token_is_in_no_file_or_log_of_the_workers(fleet, image):
     token = json.loads(script(fleet, "pod-w0", TOKEN))["access_token"]
-    # The workers ask for the token themselves, because Ansible logs the commands that it runs.
+    # The command reads the token on the worker: a token in its arguments would be in Ansible's log.
     find = f"$({TOKEN} | cut -d '\"' -f 4) /etc /opt /root /run /tmp /var/lib/tpufleet /var/log"
 
     for worker in WORKERS:
@@ -210,8 +210,8 @@ def test_a_preempted_run_pulls_the_image_again_and_its_checkpoint_is_fetched(
     wait_for_steps(fleet, "boxed")
     assert [end["status"] for end in kill(fleet, "boxed")] == ["75", "75"]
 
-    words = ("-e", "run=boxed", "-e", f"to={tmp_path}", "-e", "checkpoints=newest")
-    fleet.must_play("playbooks/fetch.yml", *words)
+    options = ("-e", "run=boxed", "-e", f"to={tmp_path}", "-e", "checkpoints=newest")
+    fleet.must_play("playbooks/fetch.yml", *options)
 
     with tarfile.open(tmp_path / "pod-w0.tar.gz") as pack:
         assert any(re.search(r"/\d+/state$", name) for name in pack.getnames())
@@ -234,7 +234,7 @@ def test_an_unknown_digest_and_an_unknown_program_start_nothing(fleet, image):
     assert "no-such-program: No such file or directory: is it in the release" in missing.output
 
 
-def test_docker_pulls_where_there_is_no_podman(fleet, image):
+def test_docker_pulls_the_image_if_podman_is_missing(fleet, image):
     install = "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends"
     script(fleet, "pod-w0", f"{install} docker.io docker-cli >/dev/null")
     for worker in WORKERS:

@@ -33,8 +33,8 @@ def test_a_command_a_script_and_a_file_reach_all_workers(fleet, tmp_path):
     (tmp_path / "words.txt").write_text("to be or not to be\n")
 
     assert fleet.must_run("ansible", "tpu", "-m", "command", "-a", "uptime").count("load") == 2
-    said = fleet.must_run("ansible", "tpu", "-m", "script", "-a", f"{tmp_path}/hello.sh you")
-    assert said.count("hello, you, from t1v-n-") == 2
+    output = fleet.must_run("ansible", "tpu", "-m", "script", "-a", f"{tmp_path}/hello.sh you")
+    assert output.count("hello, you, from t1v-n-") == 2
     copied = ("-m", "copy", "-a", f"src={tmp_path}/words.txt dest=/tmp/")
     assert fleet.must_run("ansible", "tpu", *copied).count("CHANGED") == 2
     back = ("-m", "fetch", "-a", f"src=/tmp/words.txt dest={tmp_path}/back/ flat=true")
@@ -54,7 +54,7 @@ def test_a_run_trains_on_text_that_was_copied_to_the_workers(fleet, tmp_path):
     assert "step 5/5 loss" in log
 
 
-def test_a_sweep_runs_each_tpu_with_its_own_values(fleet, tmp_path):
+def test_a_sweep_runs_each_tpu_with_different_settings(fleet, tmp_path):
     sweep = tmp_path / "lr.yml"
     rates = (1e-3, 3e-3)
     sweep.write_text(json.dumps([{"set": {"optimizer.learning_rate": rate}} for rate in rates]))
@@ -81,8 +81,8 @@ def test_a_rebooted_worker_trains_again(fleet, tmp_path):
     fleet.must_run("ansible", "tpu_sweep_1", "-b", "-m", "reboot")
 
     (tmp_path / "mine.py").write_text("print('trained')")
-    words = ("-e", "tpu=sweep-1", "-e", "run=rebooted", "-e", f"code={tmp_path}")
-    fleet.must_play("train.yml", *words, "-e", 'command="python mine.py"', "-e", "wait=done")
+    options = ("-e", "tpu=sweep-1", "-e", "run=rebooted", "-e", f"code={tmp_path}")
+    fleet.must_play("train.yml", *options, "-e", 'command="python mine.py"', "-e", "wait=done")
 
 
 def test_a_run_on_one_chip_is_followed_to_its_end(fleet, tmp_path):
@@ -90,9 +90,9 @@ def test_a_run_on_one_chip_is_followed_to_its_end(fleet, tmp_path):
         "import os, time\nprint(os.environ['TPU_VISIBLE_CHIPS'], os.environ['KEY'], flush=True)\n"
         "time.sleep(5)\nprint('the end')\n"
     )
-    words = ("-e", "tpu=sweep-0", "-e", "chip=2", "-e", "run=ada", "-e", 'env="KEY=VALUE"')
+    options = ("-e", "tpu=sweep-0", "-e", "chip=2", "-e", "run=ada", "-e", 'env="KEY=VALUE"')
     code = ("-e", f"code={tmp_path}", "-e", 'command="python mine.py"')
-    fleet.must_play("train.yml", *words, *code, "-e", "wait=started")
+    fleet.must_play("train.yml", *options, *code, "-e", "wait=started")
 
     followed = fleet.must_play("playbooks/logs.yml", "-e", "run=ada", "-e", "follow=true").output
 
@@ -100,11 +100,11 @@ def test_a_run_on_one_chip_is_followed_to_its_end(fleet, tmp_path):
     assert "sweep-0-w0: the end\n" in followed
 
 
-def test_only_the_tpus_of_a_zone_are_shown(fleet):
+def test_a_limit_shows_only_the_tpus_of_a_zone(fleet):
     here = fleet.must_play("playbooks/status.yml", "--limit", "zone_us_central2_b").output
     assert re.search(r"\bsweep-0\b", here)
 
 
-def test_setup_installs_tools_for_work_by_hand(fleet):
+def test_setup_installs_tools_for_interactive_work(fleet):
     fleet.must_play("setup.yml", "-e", "tpu=sweep-1", "-e", "devtools_enabled=true")
     assert fleet.on("sweep-1-w0", "which", "zsh", "byobu", "mosh-server").count("\n") == 3

@@ -18,7 +18,7 @@ def fleet(tmp_path_factory):
         fleet = Fleet(place, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml", "--tags", "base,firewall")
-        # A container's kernel has no NFS server: create only the files that setup would.
+        # Containers have no NFS server, so create only the files that setup would create.
         fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d", "/etc/exports.d")
         fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf")
         fleet.on("stays-w0", "ln", "-s", "/bin/true", "/usr/sbin/exportfs")
@@ -27,9 +27,9 @@ def fleet(tmp_path_factory):
 
 
 def accepts(fleet: Fleet, source: str) -> bool:
-    """Return whether the loaded firewall accepts everything from an address."""
-    look = f"nft get element inet tpufleet fleet4 '{{ {source} }}' >/dev/null 2>&1; echo $?"
-    return fleet.on("stays-w0", "sh", "-c", look).strip() == "0"
+    """Return whether the loaded firewall accepts all packets from an address."""
+    command = f"nft get element inet tpufleet fleet4 '{{ {source} }}' >/dev/null 2>&1; echo $?"
+    return fleet.on("stays-w0", "sh", "-c", command).strip() == "0"
 
 
 def exports(fleet: Fleet, client: str) -> bool:

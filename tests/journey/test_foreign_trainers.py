@@ -1,4 +1,4 @@
-"""Trainers from the package index, each from setup to fetch: killed, preempted, and resumed.
+"""Trainers from the package index: each is set up, killed, resumed, preempted and fetched.
 
 The packages (Levanter 1.6 GB, PyTorch 7 GB) are in no lock file of this project, so a new version
 may break a test. The tests of a trainer run in the order of this file.
@@ -50,11 +50,11 @@ def write_ddp(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer: its package, code, command, and how its log and its end look.
+    """A trainer: its package, code and command, and what to expect of it.
 
-    ``safe`` and ``resumed`` find a step in the log: one that no preemption loses any more, and the
-    one from which an attempt resumes. ``status`` is the exit code or signal after a kill, and
-    ``checkpoint`` the pattern of its checkpoints.
+    ``safe`` and ``resumed`` are patterns of a step in its log: ``safe`` matches a step that is
+    saved, ``resumed`` the step from which an attempt resumes. ``status`` is the exit code or signal
+    after a kill. ``checkpoint`` is a glob pattern of its checkpoints.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Trainer:
 
     @property
     def hosts(self) -> list[str]:
-        """The workers of its TPU."""
+        """The inventory names of the workers."""
         return [f"own-w{number}" for number in range(self.workers)]
 
 
@@ -94,7 +94,7 @@ DDP = Trainer(
     "torch",
     write_ddp,
     "tpufleet_launch torch --processes 2 -- python ddp.py {checkpoints}",
-    safe=r"\nstep (\d+)\n",  # of the first attempt, which a kill ends with a save
+    safe=r"\nstep (\d+)\n",  # the first attempt saves its last step when it is killed
     resumed=r"resumed from step (\d+)\n",
     status="75",
     checkpoint="*.pt",
@@ -110,7 +110,7 @@ def trainer(request) -> Trainer:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, trainer):
     wheels = tmp_path_factory.mktemp("wheels")
-    publish(wheels, OWN, "1.0")  # a package that no index has
+    publish(wheels, OWN, "1.0")  # a package that is in no index
     folder = tmp_path_factory.mktemp("inventory")
     tpu = fleet_entry("own", trainer.workers)
     inventory = beside(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))
@@ -129,11 +129,11 @@ def requirements(tmp_path_factory, trainer: Trainer) -> Path:
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory, trainer: Trainer, requirements: Path) -> tuple[str, ...]:
-    """The playbook that launches the trainer, with its options."""
+    """The arguments of ansible-playbook that launch the trainer."""
     code = tmp_path_factory.mktemp("code") / trainer.name
     code.mkdir()
     trainer.write(code)
-    words = (
+    options = (
         "-e",
         f"run={trainer.name}",
         "-e",
@@ -141,25 +141,25 @@ def launch(tmp_path_factory, trainer: Trainer, requirements: Path) -> tuple[str,
         "-e",
         f"requirements={requirements}",
     )
-    prepared = "MARIN_PREFIX=/mnt/shared/marin"  # the default is Levanter's own bucket
+    env = "MARIN_PREFIX=/mnt/shared/marin"  # the default is a bucket of Levanter's authors
     command = f"command={shlex.quote(trainer.command)}"
-    return ("train.yml", *words, "-e", f"env={prepared}", "-e", command)
+    return ("train.yml", *options, "-e", f"env={env}", "-e", command)
 
 
 def wait_for(fleet: Fleet, trainer: Trainer, pattern: str) -> int:
-    """Wait for a line with a step in the newest attempt's log; return the last such step."""
+    """Wait until the newest attempt's log matches the pattern; return the last matching step."""
     fleet.wait_for_log(trainer.name, pattern)
     return int(re.findall(pattern, fleet.log(trainer.name))[-1])
 
 
 def environment(fleet: Fleet, trainer: Trainer) -> str:
-    """Return the environment of the run's trainer on the worker."""
+    """Return the directory of the Python environment in which worker 0 runs the trainer."""
     text = fleet.read(0, f"/etc/tpufleet/runs/{trainer.name}/environment")
     return re.search(r'VIRTUAL_ENV="(.*)"', text)[1]
 
 
 def kill(fleet: Fleet, trainer: Trainer) -> None:
-    """Kill the run; check how it ended on each worker, and that none of its processes is left."""
+    """Kill the run; check its exit status on each worker, and that no process is left."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={trainer.name}")
     file = f"/var/lib/tpufleet/runs/{trainer.name}/exit.json"
     ends = {json.loads(fleet.read(index, file))["status"] for index in range(trainer.workers)}
@@ -168,7 +168,7 @@ def kill(fleet: Fleet, trainer: Trainer) -> None:
         fleet.on(worker, "sh", "-c", f"! pgrep -u tpufleet -f {trainer.name}")
 
 
-def test_it_trains_and_ends_at_a_kill(fleet, trainer, requirements, launch):
+def test_a_trainer_trains_and_is_killed(fleet, trainer, requirements, launch):
     done = fleet.play("setup.yml", "-e", f"requirements={requirements}", limit_s=SETUP_SECONDS)
     assert done.code == 0, done.output[-4000:]
     fleet.must_play(*launch)
@@ -203,11 +203,13 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     assert "crash" not in json.dumps(record["history"])
 
 
-def test_its_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path):
+def test_the_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path):
     kill(fleet, trainer)
 
-    words = ("-e", f"run={trainer.name}", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
-    fleet.must_play("playbooks/fetch.yml", *words, "-e", f"checkpoint_pattern={trainer.checkpoint}")
+    options = ("-e", f"run={trainer.name}", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
+    fleet.must_play(
+        "playbooks/fetch.yml", *options, "-e", f"checkpoint_pattern={trainer.checkpoint}"
+    )
 
     fetched = unpacked(tmp_path, "own-w0").rglob(f"checkpoints/{trainer.checkpoint}")
     assert len(list(fetched)) == 1

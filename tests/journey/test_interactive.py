@@ -1,4 +1,4 @@
-"""Work by hand on a worker: Python, Jupyter, TensorBoard, and processes that hold the devices."""
+"""Interactive work on a worker: Python, Jupyter, TensorBoard, and processes that hold devices."""
 
 import json
 import re
@@ -18,7 +18,7 @@ HOLD = "import time; held = open('/dev/accel0'); time.sleep(600)"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """One worker that is set up as this project's lock file says."""
+    """One worker, set up with the project's lock file."""
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("solo", 1)])
     with fleet_set_up("interactive", inventory) as fleet:
         yield fleet
@@ -50,16 +50,16 @@ def page(url: str) -> tuple[int, str]:
         return error.code, ""
 
 
-def test_an_app_whose_package_is_missing_is_an_error_with_its_fix(fleet, port):
-    words = ("-e", "open=jupyter", "-e", f"local_port={port}")
-    done = fleet.play("playbooks/tunnel.yml", *words)
+def test_a_missing_package_of_an_app_is_an_error_with_its_fix(fleet, port):
+    options = ("-e", "open=jupyter", "-e", f"local_port={port}")
+    done = fleet.play("playbooks/tunnel.yml", *options)
     assert done.code != 0
     assert "jupyterlab is not in the Python environment" in done.output
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=10)
 
 
-def test_python_by_hand_has_the_release_that_was_pushed_last(fleet, tmp_path):
+def test_tpufleet_python_imports_from_the_release_pushed_last(fleet, tmp_path):
     for text in ("first", "second"):
         code = tmp_path / text
         code.mkdir()
@@ -68,13 +68,13 @@ def test_python_by_hand_has_the_release_that_was_pushed_last(fleet, tmp_path):
         assert shell(fleet, f"{AS_OTHER} 'tpufleet-python -m mine'") == text
 
 
-def test_a_tpu_is_stopped_only_without_an_active_run_and_starts_again(fleet, tmp_path):
+def test_a_tpu_without_an_active_run_is_stopped_and_started(fleet, tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "wait.py").write_text("import time\ntime.sleep(600)\n")
-    words = ("-e", f"code={code}", "-e", "run=busy", "-e", "wait=started")
+    options = ("-e", f"code={code}", "-e", "run=busy", "-e", "wait=started")
     command = json.dumps({"command": "python3 wait.py"})
-    fleet.must_play("train.yml", *words, "-e", command)
+    fleet.must_play("train.yml", *options, "-e", command)
     stop = ("playbooks/stop_tpu.yml", "-e", "tpu=solo", "-e", "yes=true")
 
     refused = fleet.play(*stop)
@@ -88,9 +88,9 @@ def test_a_tpu_is_stopped_only_without_an_active_run_and_starts_again(fleet, tmp
     assert shell(fleet, "test -e /opt/tpufleet/ready.json && echo there") == "there"
 
 
-def test_jupyter_needs_its_token_and_ends_with_its_tunnel(with_apps, port):
-    fleet, words = with_apps, ("-e", "open=jupyter", "-e", f"local_port={port}")
-    opened = fleet.must_play("playbooks/tunnel.yml", *words)
+def test_jupyter_requires_a_token_and_ends_when_its_tunnel_is_closed(with_apps, port):
+    fleet, options = with_apps, ("-e", "open=jupyter", "-e", f"local_port={port}")
+    opened = fleet.must_play("playbooks/tunnel.yml", *options)
     [token] = set(re.findall(r"/lab\?token=(\w+)", opened.output))
     address = f"http://127.0.0.1:{port}/api/kernelspecs"
 
@@ -105,37 +105,37 @@ def test_jupyter_needs_its_token_and_ends_with_its_tunnel(with_apps, port):
     main_pid = "systemctl show --value --property=MainPID tpufleet-jupyter"
     assert shell(fleet, f"ps -o user= -p $({main_pid})") == "tpufleet"
 
-    again = fleet.must_play("playbooks/tunnel.yml", *words)
+    again = fleet.must_play("playbooks/tunnel.yml", *options)
     assert again.changed() == 0
     assert token in again.output
-    closed = fleet.must_play("playbooks/tunnel.yml", *words, "-e", "close=true")
+    closed = fleet.must_play("playbooks/tunnel.yml", *options, "-e", "close=true")
     assert closed.changed() == 2
     assert shell(fleet, "systemctl is-active tpufleet-jupyter || true") == "inactive"
     assert shell(fleet, "test -e /run/tpufleet-jupyter || echo gone") == "gone"
 
 
 def test_tensorboard_shows_the_runs_of_the_worker(with_apps, port):
-    fleet, words = with_apps, ("-e", "open=tensorboard", "-e", f"local_port={port}")
+    fleet, options = with_apps, ("-e", "open=tensorboard", "-e", f"local_port={port}")
     events = "/var/lib/tpufleet/runs/shown/tensorboard"
     write = "import tensorboardX as t; w = t.SummaryWriter('.'); w.add_scalar('a', 1, 1); w.close()"
     shell(fleet, f'mkdir -p {events} && cd {events} && tpufleet-python -c "{write}"')
     try:
-        fleet.must_play("playbooks/tunnel.yml", *words)
+        fleet.must_play("playbooks/tunnel.yml", *options)
         code, text = page(f"http://127.0.0.1:{port}/data/runs")
         assert (code, json.loads(text)) == (200, ["shown/tensorboard"])
     finally:
-        fleet.must_play("playbooks/tunnel.yml", *words, "-e", "close=true")
+        fleet.must_play("playbooks/tunnel.yml", *options, "-e", "close=true")
         shell(fleet, "rm -r /var/lib/tpufleet/runs/shown")
     assert shell(fleet, "ss -Hltn sport = :6006") == ""
 
 
-def test_a_program_that_took_the_port_gets_no_token(with_apps, port):
-    fleet, words = with_apps, ("-e", "open=jupyter", "-e", f"local_port={port}")
+def test_another_program_on_the_port_of_jupyter_gets_no_token(with_apps, port):
+    fleet, options = with_apps, ("-e", "open=jupyter", "-e", f"local_port={port}")
     shell(
         fleet, "systemd-run --collect --unit=squatter python3 -m http.server --bind 127.0.0.1 8888"
     )
     try:
-        done = fleet.play("playbooks/tunnel.yml", *words)
+        done = fleet.play("playbooks/tunnel.yml", *options)
     finally:
         shell(fleet, "systemctl stop squatter")
     assert done.code != 0
@@ -143,7 +143,7 @@ def test_a_program_that_took_the_port_gets_no_token(with_apps, port):
     assert "token=" not in done.output
 
 
-def test_strays_end_after_confirmation_and_the_lock_file_goes(fleet):
+def test_strays_are_ended_after_confirmation_and_the_lock_file_is_removed(fleet):
     unit = "systemd-run --collect --unit=stray"
     shell(fleet, f'touch /dev/accel0 /tmp/libtpu_lockfile && {unit} python3 -c "{HOLD}"')
     shell(

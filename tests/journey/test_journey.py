@@ -1,4 +1,4 @@
-"""The whole way from create to delete: each test is the next step, in the order of this file."""
+"""A fleet from create to delete. Each test continues where the previous one in this file ended."""
 
 import json
 import re
@@ -21,7 +21,7 @@ CONFIG = f"""
 steps: {STEPS}
 batch: 8
 model: {{layers: 2, heads: 4, width: 96, context: 64}}
-checkpoint: {{every: 100000}}   # so that it can only resume from the save on SIGTERM
+checkpoint: {{every: 100000}}   # the only save is the one on SIGTERM
 sample: {{length: 0}}
 """
 PLAIN_RESUMED = r"2 processes, from step (\d+)\n"
@@ -66,9 +66,9 @@ def test_setup_is_idempotent(fleet):
     assert second.changed() == 0
 
 
-def test_a_renewed_setup_changes_only_the_stamp(fleet):
+def test_setup_with_renew_changes_only_the_stamp(fleet):
     renewed = fleet.must_play("setup.yml", "-e", "renew=true")
-    # Each worker's stamp is removed and written again.
+    # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", renewed.output)) == {"2"}, renewed.output[-4000:]
     assert fleet.must_play("setup.yml").changed() == 0
 
@@ -116,7 +116,7 @@ def test_a_killed_run_saves_and_resumes_with_the_same_losses(fleet, config, tmp_
     assert [line["loss"] for line in cut] == [line["loss"] for line in whole]
 
 
-def test_a_foreign_trainer_gets_its_arguments_and_a_secret_that_no_output_shows(fleet, tmp_path):
+def test_a_foreign_trainer_gets_its_arguments_and_a_secret_that_is_not_shown(fleet, tmp_path):
     code, secret = tmp_path / "theirs", "sesame-4711-open"
     code.mkdir()
     (code / "mine.sh").write_text(
@@ -124,8 +124,8 @@ def test_a_foreign_trainer_gets_its_arguments_and_a_secret_that_no_output_shows(
     )
     secrets_file = tmp_path / "secrets.json"
     secrets_file.write_text(json.dumps({"secrets": {"KEY": secret}}))
-    words = ("-e", 'command="sh mine.sh {process_id} {num_processes}"', "-e", "env='MINE=yes'")
-    launch = ("-e", f"@{secrets_file}", "-e", f"code={code}", *words, "-e", "run=theirs")
+    options = ("-e", 'command="sh mine.sh {process_id} {num_processes}"', "-e", "env='MINE=yes'")
+    launch = ("-e", f"@{secrets_file}", "-e", f"code={code}", *options, "-e", "run=theirs")
     played = fleet.must_play("train.yml", "-vvv", *launch, "-e", "wait=done")
 
     assert secret not in played.output
@@ -160,7 +160,7 @@ def test_check_mode_shows_that_a_killed_run_would_be_started(fleet, config):
     tried = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=first", "--check")
 
     assert "would change  Start the run" in tried.output
-    assert fleet.must_play("playbooks/kill.yml").changed() == 0  # nothing ran
+    assert fleet.must_play("playbooks/kill.yml").changed() == 0  # no run was started
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_
     assert "demo-w1" in played.output
     rows = fleet.status("alone", tmp_path)
     assert [row for row in rows.values() if row["state"] == "training"] == []
-    # The server's start boots machines that should run.
+    # A new server boots the machines that should run.
     processes.end(f"--directory={fleet.place.directory}", grace_s=10)
     cloud.up(fleet.place, say=print)
     deadline = time.monotonic() + 120
@@ -208,22 +208,22 @@ def test_logs_shows_the_logs_of_every_worker(fleet, tmp_path):
 def test_a_tunnel_forwards_a_loopback_port_to_a_worker_until_it_is_closed(fleet):
     with socket.create_server(("127.0.0.1", 0)) as free:
         here = free.getsockname()
-    words = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={here[1]}")
+    options = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={here[1]}")
 
-    assert fleet.must_play(*words).changed() == 1
-    with socket.create_connection(here, timeout=10) as way:
-        assert way.recv(8) == b"SSH-2.0-"
-    again = fleet.must_play(*words)
+    assert fleet.must_play(*options).changed() == 1
+    with socket.create_connection(here, timeout=10) as connection:
+        assert connection.recv(8) == b"SSH-2.0-"
+    again = fleet.must_play(*options)
     assert again.changed() == 0
     assert "WARNING" not in again.output
-    assert fleet.must_play(*words, "-e", "close=true").changed() == 1
+    assert fleet.must_play(*options, "-e", "close=true").changed() == 1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(here, timeout=10)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> tuple[str, ...]:
-    """The playbook that launches a JAX trainer which is not this project's, with its options."""
+    """The arguments of ansible-playbook that launch a foreign JAX trainer."""
     code = tmp_path_factory.mktemp("plain")
     shutil.copy(PROJECT_ROOT / "examples/plain_jax.py", code)
     command = 'command="tpufleet_launch jax -- python plain_jax.py {checkpoints}"'
@@ -231,13 +231,13 @@ def plain(tmp_path_factory) -> tuple[str, ...]:
 
 
 def kill_plain(fleet) -> int:
-    """Kill the foreign trainer, which saves; return its last step."""
+    """Kill the foreign trainer, which then saves; return the step that it saved."""
     fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
     assert json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))["status"] == "75"
     return int(re.findall(r"(?m)^step (\d+)$", fleet.log("plain"))[-1])
 
 
-def test_a_foreign_trainer_without_options_for_workers_is_killed_and_resumes(fleet, plain):
+def test_a_foreign_trainer_under_tpufleet_launch_is_killed_and_resumes(fleet, plain):
     fleet.must_play(*plain)
     fleet.wait_for_log("plain", "2 processes, from step 0\n(?s:.*)step 10\n")
 
@@ -258,8 +258,8 @@ def test_a_preempted_foreign_trainer_resumes_and_its_checkpoint_is_fetched(fleet
 
     assert int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1]) == resumed
     saved = kill_plain(fleet)
-    words = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
-    fleet.must_play("playbooks/fetch.yml", *words, "-e", f"to={tmp_path}")
+    options = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
+    fleet.must_play("playbooks/fetch.yml", *options, "-e", f"to={tmp_path}")
     [fetched] = unpacked(tmp_path, "demo-w0").rglob("checkpoints/step")
     assert int(fetched.read_text()) == saved
 

@@ -1,4 +1,4 @@
-"""kill.yml ends stubborn trainers; the tests share a fleet but are independent."""
+"""kill.yml ends trainers that ignore SIGTERM. The tests share a fleet but are independent."""
 
 import shlex
 
@@ -25,7 +25,7 @@ while True:
     time.sleep(1)
 """
 SWALLOWS = "trap '' TERM\npython3 saves.py &\nwhile true; do sleep 1; done\n"
-NOBODY = "! pgrep -u tpufleet . && ! systemctl --quiet is-active 'tpufleet-run@*'"
+NO_PROCESS = "! pgrep -u tpufleet . && ! systemctl --quiet is-active 'tpufleet-run@*'"
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,21 @@ def code(tmp_path_factory):
 @pytest.fixture(scope="module")
 def begin(fleet, code):
     def begin(run: str, command: str) -> None:
-        words = ("-e", f"run={run}", "-e", f"code={code}", "-e", f"command={shlex.quote(command)}")
-        fleet.must_play("train.yml", *words, "-e", "wait=started")
+        options = (
+            "-e",
+            f"run={run}",
+            "-e",
+            f"code={code}",
+            "-e",
+            f"command={shlex.quote(command)}",
+        )
+        fleet.must_play("train.yml", *options, "-e", "wait=started")
 
     return begin
 
 
-def nobody_is_left(fleet: Fleet, worker: str) -> None:
-    fleet.on(worker, "sh", "-c", NOBODY)
+def assert_no_process_is_left(fleet: Fleet, worker: str) -> None:
+    fleet.on(worker, "sh", "-c", NO_PROCESS)
 
 
 def test_a_trainer_that_ignores_term_is_killed(fleet, begin):
@@ -66,10 +73,10 @@ def test_a_trainer_that_ignores_term_is_killed(fleet, begin):
     fleet.must_play("playbooks/kill.yml", "-e", "run=stubborn")
 
     for worker in ("demo-w0", "demo-w1"):
-        nobody_is_left(fleet, worker)
+        assert_no_process_is_left(fleet, worker)
 
 
-def test_a_trainer_behind_a_shell_that_ignores_term_gets_term_and_saves(fleet, begin):
+def test_a_trainer_saves_on_term_although_its_shell_ignores_term(fleet, begin):
     begin("wrapped", "sh wrapper.sh")
     fleet.on(
         "demo-w1",
@@ -80,5 +87,5 @@ def test_a_trainer_behind_a_shell_that_ignores_term_gets_term_and_saves(fleet, b
     fleet.must_play("playbooks/kill.yml", "-e", "run=wrapped")
 
     for worker in ("demo-w0", "demo-w1"):
-        nobody_is_left(fleet, worker)
+        assert_no_process_is_left(fleet, worker)
     fleet.on("demo-w1", "test", "-e", "/var/lib/tpufleet/runs/wrapped/saved")

@@ -1,7 +1,7 @@
-"""Workers with older Debian releases: an older systemd, an older Python.
+"""Workers with older Debian releases, which have an older systemd and an older Python.
 
-Their Python is too old for JAX, and this computer has no mirror with a newer one: setup without JAX
-works, and the missing Python is reported on one line.
+Their Python is too old for JAX, and the tests have no mirror with a newer one. Setup without JAX
+works; setup with JAX reports the too old Python on one line.
 """
 
 import pytest
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.long,
     pytest.mark.skipif(
-        image.os_release().get("ID") != "debian", reason="other Debians are made on a Debian host"
+        image.os_release().get("ID") != "debian", reason="only a Debian host builds other Debians"
     ),
 ]
 PYTHON, SYSTEMD = {"bullseye": "3.9.", "bookworm": "3.11."}, {"bullseye": "247", "bookworm": "252"}
@@ -56,7 +56,7 @@ def test_the_firewall_rules_are_loaded(fleet):
 
 
 def test_a_too_old_python_is_reported_on_one_line_with_the_fix(fleet):
-    no = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
-    assert no.code
-    assert "system's Python is too old" in " ".join(no.output.split())
-    assert "set python_mirror" in no.output
+    done = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
+    assert done.code
+    assert "system's Python is too old" in " ".join(done.output.split())
+    assert "set python_mirror" in done.output

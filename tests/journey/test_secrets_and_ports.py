@@ -1,4 +1,4 @@
-"""Outsiders reach no port but ssh, and secrets stay inside their run."""
+"""Outsiders reach only the ssh port, and only the run itself can read its secrets."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ LISTENER = (
     "held = [socket.create_server(('', port)) for port in (6006, 8476)]; "
     "time.sleep(600)"
 )
-# What other users of a worker may read, without the files of the image's packages.
+# Directories that other users of a worker may read, without those of the image's packages.
 READABLE = (
     *("/etc", "/var", "/run", "/home", "/root", "/mnt", "/srv", "/opt/tpufleet/releases"),
     *("/tmp", "/dev/shm"),  # noqa: S108
@@ -36,7 +36,7 @@ AT_ONCE, TRY_S = 500, 1.0
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    # watch and restart pass the inventory's secrets to a run.
+    # In the inventory, because watch.yml and restart.yml take the secrets from there.
     inventory = beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
     with fleet_set_up("no-way-in", inventory) as fleet:
         yield fleet
@@ -60,8 +60,8 @@ def from_outside() -> Iterator[str]:
 def listeners(fleet: Fleet) -> Iterator[None]:
     """Listen on every address of each worker, like a trainer or TensorBoard."""
     for worker in workers(fleet):
-        words = ["systemd-run", "--quiet", "--collect", "--unit=test-listener"]
-        fleet.on(worker, *words, "python3", "-c", LISTENER)
+        run = ["systemd-run", "--quiet", "--collect", "--unit=test-listener"]
+        fleet.on(worker, *run, "python3", "-c", LISTENER)
     yield
     for worker in workers(fleet):
         fleet.on(worker, "systemctl", "stop", "test-listener")
@@ -85,35 +85,35 @@ def listening(fleet: Fleet, worker: str) -> set[int]:
 def open_ports(source: str, address: str, ports: set[int]) -> set[int]:
     """Return those of ``ports`` that accept a TCP connection from ``source``."""
 
-    async def knock(port: int, gate: asyncio.Semaphore) -> int | None:
-        async with gate:
-            knocking = asyncio.open_connection(address, port, local_addr=(source, 0))
+    async def connect(port: int, limit: asyncio.Semaphore) -> int | None:
+        async with limit:
+            connection = asyncio.open_connection(address, port, local_addr=(source, 0))
             try:
-                _, writer = await asyncio.wait_for(knocking, TRY_S)
+                _, writer = await asyncio.wait_for(connection, TRY_S)
             except (OSError, TimeoutError):
                 return None
             writer.close()
             return port
 
     async def scan() -> set[int]:
-        gate = asyncio.Semaphore(AT_ONCE)
-        found = await asyncio.gather(*(knock(port, gate) for port in sorted(ports)))
+        limit = asyncio.Semaphore(AT_ONCE)
+        found = await asyncio.gather(*(connect(port, limit) for port in sorted(ports)))
         return {port for port in found if port is not None}
 
     return asyncio.run(scan())
 
 
-def test_from_outside_a_worker_answers_only_on_ssh(fleet, from_outside, listeners):
+def test_outsiders_can_connect_only_to_ssh(fleet, from_outside, listeners):
     names = workers(fleet)
     for worker, peer in zip(names, reversed(names), strict=True):
-        heard = listening(fleet, worker)
-        assert {SSH, 6006, 8476} <= heard
+        used = listening(fleet, worker)
+        assert {SSH, 6006, 8476} <= used
         address = address_of(fleet, worker)
-        ports = heard | set(KNOWN_PORTS) | set(range(1, 1025)) | set(range(1025, 65536, 97))
+        ports = used | set(KNOWN_PORTS) | set(range(1, 1025)) | set(range(1025, 65536, 97))
 
         assert open_ports(from_outside, address, ports) == {SSH}
 
-        # The ports are closed only to the outside: the fleet reaches them.
+        # Other workers of the fleet can connect.
         fleet.on(peer, "bash", "-c", f"exec 3<>/dev/tcp/{address}/8476")
 
 
@@ -121,14 +121,15 @@ def test_from_outside_a_worker_answers_only_on_ssh(fleet, from_outside, listener
 
 
 class ProcessList:
-    """Records the command lines of this computer, including its workers, while it is open.
+    """A context that records which secrets appear in command lines, which every user can read.
 
-    Every user sees them. The workers' processes are in this kernel's list, too.
+    It reads the command lines of all processes of this computer and of the workers, which share
+    its kernel.
     """
 
     def __init__(self, secrets: dict[str, str]) -> None:
         self.shown: set[str] = set()
-        self.looks = 0
+        self.reads = 0
         self._secrets = secrets
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -143,7 +144,7 @@ class ProcessList:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
-            self.looks += 1
+            self.reads += 1
             for file in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     text = file.read_bytes().decode(errors="replace")
@@ -151,12 +152,12 @@ class ProcessList:
 
 
 def found(text: str, secrets: dict[str, str]) -> list[str]:
-    """Return the secrets in a text."""
+    """Return the names of the secrets in a text."""
     return [name for name, secret in secrets.items() if secret in text]
 
 
 def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
-    """Return the files below a folder that contain a secret, with the secret."""
+    """Return ``NAME in FILE`` for each secret in a file below a folder."""
     return {
         f"{name} in {file}"
         for file in folder.rglob("*")
@@ -166,14 +167,14 @@ def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
 
 
 def private_lines(text: str) -> str:
-    """Return a line from the middle of a PEM private key; many keys share the beginning."""
+    """Return a line from the middle of a PEM private key: many keys have the same first line."""
     lines = [line for line in re.split(r"\n|\\n", text) if len(line) > 30 and "-----" not in line]
     return lines[len(lines) // 2]
 
 
 @pytest.fixture(scope="module")
 def launched(fleet, tmp_path_factory):
-    """A run with secrets, and the output and files of all verbs at -vvv."""
+    """A run with secrets: the output and files of all verbs at -vvv, and their command lines."""
     here = tmp_path_factory.mktemp("guarded")
     state, logs, code = here / "state", here / "logs", here / "code"
     code.mkdir()
@@ -189,13 +190,13 @@ def launched(fleet, tmp_path_factory):
     begin = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
     printed: dict[str, str] = {}
 
-    def play(playbook: str, *words: str) -> None:
+    def play(playbook: str, *options: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # also for the playbooks that restart starts
-            played = fleet.must_play(playbook, *common, *words)
+            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # for the playbooks that restart.yml starts
+            played = fleet.must_play(playbook, *common, *options)
         printed[playbook] = printed.get(playbook, "") + played.output
 
-    def learn_token(name: str) -> None:
+    def add_token(name: str) -> None:
         for worker in workers(fleet):
             until_read(fleet, worker)
         environment = fleet.on("demo-w0", "cat", f"/etc/tpufleet/runs/{RUN}/environment")
@@ -207,7 +208,7 @@ def launched(fleet, tmp_path_factory):
         play("setup.yml")
         play("playbooks/push.yml", "-e", f"code={code}")
         play("train.yml", *begin, "-e", f"run={RUN}", "-e", "wait=started")
-        learn_token("the rendezvous token")
+        add_token("the rendezvous token")
         play("playbooks/status.yml", "-e", f"status_json={here / 'status.json'}")
         play("playbooks/report.yml", "-e", f"report={here / 'report.html'}")
         play("playbooks/logs.yml", "-e", f"run={RUN}", "-e", f"logs_dir={here / 'copied'}")
@@ -215,28 +216,28 @@ def launched(fleet, tmp_path_factory):
         play("playbooks/fetch.yml", *bundle, "-e", "bundle=true")
         play("playbooks/doctor.yml")
         play("playbooks/watch.yml")
-        for worker in workers(fleet):  # until_read waits for the next attempt's trainer
+        for worker in workers(fleet):  # so that until_read waits for the next attempt's trainer
             fleet.on(worker, "truncate", "--size=0", f"/var/lib/tpufleet/runs/{RUN}/log")
         play("playbooks/restart.yml", "-e", f"run={RUN}")
-        learn_token("the next attempt's rendezvous token")
+        add_token("the next attempt's rendezvous token")
         play("playbooks/kill.yml", "-e", f"run={RUN}")
         play("playbooks/restart.yml", "-e", f"run={RUN}", "-e", "even_if_stopped=true")
-        learn_token("the last attempt's rendezvous token")
+        add_token("the last attempt's rendezvous token")
     yield {"fleet": fleet, "secrets": secrets, "printed": printed, "at": here, "processes": shown}
     fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}", "-e", f"fleet_state={state}")
 
 
 def until_read(fleet: Fleet, worker: str) -> None:
-    """Wait until the trainer has its secrets: it prints how long they are."""
+    """Wait until the trainer has read its secrets: then it prints their length."""
     length = sum(map(len, PLANTED.values()))
-    look = f"until grep -qx {length} /var/lib/tpufleet/runs/{RUN}/log; do sleep 0.2; done"
-    fleet.on(worker, "timeout", "60", "sh", "-c", look)
+    command = f"until grep -qx {length} /var/lib/tpufleet/runs/{RUN}/log; do sleep 0.2; done"
+    fleet.on(worker, "timeout", "60", "sh", "-c", command)
 
 
 def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str = "") -> str:
-    """Run a command in a worker's namespaces as one of its users; return its output.
+    """Run a command in a worker's namespaces as a user with id ``user``; return its output.
 
-    It does not come by Ansible, so that a search for a secret leaves no trace of it there.
+    Does not use Ansible, so that a search for a secret does not write the secret to the worker.
     """
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     return subprocess.run(
@@ -267,14 +268,14 @@ def init_of(fleet: Fleet, worker: str) -> str:
 
 
 def files_with(fleet: Fleet, worker: str, secrets: dict[str, str], *, user: int) -> list[str]:
-    """Return the files of a worker that contain a secret and that a user can read."""
+    """Return the files of a worker that contain a secret and that the user can read."""
     search = ("grep", "--recursive", "--files-with-matches", "--no-messages", "--fixed-strings")
     patterns = "".join(f"{secret}\n" for secret in secrets.values())
     more = ("--devices=skip", "--text", "--file=-", *READABLE)
     return inside(fleet, worker, *search, *more, user=user, given=patterns).splitlines()
 
 
-def test_no_verb_shows_a_secret_at_vvv(launched):
+def test_no_verb_prints_a_secret_at_vvv(launched):
     shown = {
         f"{name} in {verb}"
         for verb, text in launched["printed"].items()
@@ -284,7 +285,7 @@ def test_no_verb_shows_a_secret_at_vvv(launched):
     assert all("ESTABLISH" in text or "TASK [" in text for text in launched["printed"].values())
 
 
-def test_no_log_record_release_status_or_report_holds_a_secret(launched):
+def test_no_log_record_release_status_or_report_contains_a_secret(launched):
     at = launched["at"]
     directories = ("state", "logs", "fetched", "copied")
     for written in (*directories, "status.json", "report.html", "watch.log"):
@@ -292,26 +293,26 @@ def test_no_log_record_release_status_or_report_holds_a_secret(launched):
     assert in_files(at, launched["secrets"]) == set()
 
 
-def test_no_process_list_shows_a_secret_while_the_verbs_work(launched):
-    assert launched["processes"].looks > 20
+def test_no_command_line_contains_a_secret_while_verbs_run(launched):
+    assert launched["processes"].reads > 20
     assert launched["processes"].shown == set()
 
 
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
 def test_another_user_of_a_worker_finds_no_secret(launched, worker):
     fleet, secrets = launched["fleet"], launched["secrets"]
-    # Root finds them in their place, which shows that the search works.
+    # Root finds the secrets file, which shows that the search works.
     assert f"/etc/tpufleet/runs/{RUN}/secrets" in files_with(fleet, worker, secrets, user=0)
     assert files_with(fleet, worker, secrets, user=NOBODY) == []
 
-    looks = {
+    commands = {
         "processes": "ps -ewwo args; cat /proc/[0-9]*/cmdline",
         "environments": "cat /proc/[0-9]*/environ",
         "units": f"systemctl show --all 'tpufleet-run@{RUN}'; systemctl cat 'tpufleet-run@{RUN}'",
     }
     reply = {
         name: inside(fleet, worker, "sh", "-c", command, user=NOBODY)
-        for name, command in looks.items()
+        for name, command in commands.items()
     }
     assert "mine.sh" in reply["processes"]
     assert f"tpufleet-run@{RUN}" in reply["units"]
@@ -320,14 +321,14 @@ def test_another_user_of_a_worker_finds_no_secret(launched, worker):
 
 
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
-def test_no_unit_journal_or_leftover_file_holds_a_secret(launched, worker):
+def test_no_unit_journal_or_other_file_contains_a_secret(launched, worker):
     fleet, secrets = launched["fleet"], launched["secrets"]
     unit = inside(fleet, worker, "systemctl", "show", "--all", f"tpufleet-run@{RUN}")
     journal = inside(fleet, worker, "journalctl", "--no-pager", "--all")
     assert "ExecStart" in unit
     assert f"tpufleet-run@{RUN}" in journal
     assert found(unit + journal, secrets) == []
-    # Root can read the run's own files, and systemd's copies of them.
+    # Root may find secrets only in the run's files and in systemd's copies of them.
     kept = (f"/etc/tpufleet/runs/{RUN}/", "/run/credentials/")
     held = files_with(fleet, worker, secrets, user=0)
     assert [file for file in held if not file.startswith(kept)] == []

@@ -17,7 +17,7 @@ from localcloud.place import PROJECT_ROOT
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 CUT = "fleet_ssh : Create this worker's ssh key"
 OFF = "jax : Install the Python environment and prove that it works"
-"""The tasks at which the second worker loses its network or its power."""
+"""At ``CUT`` the second worker loses its network, at ``OFF`` its power."""
 POINTS = (
     "base : Install base packages",
     "base : Configure limits, logs and the journal",
@@ -30,7 +30,7 @@ POINTS = (
     "firewall : Load the rules",
     "firewall : Save the confirmed rules",
 )
-"""At the other tasks the controller is killed."""
+"""The tasks at which setup is interrupted. At all except these two, the controller is killed."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
     POINTS = (POINTS[0], POINTS[1], CUT, POINTS[6], OFF, POINTS[8])
 
@@ -45,14 +45,14 @@ def fleet():
 
 @pytest.fixture(scope="module")
 def controller(fleet, tmp_path_factory):
-    """The environment of setup, in which ssh detects an unreachable worker quickly."""
-    soon = "-C -o ControlMaster=auto -o ControlPersist=600s"
+    """The environment variables of setup, with which ssh detects an unreachable worker quickly."""
+    reuse = "-C -o ControlMaster=auto -o ControlPersist=600s"
     return {
         **os.environ,
         "ANSIBLE_INVENTORY": "inventory/local",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         "ANSIBLE_FORCE_COLOR": "0",
-        "ANSIBLE_SSH_ARGS": f"{soon} -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
+        "ANSIBLE_SSH_ARGS": f"{reuse} -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path_factory.mktemp("cp")),
         "PYTHONUNBUFFERED": "1",
         "TPUFLEET_LOCALCLOUD": fleet.place.name,
@@ -60,7 +60,7 @@ def controller(fleet, tmp_path_factory):
 
 
 def begun(controller):
-    """Start setup in its own session."""
+    """Start setup in a new session; return its process."""
     return subprocess.Popen(
         ["ansible-playbook", "setup.yml"],
         cwd=PROJECT_ROOT,
@@ -74,7 +74,7 @@ def begun(controller):
 
 
 def reached(play, task):
-    """Wait until a task has run for a moment; return whether it started."""
+    """Wait until a task has run for half a second; return False if it did not start."""
     for line in play.stdout:
         if line.startswith(f"TASK [{task}"):
             time.sleep(0.5)
@@ -83,14 +83,14 @@ def reached(play, task):
 
 
 def killed_at(controller, task):
-    """Start setup and kill the controller at a task."""
+    """Start setup, and kill it with all its processes at a task."""
     with begun(controller) as play:
         assert reached(play, task), task
         kill_tree(play.pid)
 
 
 def lost_at(controller, task, fleet, fault):
-    """Start setup, inject a fault into the second worker, and return setup's output."""
+    """Start setup, inject a fault into the second worker at a task, and return the output."""
     with begun(controller) as play:
         assert reached(play, task), task
         inject(fleet, fault)
@@ -102,19 +102,26 @@ def lost_at(controller, task, fleet, fault):
 def inject(fleet, fault):
     """Inject a fault of the local cloud into the second worker, or clear it."""
     name = f"--name={fleet.place.name}"
-    words = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", fault]
-    subprocess.run(words, cwd=PROJECT_ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", fault]
+    subprocess.run(command, cwd=PROJECT_ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def answers(fleet):
-    """Wait until the second worker answers ssh again."""
-    words = ["ansible", "demo-w1", "-m", "ansible.builtin.wait_for_connection", "-a", "timeout=120"]
+def wait_for_ssh(fleet):
+    """Wait until ssh to the second worker works again."""
+    command = [
+        "ansible",
+        "demo-w1",
+        "-m",
+        "ansible.builtin.wait_for_connection",
+        "-a",
+        "timeout=120",
+    ]
     where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.place.name}
-    subprocess.run(words, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
+    subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
 
 
 def stamps(fleet):
-    """Return the setup stamps by worker."""
+    """Return the existing setup stamps, by the worker's number."""
     reply = {}
     for worker in (0, 1):
         try:
@@ -129,12 +136,12 @@ def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, 
         if point in (CUT, OFF):
             bad, good = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
             printed = lost_at(controller, point, fleet, bad)
-            # The leader's setup is completed, and the failed worker is reported.
+            # Setup completes the leader and reports the failed worker.
             assert "demo-w1" in printed.rpartition("PLAY RECAP")[2]
             assert re.search(r"demo-w1 .*(unreachable|failed)=1", printed)
             assert list(stamps(fleet)) == [0]
             inject(fleet, good)
-            answers(fleet)
+            wait_for_ssh(fleet)
             fleet.on("demo-w0", "rm", "/opt/tpufleet/ready.json")
         else:
             killed_at(controller, point)
@@ -144,10 +151,10 @@ def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, 
     assert list(stamps(fleet)) == [0, 1]
 
 
-def test_a_renewed_setup_changes_nothing_else(fleet):
+def test_setup_with_renew_only_rewrites_the_stamps(fleet):
     before = stamps(fleet)
     again = fleet.must_play("setup.yml", "-e", "renew=true")
-    # Each worker's stamp is removed and written again.
+    # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", again.output)) == {"2"}, again.output[-4000:]
     assert stamps(fleet) == before
 

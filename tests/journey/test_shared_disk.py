@@ -33,24 +33,24 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def setup(fleet: Fleet, *words: str):
-    return fleet.play("setup.yml", "--tags", "base,mounts", *words)
+def setup(fleet: Fleet, *options: str):
+    return fleet.play("setup.yml", "--tags", "base,mounts", *options)
 
 
-def fill(fleet: Fleet, *words: str):
-    return fleet.play("playbooks/fill_disk.yml", "-e", "disk=corpus", "-e", "yes=true", *words)
+def fill(fleet: Fleet, *options: str):
+    return fleet.play("playbooks/fill_disk.yml", "-e", "disk=corpus", "-e", "yes=true", *options)
 
 
 def mounted(fleet: Fleet, worker: str) -> str:
-    look = "findmnt --noheadings --output OPTIONS --mountpoint /mnt/disks/my-corpus || echo no"
-    return fleet.on(worker, "sh", "-c", look).strip()
+    command = "findmnt --noheadings --output OPTIONS --mountpoint /mnt/disks/my-corpus || echo no"
+    return fleet.on(worker, "sh", "-c", command).strip()
 
 
 def label(fleet: Fleet) -> str:
     return fleet.on("pod-w0", "e2label", "/dev/disk/by-id/google-corpus").strip()
 
 
-def test_setup_says_how_to_fill_an_empty_shared_disk(fleet):
+def test_setup_shows_how_to_fill_an_empty_shared_disk(fleet):
     done = setup(fleet)
     assert done.code
     assert (
@@ -90,7 +90,7 @@ def test_a_second_setup_changes_nothing(fleet):
     assert "changed   mounts" not in done.output
 
 
-def test_a_disk_in_use_stays_as_it_is(fleet, corpus):
+def test_a_disk_in_use_is_not_detached(fleet, corpus):
     hold = "cd /mnt/disks/my-corpus && exec sleep 600 >/dev/null 2>&1 </dev/null"
     fleet.on("pod-w1", "sh", "-c", f"setsid sh -c '{hold}' >/dev/null 2>&1 </dev/null &")
     try:
@@ -103,7 +103,7 @@ def test_a_disk_in_use_stays_as_it_is(fleet, corpus):
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
 
 
-def test_an_active_run_keeps_the_disk_and_its_mount(fleet, corpus):
+def test_a_disk_stays_mounted_while_a_run_is_active(fleet, corpus):
     made = "mkdir -p /etc/tpufleet/runs/mine && echo {} >/etc/tpufleet/runs/mine/launch.json"
     fleet.on("pod-w1", "sh", "-c", f"{made} && systemd-run --unit=tpufleet-run@mine sleep 600")
     try:
@@ -119,7 +119,7 @@ def test_an_active_run_keeps_the_disk_and_its_mount(fleet, corpus):
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
 
 
-def test_a_command_adds_to_the_disk_and_it_is_mounted_again(fleet):
+def test_a_command_adds_to_the_disk_which_is_then_mounted_again(fleet):
     done = fill(fleet, "-e", '{"command": "echo more > note"}')
     assert done.code == 0, done.output
 
@@ -128,7 +128,7 @@ def test_a_command_adds_to_the_disk_and_it_is_mounted_again(fleet):
         assert fleet.on(worker, "cat", "/mnt/disks/my-corpus/read me") == "text\n"
 
 
-def test_a_fill_that_failed_leaves_the_disk_to_its_repetition(fleet):
+def test_a_failed_fill_can_be_repeated(fleet):
     failed = fill(fleet, "-e", '{"command": "echo half > half; exit 3"}')
     assert failed.code
     assert fleet.on("pod-w1", "sh", "-c", "ls /dev/disk/by-id").strip() == ""
@@ -143,27 +143,27 @@ def test_a_fill_that_failed_leaves_the_disk_to_its_repetition(fleet):
     assert label(fleet) == "corpus"
 
 
-def test_a_disk_is_not_detached_from_workers_that_were_not_asked(fleet, corpus):
+def test_a_disk_is_not_detached_unless_all_its_workers_answered(fleet, corpus):
     done = fill(fleet, "-e", f"source={corpus}", "--limit", "localhost,pod-w0")
     assert done.code
     assert "1 of 3 workers answered, so the disk was not detached" in done.output
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/note") == "more\n"
 
 
-def test_a_mount_that_is_not_listed_any_more_is_unmounted(fleet):
+def test_a_mount_that_is_removed_from_the_list_is_unmounted(fleet):
     done = setup(fleet, "-e", '{"mounts": []}')
     assert done.code == 0, done.output
     assert {mounted(fleet, worker) for worker in WORKERS} == {"no"}
 
 
-def test_a_package_repository_that_cannot_be_reached_is_named(fleet):
+def test_an_unreachable_package_repository_is_named(fleet):
     bucket = {"kind": "gcsfuse", "path": "/mnt/bucket", "bucket": "my-bucket"}
     nowhere = "http://127.0.0.1:9"
-    told = {
+    variables = {
         "mounts": [bucket],
         "mounts_gcsfuse_repository": nowhere,
         "mounts_gcsfuse_key": f"{nowhere}/key",
     }
-    done = setup(fleet, "-e", json.dumps(told))
+    done = setup(fleet, "-e", json.dumps(variables))
     assert done.code
     assert f"Let the worker reach {nowhere}, or set mounts_gcsfuse_repository" in done.output

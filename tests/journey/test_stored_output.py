@@ -1,6 +1,6 @@
-"""The output of a run is stored, and can be read, whatever becomes of its workers.
+"""The output of a run is stored, and can be read after its workers are lost.
 
-Each test is the next step, in the order of this file. In a cloud that TPUFLEET_TEST_CLOUD
+Each test continues where the previous one in this file ended. In a cloud that TPUFLEET_TEST_CLOUD
 names, demo-w0 and demo-w1 must be set up.
 """
 
@@ -21,7 +21,7 @@ RUN = f"stored-{os.getpid()}"
 COLLECTED = f"collected-{os.getpid()}"
 NODE = "/_localcloud/nodes/demo"
 LATEST_S = 10.0
-"""Age in seconds from which output must be stored when the power is cut."""
+"""Output that is older than this many seconds must be stored when the power is cut."""
 TRAINER = """
 import json, os, sys, time
 with open(os.environ["TPUFLEET_RUN_DIR"] + "/metrics.jsonl", "a") as metrics:
@@ -34,7 +34,7 @@ with open(os.environ["TPUFLEET_RUN_DIR"] + "/metrics.jsonl", "a") as metrics:
 
 
 class Output:
-    """The output of a process of the run, on its worker's disk and in the bucket."""
+    """The output of one process of the run, on the worker's disk and in the bucket."""
 
     def __init__(self, fleet: Fleet, process_id: int, attempt: int = 1) -> None:
         self.fleet, self.process_id = fleet, process_id
@@ -42,12 +42,12 @@ class Output:
         self.folder = bucket_dir / f"runs/{RUN}/{attempt}/{process_id}"
 
     def stored(self, name: str) -> list[dict]:
-        """Return the complete lines with a step that are in the bucket."""
+        """Return the steps in complete lines of the log or the metrics in the bucket."""
         segments = sorted((self.folder / name).glob("[0-9]*[0-9]"))
         return steps(b"".join(each.read_bytes() for each in segments).decode())
 
     def written(self, name: str) -> list[dict]:
-        """Return the complete lines with a step that are on the disk; none while it is off."""
+        """Return the steps in complete lines on the disk; none while the worker is off."""
         file = {"log": "log", "metrics": "metrics.jsonl"}[name]
         try:
             return steps(self.fleet.read(self.process_id, f"/var/lib/tpufleet/runs/{RUN}/{file}"))
@@ -81,21 +81,21 @@ def fleet():
 def launch(fleet, tmp_path_factory):
     code = tmp_path_factory.mktemp("code")
     (code / "trainer.py").write_text(TRAINER)
-    words = ("-e", f"code={code}", "-e", "command='python3 trainer.py'", "-e", "wait=started")
+    options = ("-e", f"code={code}", "-e", "command='python3 trainer.py'", "-e", "wait=started")
 
     def play(run=RUN, *more):
-        fleet.must_play("train.yml", "-e", f"run={run}", *words, *more)
+        fleet.must_play("train.yml", "-e", f"run={run}", *options, *more)
 
     return play
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """The words that store the output of runs in a directory of the controller."""
+    """The option that stores the output of runs in a directory of the controller."""
     return ("-e", f"outputs={tmp_path_factory.mktemp('outputs')}")
 
 
-def test_every_line_up_to_seconds_before_a_power_cut_is_stored(fleet, launch):
+def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
     launch()
     leader = Output(fleet, 0)
     wait_for(lambda: len(leader.stored("metrics")) > 100)
@@ -110,7 +110,7 @@ def test_every_line_up_to_seconds_before_a_power_cut_is_stored(fleet, launch):
         assert stored[-1]["time"] > cut_at - LATEST_S
 
 
-def test_what_was_not_stored_at_a_power_cut_is_stored_after_the_boot(fleet):
+def test_lines_missing_after_a_power_cut_are_stored_after_the_boot(fleet):
     leader = Output(fleet, 0)
     client.ask(fleet.place, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
     wait_for(lambda: leader.stored("log") == leader.written("log"))
@@ -120,7 +120,7 @@ def test_what_was_not_stored_at_a_power_cut_is_stored_after_the_boot(fleet):
     assert other.stored("log") == other.written("log")
 
 
-def test_a_bucket_that_was_away_catches_up(fleet, launch):
+def test_output_is_stored_again_after_an_outage_of_the_bucket(fleet, launch):
     launch()
     leader = Output(fleet, 0, attempt=2)
     wait_for(lambda: leader.stored("log") != [])
@@ -132,14 +132,14 @@ def test_a_bucket_that_was_away_catches_up(fleet, launch):
     finally:
         bucket.start(fleet.place)
     wait_for(lambda: len(leader.stored("metrics")) > before + 200)
-    said = fleet.on("demo-w0", "journalctl", "-u", "tpufleet-outputs", "-o", "cat").splitlines()
-    assert [line.partition(" (")[0] for line in said if line.startswith("gs://")][-2:] == [
+    journal = fleet.on("demo-w0", "journalctl", "-u", "tpufleet-outputs", "-o", "cat").splitlines()
+    assert [line.partition(" (")[0] for line in journal if line.startswith("gs://")][-2:] == [
         "gs://local-fleet: output not stored",
         "gs://local-fleet: output is stored again",
     ]
 
 
-def test_a_killed_run_is_stored_to_its_end(fleet):
+def test_the_output_of_a_killed_run_is_stored_to_its_end(fleet):
     fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}")
     for process_id in (0, 1):
         output = Output(fleet, process_id, attempt=2)
@@ -150,7 +150,7 @@ def test_a_killed_run_is_stored_to_its_end(fleet):
     print(*(line for line in status if line.startswith(("VmRSS", "VmHWM", "Rss"))))  # noqa: T201
 
 
-def test_a_run_whose_output_is_in_no_bucket_is_collected_by_the_watch(fleet, launch, outputs):
+def test_the_watch_collects_output_into_a_directory_of_the_controller(fleet, launch, outputs):
     launch(COLLECTED, *outputs)
     for _ in range(2):
         fleet.must_play("playbooks/watch.yml", *outputs)
@@ -162,17 +162,17 @@ def test_a_run_whose_output_is_in_no_bucket_is_collected_by_the_watch(fleet, lau
         assert len(stored) > 10
 
 
-def test_runs_are_read_after_all_tpus_are_deleted(fleet, outputs, tmp_path):
+def test_the_output_of_runs_is_readable_after_all_tpus_are_deleted(fleet, outputs, tmp_path):
     if EXISTING:
         pytest.skip("the cloud of TPUFLEET_TEST_CLOUD stays as it is")
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
     page = tmp_path / "report.html"
     fleet.must_play("playbooks/report.yml", "-e", f"report={page}", *outputs)
     for run, attempt, state in ((RUN, 2, "stopped by you"), (COLLECTED, 1, "preempted")):
-        words = ("-e", f"run={run}", *outputs)
-        assert state in fleet.must_play("playbooks/status.yml", *words).output
-        assert '{"step": ' in fleet.must_play("playbooks/logs.yml", *words).output
-        fleet.must_play("playbooks/fetch.yml", *words, "-e", f"to={tmp_path / run}")
+        options = ("-e", f"run={run}", *outputs)
+        assert state in fleet.must_play("playbooks/status.yml", *options).output
+        assert '{"step": ' in fleet.must_play("playbooks/logs.yml", *options).output
+        fleet.must_play("playbooks/fetch.yml", *options, "-e", f"to={tmp_path / run}")
         fetched = steps((tmp_path / run / f"{attempt}/0/metrics.jsonl").read_text())
         assert [line["step"] for line in fetched] == list(range(len(fetched)))
         assert len(fetched) > 10
@@ -180,6 +180,6 @@ def test_runs_are_read_after_all_tpus_are_deleted(fleet, outputs, tmp_path):
 
 
 def steps_of_attempt(output: Output) -> list[dict]:
-    """Return the lines of the log since the last step 0."""
+    """Return the lines of the newest attempt in the log: those since the last step 0."""
     written = output.written("log")
     return written[max(at for at, line in enumerate(written) if line["step"] == 0) :]

@@ -16,7 +16,7 @@ STAMPS = "/var/lib/systemd/timers"
 
 
 class Controller:
-    """A machine with systemd as the controller."""
+    """The machine demo-w0, used as a controller with systemd."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -29,7 +29,7 @@ class Controller:
         return self.fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
 
     def done(self) -> list[str]:
-        """Wait until the watch has run twice more, then return the other verbs that ran."""
+        """Wait until the watch has run twice more; return the logged commands of other verbs."""
         seen = f"$(grep -c watch.yml {LOG} || true)"
         self.sh(f"n={seen}; until test {seen} -ge $((n + 2)); do sleep 0.2; done")
         return [line for line in self.fleet.read(0, LOG).splitlines() if "watch.yml" not in line]
@@ -95,7 +95,7 @@ def test_a_timer_runs_at_its_time(controller):
 
 
 def test_a_missed_time_is_not_caught_up(controller):
-    """As after a night with the controller off: the stamp is old, the time has passed."""
+    """The stamp is old and the time has passed, as after a night with the controller off."""
     name = "tpufleet-do-kill-mine"
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     backdate = f"touch -d '2 days ago' {STAMPS}/stamp-{name}.timer"
@@ -113,7 +113,7 @@ def test_a_missed_time_is_not_caught_up(controller):
 
 
 def test_a_service_that_starts_late_is_skipped(controller):
-    """As after a suspend: systemd starts the service when the computer wakes up."""
+    """Systemd starts a service late when the computer wakes up from suspend."""
     kill = {"state": "present", "verb": "kill", "target": "mine"}
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     controller.schedule(**kill, at=f"*-*-* {hour_ago}")

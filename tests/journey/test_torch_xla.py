@@ -1,7 +1,7 @@
 """PyTorch/XLA on CPU: a small GPT trains, is killed, resumes, is finetuned, and completes a prompt.
 
-The environment is that of the package index, whose torch brings NVIDIA's libraries (7 GB), so a new
-version may break this test.
+The packages are the newest of the package index, so a new version may break this test. torch
+depends on NVIDIA's libraries (7 GB).
 """
 
 import json
@@ -39,7 +39,7 @@ def fleet(tmp_path_factory, code):
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> Path:
-    """A repository: the example, a text, and the requirements for workers without chips."""
+    """A directory with the example, a text, and the requirements for workers without chips."""
     folder = tmp_path_factory.mktemp("gpt")
     shutil.copy(PROJECT_ROOT / "examples/xla_gpt.py", folder)
     (folder / "words.txt").write_text("to be or not to be\n" * 500)
@@ -54,12 +54,12 @@ def launch(fleet: Fleet, code: Path) -> None:
 
 
 def steps(fleet: Fleet, run: str) -> int:
-    """Wait until the run has finished a step and return its number."""
+    """Wait until the run has logged a step; return the step."""
     return int(fleet.wait_for_log(run, r"\nstep (\d+), loss")[1])
 
 
 def kill(fleet: Fleet, run: str) -> int:
-    """Kill a run; check that it has saved and that no process is left; return the saved step."""
+    """Kill a run, check its exit code and that no process is left, and return the saved step."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={run}")
     ended = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{run}/exit.json"))
     assert ended["status"] == "75"
@@ -84,7 +84,7 @@ def test_a_model_trains_is_killed_and_resumes(fleet, code):
     assert json.loads(proof)["proof"] == "torch_xla"
 
 
-def test_its_status_and_completions_are_shown(fleet, tmp_path):
+def test_status_and_logs_show_the_state_and_completions(fleet, tmp_path):
     steps(fleet, "gpt")
 
     assert fleet.status("gpt", tmp_path)["solo-w0"]["state"] == "training"
@@ -119,7 +119,7 @@ def test_a_model_starts_from_other_weights_and_completes_a_prompt(fleet, code):
     steps(fleet, "adapter")
     kill(fleet, "adapter")
 
-    words = ("-e", "tpu=solo", "-e", "run=words", "-e", f"code={code}", "-e", "wait=done")
+    options = ("-e", "tpu=solo", "-e", "run=words", "-e", f"code={code}", "-e", "wait=done")
     complete = "tpufleet_launch xla -- python xla_gpt.py complete ROMEO"
-    fleet.must_play("train.yml", *words, "-e", f'command="{complete} {CHECKPOINTS}/adapter"')
+    fleet.must_play("train.yml", *options, "-e", f'command="{complete} {CHECKPOINTS}/adapter"')
     assert "ROMEO" in fleet.must_play("playbooks/logs.yml", "-e", "run=words").output

@@ -1,4 +1,4 @@
-"""Runs on a TPU whose workers share no directory, like TPU VMs without NFS and bucket.
+"""Runs on a TPU whose workers share no directory, like TPU VMs without NFS or a bucket.
 
 A cloud that TPUFLEET_TEST_CLOUD names must have been started with `up --mnt-shared local`.
 """
@@ -31,15 +31,15 @@ def code(tmp_path_factory):
     return folder
 
 
-def train(fleet: Fleet, code, run: str, *words: str, tpu: str = "demo") -> Played:
+def train(fleet: Fleet, code, run: str, *options: str, tpu: str = "demo") -> Played:
     command = shlex.quote("python3 trainer.py")
     launch = ("-e", f"run={run}", "-e", f"code={code}", "-e", f"command={command}")
-    return fleet.play("train.yml", *launch, "-e", f"tpu={tpu}", "-e", "wait=done", *words)
+    return fleet.play("train.yml", *launch, "-e", f"tpu={tpu}", "-e", "wait=done", *options)
 
 
 def began(fleet: Fleet, run: str) -> list[str]:
-    look = f"test -e {RUNS}/{run}/began && echo yes || echo no"
-    return [worker for worker in WORKERS if "yes" in fleet.on(worker, "sh", "-c", look)]
+    command = f"test -e {RUNS}/{run}/began && echo yes || echo no"
+    return [worker for worker in WORKERS if "yes" in fleet.on(worker, "sh", "-c", command)]
 
 
 def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, code):
@@ -73,22 +73,22 @@ def test_a_run_of_one_worker_starts(fleet, code):
     played = train(fleet, code, "alone", tpu="solo")
 
     assert played.code == 0, played.output[-3000:]
-    place = "/mnt/shared/checkpoints/alone/tpufleet-done.json"
-    marker = json.loads(fleet.on("solo-w0", "cat", place))
+    file = "/mnt/shared/checkpoints/alone/tpufleet-done.json"
+    marker = json.loads(fleet.on("solo-w0", "cat", file))
     assert (marker["run"], marker["attempt"]) == ("alone", 1)
 
 
-def test_a_run_with_a_bucket_starts_and_records_there_that_it_is_done(fleet, code):
-    place = "gs://local-fleet/checkpoints"
+def test_a_run_with_a_bucket_starts_and_writes_its_done_marker_there(fleet, code):
+    bucket = "gs://local-fleet/checkpoints"
 
-    assert train(fleet, code, "bucketed", "-e", f"checkpoints={place}").code == 0
+    assert train(fleet, code, "bucketed", "-e", f"checkpoints={bucket}").code == 0
     assert began(fleet, "bucketed") == list(WORKERS)
     [marker] = (fleet.place.directory / "bucket").rglob("bucketed/tpufleet-done.json")
     assert json.loads(marker.read_bytes())["attempt"] == 1
 
 
 def test_run_directories_belong_to_root_and_log_truncation_follows_no_link(fleet):
-    """Setup also corrects a worker whose tree of runs still belongs to the trainer's user."""
+    """Setup corrects the owner on a worker whose run directories belong to the trainer's user."""
     fleet.on("demo-w0", "chown", "tpufleet:", "/var/lib/tpufleet", RUNS)
     fleet.on("demo-w0", "install", "-d", "-o", "tpufleet", f"{RUNS}/linked")
     fleet.on("demo-w0", "sh", "-c", "echo roots > /run/target; chmod 600 /run/target")

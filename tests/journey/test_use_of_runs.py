@@ -1,4 +1,4 @@
-"""sample.yml, eval.yml, export.yml and bench.yml of a run, also after its TPU is gone."""
+"""sample.yml, eval.yml, export.yml and bench.yml of a run, also after its TPU is deleted."""
 
 import re
 
@@ -14,7 +14,7 @@ SET = f"set='\"{SMALL} sample.length=20\"'"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Two TPUs, and a run on two workers that is done; its parameters are sharded over both."""
+    """Two TPUs and a done run on two workers, over which its parameters were sharded."""
     tpus = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
     with fleet_set_up("use", inventory) as fleet:
@@ -23,7 +23,7 @@ def fleet(tmp_path_factory):
         yield fleet
 
 
-def test_sample_shows_the_same_text_each_time_and_changes_nothing(fleet):
+def test_sample_prints_the_same_text_each_time_and_changes_nothing(fleet):
     first = fleet.must_play("playbooks/sample.yml", "-e", "run=mine", "-e", "set=sample.prompt=ROM")
     again = fleet.must_play("playbooks/sample.yml", "-e", "run=mine", "-e", "set=sample.prompt=ROM")
 
@@ -50,7 +50,7 @@ def test_bench_measures_the_devices_of_both_workers(fleet):
     assert "[Gloo]" not in done.output
 
 
-def test_with_a_limit_no_process_waits_for_the_others(fleet):
+def test_bench_with_a_limit_that_omits_a_worker_is_refused(fleet):
     limited = ("--limit", "localhost,demo-w0")
     refused = fleet.play("playbooks/bench.yml", "-e", "run=mine", *limited)
 
@@ -58,17 +58,17 @@ def test_with_a_limit_no_process_waits_for_the_others(fleet):
     assert "needs 2 workers, but --limit selects 1" in " ".join(refused.output.split())
 
 
-def test_export_to_a_bucket_is_written_there_by_the_worker(fleet):
+def test_the_worker_writes_an_export_to_a_bucket(fleet):
     fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", "to=gs://local-fleet/exported")
 
     folder = fleet.place.bucket / "local-fleet/exported"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_export_brings_the_parameters_even_after_the_tpu_is_gone(fleet, tmp_path):
-    def export(name: str, *words: str) -> dict[str, bytes]:
+def test_export_copies_the_parameters_also_after_the_tpu_is_deleted(fleet, tmp_path):
+    def export(name: str, *options: str) -> dict[str, bytes]:
         to = tmp_path / name
-        fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", f"to={to}", *words)
+        fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", f"to={to}", *options)
         assert sorted(path.name for path in to.iterdir()) == ["config.json", "model.safetensors"]
         return {key: a.tobytes() for key, a in load_file(to / "model.safetensors").items()}
 

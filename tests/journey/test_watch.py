@@ -1,7 +1,7 @@
 """The watch alone recovers a run that loses its TPU, with the losses of an undisturbed run.
 
-Each test is the next step, in the order of this file. Records and checkpoints are in the cloud's
-bucket, as with several controllers.
+Each test continues where the previous one in this file ended. Records and checkpoints are in the
+cloud's bucket, as with several controllers.
 """
 
 import json
@@ -29,7 +29,7 @@ sample: {{length: 0}}
 """
 BUCKET = "gs://local-fleet"
 DONE_BY = 30
-"""Passes of the watch after which a progressing run must be done."""
+"""The maximum number of passes of the watch until the run must be done."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def history(fleet: Fleet) -> str:
     return (fleet.place.directory / "watch.log").read_text()
 
 
-def test_an_undisturbed_run_for_comparison(fleet, config):
+def test_an_undisturbed_run_logs_every_step(fleet, config):
     fleet.must_play("playbooks/create.yml")
     fleet.must_play("setup.yml")
     fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
@@ -93,7 +93,7 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     assert {**before, **after} == whole
 
 
-def test_the_wanted_time_of_the_recreated_run_is_known_by_cause(fleet):
+def test_the_wanted_time_of_the_recreated_run_is_divided_by_cause(fleet):
     objects = fleet.place.bucket / bucket.NAME
     record = json.loads((objects / "fleet/runs/cut.json").read_text())
     store = OutputDirectory(objects / "runs")
@@ -130,7 +130,7 @@ def test_a_crashed_trainer_is_relaunched(fleet, config):
 
 
 def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
-    """No pass has observed its end; only its marker in the bucket is left."""
+    """No pass has observed the end of the run; only its done marker in the bucket is left."""
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
     fleet.must_play(*launch, "-e", "set=steps=5")
     deadline = time.monotonic() + 180

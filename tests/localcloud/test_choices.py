@@ -1,4 +1,4 @@
-"""The settings that a cloud comes up with, and those that it keeps while it is in use."""
+"""The settings that a cloud starts with, and those that cannot change while it is in use."""
 
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_qemu_machines_have_their_own_mnt_shared():
         choices.choose(PLACE, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
 
 
-def test_only_sharing_machines_get_the_hosts_directory(tmp_path: Path):
+def test_only_machines_with_a_shared_mnt_shared_mount_the_hosts_directory(tmp_path: Path):
     place = Place("one", tmp_path / "one")
     for mnt_shared, directory in (("shared", place.shared), ("local", None)):
         made = kinds.KINDS["nspawn"].machines(place, None, tmp_path, mnt_shared)
@@ -58,7 +58,7 @@ def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
         (Options(mnt_shared="shared"), "--suite bookworm"),
     ],
 )
-def test_existing_machines_keep_their_kind_and_the_error_suggests_a_new_cloud(
+def test_settings_of_existing_machines_cannot_change_and_the_error_suggests_a_new_cloud(
     asked: Options, options: str
 ):
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")

@@ -10,7 +10,7 @@ from tests.localcloud.api.local_api import ZONE, wait_for
 
 @pytest.fixture
 def typed(local_api, tmp_path, monkeypatch, capsys):
-    """Run a command line against ``local_api``; return its exit code, output and errors."""
+    """Return a function that runs a command line; it returns exit code, output and errors."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path))
     here = Place("cloud", local_api.state)
     settings.write(here, Settings(name="cloud", port=local_api.port, subnet="", image=""))

@@ -1,4 +1,4 @@
-"""Google's gcloud on the local cloud, with its own home and configuration."""
+"""Google's gcloud with the local cloud, with a separate home and configuration."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Gcloud = Callable[..., str]
 
 
 def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
-    """Return a gcloud that is authenticated for one cloud."""
+    """Return a function that runs gcloud with the credentials of one local cloud."""
     variables = environment(home, endpoint)
 
     def gcloud(*arguments: str) -> str:
@@ -52,7 +52,7 @@ def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
 
 @pytest.fixture(scope="module")
 def gcloud(shared_api, tmp_path_factory) -> Gcloud:
-    """Return a gcloud that is authenticated once for all tests: each of its calls takes seconds."""
+    """Return a function that runs gcloud, authenticated once for all tests: each call is slow."""
     home = tmp_path_factory.mktemp("home")
     return gcloud_for(home, shared_api.endpoint, shared_api.credentials_file)
 
@@ -187,8 +187,8 @@ def test_gcloud_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
     assert "ct6e-standard-4t" in types.split()
 
 
-def test_the_gcloud_commands_of_maxtexts_scripts_succeed(gcloud, local_api, tmp_path):
-    """MaxText has no client of its own: its scripts call gcloud with these arguments."""
+def test_gcloud_commands_of_maxtexts_scripts_succeed(gcloud, local_api, tmp_path):
+    """MaxText's scripts call gcloud with these arguments."""
     script = tmp_path / "startup_script.txt"
     script.write_text("#!/bin/bash\necho here\n")
     where = ("--project=local-fleet", ZONE)

@@ -1,4 +1,4 @@
-"""The help of ``python -m localcloud``: each verb and each fault has examples that are accepted."""
+"""The help of ``python -m localcloud``: each verb and each fault has valid examples."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Real machines: their metadata and injected faults, on one TPU of two workers."""
+"""The metadata and injected faults of real machines, on one TPU with two workers."""
 
 import os
 import shlex

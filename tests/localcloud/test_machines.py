@@ -1,4 +1,4 @@
-"""The local cloud with real machines: boot, access, loss and recovery."""
+"""The local cloud with real machines: boot, ssh, loss and recovery."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ READY_DEADLINE_S = 120
 
 
 def wait_for_ready(place: Place, name: str) -> dict:
-    def look() -> dict | None:
+    def poll() -> dict | None:
         node = client.ask(place, "GET", f"{NODES}/{name}")
         return node if node["state"] == "READY" else None
 
-    return until(look, READY_DEADLINE_S)
+    return until(poll, READY_DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def test_a_node_has_as_many_machines_as_its_type_has_workers(pod):
     assert len(set(addresses(pod))) == 2
 
 
-def test_the_metadatas_user_can_log_in_and_use_sudo(pod, key):
+def test_the_user_in_the_metadata_can_log_in_and_use_sudo(pod, key):
     for address in addresses(pod):
         done = ssh(key, address, "sudo -n id -un")
         assert done.stdout == "root\n", done.stderr
 
 
-def test_a_worker_has_the_tools_of_scripts_for_tpu_vms(pod, key):
+def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_use(pod, key):
     tools = "git lsof tmux patch pip virtualenv sudo screen"
     looked = f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done"
     assert ssh(key, addresses(pod)[0], looked).stdout == ""
@@ -123,7 +123,7 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
         ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
         assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
         assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
-        # As on a TPU VM: on the worker's own disk, not on a mounted one.
+        # As on a TPU VM, it is a directory of the worker's root file system, not a mount.
         assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
     finally:
         cloud.down(place, say=print)
@@ -131,7 +131,7 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
 
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     address = addresses(pod)[1]
-    began = "stat -c %Y-%i /proc/1/ns/pid"  # every boot of a machine has its own namespace
+    began = "stat -c %Y-%i /proc/1/ns/pid"  # each boot of a machine creates a new namespace
     before = ssh(key, address, f"echo kept > ~/note; {began}").stdout
     ssh(key, address, "sudo systemctl reboot")
     deadline = time.monotonic() + 60
@@ -178,7 +178,7 @@ def test_a_machine_killed_with_its_server_is_restarted_with_its_files(place, pod
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
 
-def test_a_machine_of_no_node_is_deleted_at_the_start(place, pod):
+def test_a_machine_without_a_node_is_deleted_at_the_start(place, pod):
     stray = place.machines / "stray"
     (stray / "lower").mkdir(parents=True)
     mounts.overlay(stray / "lower", stray)
@@ -219,7 +219,7 @@ def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(place, pod, 
     assert processes.with_argument(f"--directory={gone.pop() / 'root'}") == []
 
 
-def test_nothing_of_a_cloud_is_left_after_down():
+def test_down_leaves_nothing_of_a_cloud():
     place = Place.of(f"test-down-{os.getpid()}")
     cloud.up(place, say=print)
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}

@@ -1,4 +1,4 @@
-"""A machine with its own kernel and real data disks, which the role mounts formats and mounts."""
+"""A machine with its own kernel and data disks, which the role ``mounts`` formats and mounts."""
 
 import json
 import os
@@ -21,7 +21,7 @@ PROJECT = "projects/local-fleet"
 DISKS = f"/compute/v1/{PROJECT}/zones/{ZONE}/disks"
 BOOT_S = 900
 SIZE_GIB = 10
-# An empty disk, one with foreign data, and a file system attached read-only.
+# The disks: corpus is empty, foreign contains data of another machine, given is read-only.
 MODES = {"corpus": "READ_WRITE", "foreign": "READ_WRITE", "given": "READ_ONLY"}
 MOUNT = """
 - hosts: tpu
@@ -69,7 +69,7 @@ def node(place, key, tmp_path_factory):
 
 
 def fill_disks(place, scratch: Path) -> None:
-    """Write data of another machine to two of the disks."""
+    """Write data to two of the disks, as if another machine had used them."""
     (scratch / "files").mkdir()
     (scratch / "files/note").write_text("given\n")
     (scratch / "foreign").write_text("a stranger's data\n")
@@ -88,7 +88,7 @@ def fill_disks(place, scratch: Path) -> None:
 def mount(
     place, key: Path, disks: tuple[str, ...], scratch: Path, *how: str
 ) -> subprocess.CompletedProcess:
-    """Mount these disks of the machine, and no others."""
+    """Run the role ``mounts`` with only these disks."""
     mounts = [{"kind": "disk", "disk": disk, "path": f"/mnt/disks/{disk}"} for disk in disks]
     told = {"ansible_ssh_private_key_file": str(key), "tpufleet_uid": 64042, "mounts": mounts}
     (scratch / "mount.yml").write_text(MOUNT)
@@ -111,7 +111,7 @@ def boot_id(key: Path, node: dict) -> str:
     return ssh(key, node, "cat /proc/sys/kernel/random/boot_id")
 
 
-def test_a_qemu_machine_has_its_own_kernel_and_name(place, node, key):
+def test_a_qemu_machine_has_a_separate_kernel_and_its_hostname(place, node, key):
     [machine] = place.machines.iterdir()
     assert ssh(key, node, "hostname") == machine.name
     assert ssh(key, node, "uname -r") != os.uname().release
@@ -156,7 +156,7 @@ def test_a_reboot_of_the_guest_keeps_files_and_disks(node, key):
     ssh(key, node, "sudo systemctl reboot --no-block")
     until(lambda: boot_id(key, node) not in ("", before), BOOT_S)
     assert ssh(key, node, "cat ~/note") == "kept"
-    # The boot does not wait for data disks, which may appear after sshd.
+    # Wait, because data disks may be mounted after sshd has started.
     notes = "cat /mnt/disks/corpus/note /mnt/disks/given/note"
     until(lambda: ssh(key, node, notes) == "kept\ngiven", BOOT_S)
 

@@ -1,4 +1,4 @@
-"""The commands that the local cloud's messages suggest act on the right cloud."""
+"""The commands suggested in the local cloud's messages act on the right cloud."""
 
 import argparse
 import ast
@@ -20,14 +20,14 @@ VERBS = [["up"], ["down", "--yes"], ["status"], ["bucket", "start"], ["preempt",
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A cloud with another name and directory than the default."""
+    """A cloud whose name and directory are not the default."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "my clouds"))
     monkeypatch.delenv("SUDO_UID", raising=False)
     return Place.of("own")
 
 
-def understood(line: str) -> tuple[Place, argparse.Namespace]:
-    """Return the cloud and options that a suggested command line selects in a shell."""
+def parse_command(line: str) -> tuple[Place, argparse.Namespace]:
+    """Return the cloud and the options of a suggested command line."""
     words = shlex.split(line)
     words = [word for word in words if word not in ("sudo", "env")]
     environment = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
@@ -44,9 +44,9 @@ def understood(line: str) -> tuple[Place, argparse.Namespace]:
     st.booleans(),
     st.sampled_from(VERBS),
 )
-def test_a_suggested_command_acts_on_its_own_cloud(name, clouds, default, words):
+def test_a_suggested_command_selects_the_given_cloud(name, clouds, default, words):
     place = Place(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
-    there, options = understood(place.command(*words))
+    there, options = parse_command(place.command(*words))
     assert there == place
     assert options.verb == words[0]
 
@@ -56,7 +56,7 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(CloudError) as refused:
         cli.down(own, argparse.Namespace(yes=False))
-    there, options = understood(str(refused.value).rpartition(": ")[2])
+    there, options = parse_command(str(refused.value).rpartition(": ")[2])
     assert (there, options.verb, options.yes) == (own, "down", True)
 
 
@@ -66,7 +66,7 @@ def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
         cloud.up(own, say=print)
     line = str(refused.value).rpartition("Run: ")[2]
     assert line.startswith("sudo env TPUFLEET_LOCALCLOUD_DIR=")
-    assert understood(line)[0] == own
+    assert parse_command(line)[0] == own
     assert not own.command("status").startswith("sudo")
 
 
@@ -74,22 +74,22 @@ def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
     for ask in (lambda: settings.read(own), lambda: client.ask(own, "GET", "/")):
         with pytest.raises(CloudError) as refused:
             ask()
-        there, options = understood(str(refused.value).rpartition("Start it: ")[2])
+        there, options = parse_command(str(refused.value).rpartition("Start it: ")[2])
         assert (there, options.verb) == (own, "up")
 
 
-def test_all_messages_build_commands_through_place():
+def test_all_messages_use_place_to_build_commands():
     by_hand = {
         f"{path.relative_to(PROJECT_ROOT)}:{node.lineno}"
         for path in SOURCES
         if path.name not in ("__main__.py", "place.py")
-        for node in spoken(ast.parse(path.read_text()))
+        for node in strings_except_docstrings(ast.parse(path.read_text()))
         if re.search(r"-m localcloud (?!COMMAND)|localcloud (up|down|clean)\b", str(node.value))
     }
     assert by_hand == set()
 
 
-def spoken(tree: ast.AST) -> list[ast.Constant]:
+def strings_except_docstrings(tree: ast.AST) -> list[ast.Constant]:
     """Return the strings of a module that are not docstrings."""
     docstrings = {
         id(node.value)

@@ -12,7 +12,7 @@ from tests.localcloud.api.local_api import PROJECT
 
 @dataclass(frozen=True)
 class Installed:
-    """A directory with only the collection, and an environment in which Ansible finds only it."""
+    """A directory that contains only the collection, and environment variables that select it."""
 
     place: Path
     environment: dict[str, str]
@@ -34,14 +34,14 @@ def installed(tmp_path_factory) -> Installed:
     place = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("here"))
-        artefact = release.build(Path("dist"))  # as make release does
+        artefact = release.build(Path("dist"))  # a relative path, as make release uses
     return Installed(place, release.installed(artefact, place))
 
 
 def test_ansible_finds_every_plugin_role_and_playbook_of_the_archive(installed):
-    said = release.check(installed.place, installed.environment)
+    lines = release.check(installed.place, installed.environment)
 
-    assert [line.rpartition(" ")[2] for line in said] == [
+    assert [line.rpartition(" ")[2] for line in lines] == [
         "module",
         "inventory",
         "callback",

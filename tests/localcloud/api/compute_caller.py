@@ -1,4 +1,4 @@
-"""A caller of the local cloud's Compute API."""
+"""A client of the local cloud's Compute API."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ HERE = f"/compute/v1/projects/{PROJECT}"
 
 
 class Compute:
-    """A caller; ``done`` waits for an operation's end like Google's clients."""
+    """A client; ``done`` waits until an operation has ended, as Google's clients do."""
 
     def __init__(self, api: LocalApi) -> None:
         self.api = api
@@ -23,7 +23,7 @@ class Compute:
         return answer.json()
 
     def done(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
-        """Send a request and return its operation after its end."""
+        """Send a request, wait until its operation has ended, and return the operation."""
         answer = self.call(verb, path, body, **query)
         assert answer.status_code == 200, answer.text
         link = answer.json()["selfLink"].removeprefix(self.api.endpoint)
@@ -32,7 +32,7 @@ class Compute:
         return ended.json()
 
     def refused(self, verb: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
-        """Send a request that is refused; return code and reason."""
+        """Send a request that must fail; return the status code and the reason."""
         error = self.call(verb, path, body, **query).json()["error"]
         return error["code"], error["errors"][0]["reason"]
 

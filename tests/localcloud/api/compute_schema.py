@@ -1,7 +1,7 @@
 """Check every answer of the Compute API against Google's discovery document.
 
-google-api-python-client bundles it. Unlike the Cloud TPU API, Compute includes false and 0; 64-bit
-integers are strings in both.
+google-api-python-client bundles the document. Unlike the Cloud TPU API, Compute does not omit false
+and 0. Both APIs send 64-bit integers as strings.
 """
 
 import base64
@@ -25,7 +25,7 @@ from tests.localcloud.api.google_schema import (
 _ERROR = {"code": int, "message": str, "errors": list}
 _NAMED = {"kind", "id", "name", "selfLink"}
 _MADE = {*_NAMED, "creationTimestamp"}
-# Fields that are always present; the document cannot express it.
+# Fields that are always present, which the document cannot express.
 _ALWAYS = {
     "Disk": {
         *(*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
@@ -60,18 +60,18 @@ def document() -> Mapping[str, Any]:
 
 @cache
 def methods() -> tuple[Method, ...]:
-    """Return all methods by the document's names, such as ``compute.disks.get``."""
+    """Return all methods; their names are the document's, such as ``compute.disks.get``."""
     return tuple(methods_of(document()))
 
 
 def method_of(verb: str, target: str) -> Method | None:
-    """Return the method of a request, or None."""
+    """Return the method that a request calls, or None."""
     is_compute = target.startswith(f"/{document()['servicePath']}")
     return requested(methods(), verb, target) if is_compute else None
 
 
 def check(method: Method, code: int, answer: Any) -> None:
-    """Check one answer of a method; raise SchemaError with the field."""
+    """Check one answer of a method. Raises SchemaError, which names the field."""
     if code != 200:
         _check_error(answer, code)
     elif method.answer:
@@ -81,7 +81,7 @@ def check(method: Method, code: int, answer: Any) -> None:
 
 
 def check_message(value: Any, schema: str, path: str) -> None:
-    """Check a JSON value against a schema by name; raise SchemaError with the field."""
+    """Check a JSON value against the schema with this name. Raises SchemaError."""
     _check_object(value, document()["schemas"][schema], path)
     if missing := _ALWAYS.get(schema, set()) - set(value):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")

@@ -1,4 +1,4 @@
-"""Fixtures of the API's tests."""
+"""Fixtures for the tests of the API."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,9 +16,9 @@ class _RollBackError(Exception):
 
 @pytest.fixture(scope="module")
 def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManager[Database]]]:
-    """Return a context manager with an empty database, whose changes are rolled back.
+    """Return a context manager that yields an empty database and rolls all changes back.
 
-    Property tests share it, as a new file for each example would be slow.
+    Property tests share the database, because a new file for each example would be slow.
     """
     database = Database(tmp_path_factory.mktemp("state") / "state.sqlite")
 

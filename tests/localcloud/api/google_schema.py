@@ -1,8 +1,8 @@
 """Check every answer of the Cloud TPU API against Google's discovery documents.
 
-google-api-python-client bundles them. Types, formats and enums are checked as in proto3's JSON
+google-api-python-client bundles the documents. Types, formats and enums must be as in proto3's JSON
 (https://protobuf.dev/programming-guides/json): default values are omitted, 64-bit integers are
-strings. An operation's ``done`` is an exception: it is present while it is false.
+strings. The field ``done`` of an operation is an exception: it is present even if it is false.
 """
 
 import json
@@ -23,7 +23,7 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Fields that are always present, as far as the version has them; the documents cannot express it.
+# Fields that are always present if the version has them, which the documents cannot express.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
@@ -48,7 +48,7 @@ class SchemaError(AssertionError):
 
 @dataclass(frozen=True)
 class Method:
-    """One method: its id without the prefix, HTTP verb, path, and the name of its answer."""
+    """One method: id without the prefix, HTTP verb, path, and the name of the answer's schema."""
 
     name: str
     version: str
@@ -90,13 +90,13 @@ def methods_of(api: Mapping[str, Any]) -> Iterator[Method]:
 
 
 def method_of(verb: str, target: str) -> Method | None:
-    """Return the method of a request, or None."""
+    """Return the method that a request calls, or None."""
     versions = ("v1", "v2", "v2alpha1")
     return requested(chain.from_iterable(map(methods, versions)), verb, target)
 
 
 def requested(methods: Iterable[Method], verb: str, target: str) -> Method | None:
-    """Return the one of ``methods`` that a request is for, or None."""
+    """Return the one of ``methods`` that a request calls, or None."""
     path = urlsplit(target).path
     for method in methods:
         if method.verb == verb and method.pattern.fullmatch(path):
@@ -105,7 +105,7 @@ def requested(methods: Iterable[Method], verb: str, target: str) -> Method | Non
 
 
 def check(method: Method, code: int, answer: Any) -> None:
-    """Check one answer of a method; raise SchemaError with the field."""
+    """Check one answer of a method. Raises SchemaError, which names the field."""
     if code == 200:
         check_message(answer, method.answer, method.version, method.name)
     else:
@@ -113,11 +113,11 @@ def check(method: Method, code: int, answer: Any) -> None:
 
 
 def check_message(
-    value: Any, schema: str, version: str, path: str, *, as_asked: bool = False
+    value: Any, schema: str, version: str, path: str, *, as_requested: bool = False
 ) -> None:
-    """Check a JSON value against a schema by name; raise SchemaError with the field.
+    """Check a JSON value against the schema with this name. Raises SchemaError.
 
-    ``as_asked``: it repeats what a caller output, who need not say everything.
+    ``as_requested``: the value repeats a request, in which fields may be missing.
     """
     properties = document(version)["schemas"][schema].get("properties", {})
     if not isinstance(value, dict):
@@ -125,7 +125,7 @@ def check_message(
     if unknown := set(value) - set(properties):
         raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
     always = _ALWAYS.get(schema, set()) & set(properties)
-    if not as_asked and (missing := always - set(value)):
+    if not as_requested and (missing := always - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
     if schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
         raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
@@ -136,7 +136,7 @@ def check_message(
 
 def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
     if "$ref" in kind:
-        check_message(value, kind["$ref"], version, path, as_asked=".nodeSpec[" in path)
+        check_message(value, kind["$ref"], version, path, as_requested=".nodeSpec[" in path)
     elif kind["type"] == "array":
         want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
         for index, item in enumerate(value):
@@ -178,6 +178,6 @@ def _check_error(answer: Any, version: str) -> None:
 
 
 def want(condition: bool, path: str, value: Any, what: str) -> None:
-    """Raise SchemaError for a field unless the condition holds."""
+    """Raise SchemaError for the field at ``path`` unless the condition is true."""
     if not condition:
         raise SchemaError(f"{path} is {value!r}, not {what}")

@@ -1,6 +1,7 @@
-"""A server in its own process, to be killed: ``killable_server.py STATE PORT DELAY``.
+"""A server process that tests kill: ``killable_server.py STATE PORT DELAY``.
 
-Its machines are directories, which survive a kill like real machines.
+Its machines are directories, which survive a kill like real machines. Each start or deletion of a
+machine takes DELAY seconds.
 """
 
 import signal
@@ -15,7 +16,7 @@ from localcloud.machines.interface import MACHINE_FAULTS, DataDisk, MachineFault
 
 
 class MachinesOnDisk:
-    """A machine is a directory; one with a file ``booted`` in it is running."""
+    """Machines as directories. A machine is running if its directory contains ``booted``."""
 
     def __init__(self, directory: Path, delay: float) -> None:
         self._directory = directory

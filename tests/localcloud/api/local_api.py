@@ -30,21 +30,21 @@ NODE = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
 
 @cache
 def private_key() -> rsa.RSAPrivateKey:
-    """Return one key for all local clouds of the tests: generating one takes most of a start."""
+    """Return one key for all local clouds of the tests, because generating a key is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 @cache
 def signer_of(key: str) -> crypt.RSASigner:
-    """Return the signer of a key; parsing one checks its primes, which takes long, too."""
+    """Return the signer of a key. Cached, because parsing checks the primes, which is slow."""
     return crypt.RSASigner.from_string(key)
 
 
 class LoopbackCredentials(service_account.Credentials):
     """The service account's credentials, without requests to Google.
 
-    With every new token google-auth looks up regional access boundaries, which would send a local
-    cloud's token to Google.
+    For every new token, google-auth looks up regional access boundaries at Google. That would send
+    a local cloud's token to Google.
     """
 
     def _is_regional_access_boundary_lookup_required(self) -> bool:
@@ -52,7 +52,10 @@ class LoopbackCredentials(service_account.Credentials):
 
 
 class LocalApi:
-    """The server in a thread, restartable on the same state, with a client."""
+    """The server in a thread, and a client. The server can be restarted with the same state.
+
+    ``verified`` has the version and name of each method whose successful answer was checked.
+    """
 
     metadata_at: tuple[str, int] | None = None
 
@@ -60,11 +63,11 @@ class LocalApi:
         self.state = state
         self.machines = machines or MachinesInMemory()
         self.port = 0
-        self.proven: set[tuple[str, str]] = set()
+        self.verified: set[tuple[str, str]] = set()
         self.boot()
 
     def boot(self) -> None:
-        """Start the server on the existing state."""
+        """Start the server with the existing state."""
         key = private_key()
         with mock.patch.object(rsa, "generate_private_key", lambda **_: key):
             self.server = create_server(
@@ -82,7 +85,7 @@ class LocalApi:
         self._thread.join(20)
 
     def interrupt(self) -> None:
-        """Stop the server while its machines are held; let these go on."""
+        """Stop the server while ``machines.hold`` delays machines; then release them."""
         self.server.stop()
         wait_for(lambda: self.server._jobs._stopping.is_set() or None)
         self.machines.hold.set()
@@ -116,7 +119,7 @@ class LocalApi:
             if method := schema.method_of(verb, full):
                 schema.check(method, answer.status_code, answer.json())
                 if answer.status_code == 200:
-                    self.proven.add((method.version, method.name))
+                    self.verified.add((method.version, method.name))
         return answer
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class LocalApi:
         return answer.json()
 
     def queue(self, name: str, spec: Mapping[str, Any], **fields: Any) -> requests.Response:
-        """Request a queued resource with one nodeSpec, by default of the node ``NODE``."""
+        """Request a queued resource with one nodeSpec; its node is ``NODE`` by default."""
         full = {"parent": f"projects/{PROJECT}/locations/{ZONE}", "node": NODE, **spec}
         body = {"tpu": {"nodeSpec": [full]}, **fields}
         path = f"locations/{ZONE}/queuedResources"
@@ -146,20 +149,20 @@ class LocalApi:
     def queued(self, name: str, state: str, zone: str = ZONE) -> dict[str, Any]:
         """Wait until a queued resource is in a state; return it."""
 
-        def look() -> dict[str, Any] | None:
+        def poll() -> dict[str, Any] | None:
             found = self.get(f"locations/{zone}/queuedResources/{name}")
             return found if found["state"]["state"] == state else None
 
-        return wait_for(look)
+        return wait_for(poll)
 
     def ended(self, operation: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait for an operation's end and return it."""
+        """Wait until an operation has ended; return it."""
 
-        def look() -> dict[str, Any] | None:
+        def poll() -> dict[str, Any] | None:
             now = self.get(f"/v2/{operation['name']}")
             return now if now.get("done") else None
 
-        return wait_for(look)
+        return wait_for(poll)
 
     def ready(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
         """Create a node and wait until it is READY; return it."""
@@ -171,20 +174,20 @@ class LocalApi:
         return self.get(f"locations/{zone}/nodes/{node_id}")
 
     def state_is(self, node_id: str, state: str) -> dict[str, Any]:
-        """Wait until a node exists in a state; return it."""
+        """Wait until a node exists and is in a state; return it."""
 
-        def look() -> dict[str, Any] | None:
+        def poll() -> dict[str, Any] | None:
             answer = self.call("GET", f"locations/{ZONE}/nodes/{node_id}")
             return answer.json() if answer.json().get("state") == state else None
 
-        return wait_for(look)
+        return wait_for(poll)
 
     def preempt(self, node_id: str, **body: Any) -> requests.Response:
-        """Preempt a node, or announce that with ``warningSeconds``."""
+        """Preempt a node; with ``warningSeconds``, announce the preemption."""
         return self.call("POST", f"/_localcloud/nodes/{node_id}:preempt", body)
 
     def faults(self, verb: str = "", **wanted: Any) -> dict[str, Any]:
-        """Replace the active faults of some kinds, or with ``:add`` add to them; return all."""
+        """Set the active faults of the given kinds, or add to them with ``:add``; return all."""
         answer = self.call("POST", f"/_localcloud/faults{verb}", wanted)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -193,11 +196,11 @@ class LocalApi:
         return (self.state / "server.log").read_text()
 
 
-def wait_for(look, timeout_s: float = 20.0):
-    """Call ``look`` until it returns something other than None, and return that."""
+def wait_for(poll, timeout_s: float = 20.0):
+    """Call ``poll`` until its result is not None; return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if (seen := look()) is not None:
+        if (seen := poll()) is not None:
             return seen
         time.sleep(0.02)
     raise AssertionError(f"no result within {timeout_s} s")

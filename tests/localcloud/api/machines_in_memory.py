@@ -1,4 +1,4 @@
-"""Fake machines that record the calls, for tests of the API."""
+"""Fake machines that record calls, for tests of the API."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -19,9 +19,9 @@ KEY_TYPE = "ssh-ed25519"
 class MachinesInMemory:
     """Machines as a dictionary of specs.
 
-    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off``,
-    ``set_disks`` and ``delete`` to the number of remaining failures; ``deaf`` machines do not shut
-    down.
+    If ``hold`` is an event, each start of a machine waits for it. ``refuse`` maps ``start``,
+    ``power_off``, ``set_disks`` and ``delete`` to how often they still fail. The machines in
+    ``deaf`` do not shut down.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:
@@ -120,7 +120,7 @@ class MachinesInMemory:
         return unknown
 
     def power_fails(self) -> None:
-        """Stop every machine, like a reboot of the computer: disks stay, nothing runs."""
+        """Stop all machines but keep their disks, like a reboot of the computer."""
         self.running.clear()
 
     def _maybe_refuse(self, verb: str, name: str) -> None:

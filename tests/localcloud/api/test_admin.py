@@ -56,7 +56,7 @@ def test_preempting_a_name_in_two_zones_needs_the_zone(local_api):
     assert local_api.node("one", "us-central1-a")["state"] == "READY"
 
 
-def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_finishes_it(local_api):
+def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_completes_it(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
 

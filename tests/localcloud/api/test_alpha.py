@@ -1,4 +1,4 @@
-"""The version v2alpha1: v2's methods by its paths, and its additional methods."""
+"""Version v2alpha1 of the API: the methods of v2, and additional methods and fields."""
 
 import re
 import time
@@ -124,7 +124,7 @@ def test_v2_shows_the_fields_that_a_provisioning_model_implies(local_api, schedu
 
 
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
-def test_an_operation_names_its_version_in_messages_of_the_requested_version(local_api, version):
+def test_an_operation_shows_its_version_in_messages_of_the_requested_version(local_api, version):
     begun = create(local_api, version=version).json()
     local_api.ended(begun)
 
@@ -188,7 +188,7 @@ def test_v2_rejects_a_v2alpha1_tier(local_api, fields):
     assert "Unknown name" in answer.json()["error"]["message"]
 
 
-def test_flex_start_tpus_show_their_end_and_are_deleted_then(local_api):
+def test_flex_start_tpus_show_their_termination_time_and_are_deleted_then(local_api):
     start = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "1s"}}
     before = time.time()
     assert queued(local_api, {"nodeId": "one"}, **start).status_code == 200
@@ -205,7 +205,7 @@ def test_flex_start_tpus_show_their_end_and_are_deleted_then(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_a_single_node_spec_needs_no_list(local_api):
+def test_a_single_node_spec_may_be_an_object_instead_of_a_list(local_api):
     body = {"tpu": {"nodeSpec": {**SPEC, "nodeId": "one"}}}
     path = f"locations/{ZONE}/queuedResources"
 
@@ -221,7 +221,7 @@ def attach(api, disks, version="v2alpha1"):
 
 @pytest.fixture
 def disks(local_api):
-    """Two disks of the zone, in the form of a node's dataDisks."""
+    """Two disks of the zone, as entries of a node's ``dataDisks``."""
     compute = Compute(local_api)
     for name in ("a", "b"):
         compute.done("POST", f"zones/{ZONE}/disks", {"name": name})
@@ -255,7 +255,7 @@ def test_a_stopped_tpu_has_attached_disks_after_its_start(local_api, disks):
     assert sorted(disk.name for disk in machine.disks) == ["a", "b"]
 
 
-def test_disks_that_a_machine_cannot_get_fail_the_operation(local_api, disks):
+def test_disks_that_cannot_be_attached_fail_the_operation(local_api, disks):
     local_api.ready("one", acceleratorType="v4-8")
     local_api.machines.refuse["set_disks"] = 1
 
@@ -283,7 +283,7 @@ def test_v2_cannot_attach_disks(local_api, disks):
     assert attach(local_api, disks, version="v2").status_code == 400
 
 
-def test_a_disk_can_belong_to_one_worker(local_api, disks):
+def test_a_disk_can_be_attached_to_one_worker(local_api, disks):
     own = [{**disks[0], "mode": "READ_WRITE", "workerIds": ["1"]}]
     wrong = [{**disks[0], "workerIds": ["2"]}]
 
@@ -316,7 +316,7 @@ def test_multislice_params_have_each_versions_name(local_api):
     assert alpha["multiNodeParams"] == stable["multisliceParams"]
 
 
-def test_a_maintenance_reboots_every_worker_of_a_node(local_api):
+def test_maintenance_without_worker_ids_reboots_every_worker(local_api):
     local_api.ready("one")
 
     ended(local_api, local_api.call("POST", f"{HERE}/nodes/one:performMaintenance", {}))

@@ -185,7 +185,7 @@ def test_a_token_expires_after_an_hour(tmp_path, local_api):
     assert refusal.value.code == 401
 
 
-def test_a_restart_keeps_key_and_tokens(local_api):
+def test_a_restart_keeps_the_key_and_tokens(local_api):
     token = ask_token(local_api, signed(local_api)).json()["access_token"]
     before = local_api.credentials_file.read_text()
     local_api.halt()

@@ -27,7 +27,7 @@ def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_
         method = known[route.name]
         path = re.sub(r"\{\w+\}", "x", route.template)
         assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
-        # The document has it on no list, but Google accepts it on all, and gcloud sends it.
+        # Google accepts returnPartialSuccess on all lists, and gcloud sends it; no document has it.
         assert frozenset(route.query) - {"returnPartialSuccess"} == method.query, route.name
 
 
@@ -39,15 +39,15 @@ def test_every_compute_methods_answer_matches_the_document(local_api, compute):
     compute.done("PUT", "global/firewalls/ssh", RULE)
     compute.done("POST", DISKS, {"name": "data", "sizeGb": "10"})
     compute.done("POST", f"{DISKS}/data/resize", {"sizeGb": "20"})
-    label_mark = compute.get(f"{DISKS}/data")["labelFingerprint"]
-    labels = {"labels": {"a": "b"}, "labelFingerprint": label_mark}
+    label_fingerprint = compute.get(f"{DISKS}/data")["labelFingerprint"]
+    labels = {"labels": {"a": "b"}, "labelFingerprint": label_fingerprint}
     compute.done("POST", f"{DISKS}/data/setLabels", labels)
     shared = {"name": "shared", "type": f"zones/{ZONE}/diskTypes/hyperdisk-ml"}
     compute.done("POST", DISKS, shared)
     mode = {"accessMode": "READ_ONLY_MANY"}
     compute.done("PATCH", f"{DISKS}/shared", mode, paths="accessMode")
-    mark = compute.get("")["commonInstanceMetadata"]["fingerprint"]
-    compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": mark})
+    fingerprint = compute.get("")["commonInstanceMetadata"]["fingerprint"]
+    compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": fingerprint})
     for path in (
         *("global/networks", "global/networks/default", f"{region}/subnetworks", "zones"),
         *("global/firewalls", "global/firewalls/ssh", f"{region}/subnetworks/default", "regions"),
@@ -66,9 +66,9 @@ def test_every_compute_methods_answer_matches_the_document(local_api, compute):
         compute.get(f"{scope}/operations/{operation}")
         compute.call("DELETE", f"{scope}/operations/{operation}")
 
-    # A region has no operations here, as nothing in it changes.
+    # The local cloud has no regional operations, because no method changes a region.
     regional = {f"compute.regionOperations.{verb}" for verb in ("get", "wait", "delete")}
-    assert {name for _, name in local_api.proven} == {
+    assert {name for _, name in local_api.verified} == {
         it.name for it in routes(local_api)
     } - regional
 
@@ -93,7 +93,7 @@ def test_an_operation_survives_a_restart(local_api, compute):
     assert compute.get("global/firewalls/ssh")["sourceRanges"] == ["0.0.0.0/0"]
 
 
-def test_the_same_request_id_twice_is_one_request(compute):
+def test_two_requests_with_the_same_id_have_one_effect(compute):
     mark = str(uuid.uuid4())
 
     first = compute.call("POST", "global/firewalls", RULE, requestId=mark).json()
@@ -123,7 +123,7 @@ def test_lists_have_pages_filters_and_an_order(compute):
     assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
 
 
-def test_lists_are_sorted_by_name_or_newest_first_and_by_nothing_else(compute):
+def test_lists_can_only_be_sorted_by_name_or_newest_first(compute):
     for name in ("c", "a", "b"):
         compute.done("POST", DISKS, {"name": name, "sizeGb": "10"})
     operations = compute.get(OPERATIONS, orderBy="creationTimestamp desc")["items"]
@@ -135,9 +135,7 @@ def test_lists_are_sorted_by_name_or_newest_first_and_by_nothing_else(compute):
         assert compute.refused("GET", DISKS, orderBy=order) == (400, "invalid")
 
 
-def test_a_foreign_project_a_missing_resource_and_a_missing_token_give_computes_errors(
-    local_api, compute
-):
+def test_errors_of_projects_resources_and_tokens_have_computes_format(local_api, compute):
     foreign = local_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
     bare = requests.get(f"{local_api.endpoint}{HERE}", timeout=20).json()["error"]
 
@@ -150,7 +148,7 @@ def test_a_foreign_project_a_missing_resource_and_a_missing_token_give_computes_
     assert (bare["code"], bare["errors"][0]["reason"]) == (401, "authError")
 
 
-def test_faults_apply_to_compute_methods_and_zones_by_name(local_api, compute):
+def test_a_fault_applies_to_the_named_compute_method_or_zone(local_api, compute):
     error = {"method": "compute.firewalls.insert", "code": 503, "times": 1}
     local_api.faults(errors=[error], unreachable=[ZONE])
 
@@ -162,7 +160,7 @@ def test_faults_apply_to_compute_methods_and_zones_by_name(local_api, compute):
     compute.done("POST", "global/firewalls", RULE)
 
 
-def test_an_operation_failed_by_a_fault_has_its_error_and_changes_nothing(local_api, compute):
+def test_an_outcome_fault_fails_an_operation_with_its_error_and_changes_nothing(local_api, compute):
     failing = {"method": "compute.disks.*", "code": "QUOTA_EXCEEDED", "times": 1, "zone": ZONE}
     local_api.faults(outcomes=[failing])
 
@@ -174,7 +172,7 @@ def test_an_operation_failed_by_a_fault_has_its_error_and_changes_nothing(local_
     assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
 
 
-def test_machine_types_are_listed_by_zone_and_for_all_zones_with_their_chips(compute):
+def test_machine_types_and_their_chips_are_listed_for_one_or_all_zones(compute):
     one = compute.get(f"{MACHINES}/ct6e-standard-8t")
     few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
     everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
@@ -188,7 +186,7 @@ def test_machine_types_are_listed_by_zone_and_for_all_zones_with_their_chips(com
     assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
 
 
-def test_the_aggregated_list_of_subnetworks_is_by_region(compute):
+def test_the_aggregated_list_of_subnetworks_is_grouped_by_region(compute):
     compute.done("POST", "global/networks", {"name": "other"})
     compute.done("POST", "global/networks", {"name": "bare", "autoCreateSubnetworks": False})
 

@@ -1,4 +1,4 @@
-"""Compute's disks, and their attachment to TPUs."""
+"""Disks of the Compute API, and their attachment to TPUs."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_disk_can_be_enlarged_but_not_shrunk(compute):
     assert compute.refused("POST", f"{DISKS}/data/resize", {}) == (400, "required")
 
 
-def test_the_aggregated_list_of_disks_is_by_zone(compute):
+def test_the_aggregated_list_of_disks_is_grouped_by_zone(compute):
     made(compute)
     compute.done("POST", "zones/us-east1-c/disks", {"name": "east"})
 
@@ -148,7 +148,7 @@ def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, comp
     assert SOURCE in failed["error"]["message"]
 
 
-def test_a_deletion_that_fails_leaves_the_disk_its_content(local_api, compute):
+def test_a_failed_deletion_keeps_the_content_of_the_disk(local_api, compute):
     made(compute)
     failing = {"method": "compute.disks.delete", "code": "INTERNAL", "times": 1, "zone": ZONE}
     local_api.faults(outcomes=[failing])
@@ -159,7 +159,7 @@ def test_a_deletion_that_fails_leaves_the_disk_its_content(local_api, compute):
     assert local_api.machines.forgotten == []
 
 
-def test_a_new_disk_has_no_content_of_a_deleted_one_of_its_name(local_api, compute):
+def test_a_new_disk_is_empty_after_a_disk_of_the_same_name_was_deleted(local_api, compute):
     made(compute)
     assert local_api.machines.forgotten == []
 
@@ -199,7 +199,7 @@ SHARED = {"accessMode": "READ_ONLY_MANY"}
 UPDATE = {"paths": "accessMode"}
 
 
-def test_a_hyperdisk_ml_is_shared_only_after_its_access_mode_was_changed(compute, local_api):
+def test_a_hyperdisk_ml_can_be_shared_only_after_its_access_mode_was_changed(compute, local_api):
     made(compute, **ML)
     assert compute.get(f"{DISKS}/data")["accessMode"] == "READ_WRITE_SINGLE"
     assert refused(local_api, "one", **attached()) == (400, "FAILED_PRECONDITION")
@@ -225,6 +225,6 @@ def test_the_access_mode_of_an_attached_disk_cannot_be_changed(compute, local_ap
 
 
 @pytest.mark.parametrize("kind", ["pd-balanced", "hyperdisk-balanced"])
-def test_other_disks_have_no_such_access_mode(compute, kind):
+def test_other_disk_types_have_no_access_mode_for_sharing(compute, kind):
     made(compute, type=f"zones/{ZONE}/diskTypes/{kind}")
     assert compute.refused("PATCH", f"{DISKS}/data", SHARED, **UPDATE) == (400, "invalid")

@@ -1,4 +1,4 @@
-"""Injected faults: each kind has its effect, in its zone and the requested number of times."""
+"""Injected faults: each kind has its effect, in the given zone and as often as requested."""
 
 import threading
 
@@ -22,7 +22,7 @@ def queue(api, name, **fields):
 
 
 def outcome(api, path=NODES):
-    """Return the code of a listing, or that the connection dropped."""
+    """List a path; return the status code, or ``dropped`` if the connection was closed."""
     try:
         return api.call("GET", path).status_code
     except requests.ConnectionError:
@@ -41,7 +41,7 @@ def test_an_error_is_limited_by_method_zone_and_number_of_calls(local_api):
     ]
 
 
-def test_a_pattern_matches_googles_methods_but_not_the_clouds_own(local_api):
+def test_an_error_applies_to_googles_methods_but_not_to_the_local_clouds_own(local_api):
     local_api.faults(errors=[{"code": 500}])
 
     assert outcome(local_api) == 500
@@ -88,17 +88,17 @@ def test_a_delayed_call_does_not_block_others(local_api):
     assert ended == ["quick", "slow"]
 
 
-@pytest.mark.parametrize(("when", "made"), [("before", 404), ("after", 200)])
-def test_a_connection_drops_before_or_after_the_calls_effect(local_api, when, made):
+@pytest.mark.parametrize(("when", "code"), [("before", 404), ("after", 200)])
+def test_a_connection_is_dropped_before_or_after_the_call_takes_effect(local_api, when, code):
     local_api.faults(drops=[{"method": "nodes.create", "when": when, "times": 1}])
 
     with pytest.raises(requests.ConnectionError):
         create(local_api, "one")
 
-    assert local_api.call("GET", f"{NODES}/one").status_code == made
+    assert local_api.call("GET", f"{NODES}/one").status_code == code
 
 
-def test_a_mix_is_reproducible_by_its_seed(local_api):
+def test_a_mix_with_the_same_seed_gives_the_same_outcomes(local_api):
     def series(seed):
         local_api.faults(mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
         return [outcome(local_api) for _ in range(24)]
@@ -116,7 +116,7 @@ def test_a_mix_fails_the_requested_share_of_calls(local_api, share, codes):
     assert {outcome(local_api) for _ in range(8)} == codes
 
 
-def test_without_capacity_a_creation_ends_with_code_8_and_leaves_no_node(local_api):
+def test_a_creation_without_capacity_ends_with_code_8_and_leaves_no_node(local_api):
     local_api.faults(capacity=[{"zone": ZONE, "acceleratorType": "v4-*", "times": 1}])
 
     error = local_api.ended(create(local_api, "one").json())["error"]
@@ -163,7 +163,7 @@ def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
     assert local_api.call("GET", f"{NODES}/two").status_code == 404
 
 
-def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
+def test_a_quota_limits_one_zone_generation_and_tier(local_api):
     limit = {"zone": ZONE, "generation": "v4", "tier": "spot", "chips": 0}
     local_api.faults(quota=[limit])
 

@@ -33,11 +33,11 @@ def tpu(local_api):
 
 
 def done(tpu, operation):
-    def look():
+    def poll():
         now = tpu.operations().get(name=operation["name"]).execute()
         return now if now.get("done") else None
 
-    return wait_for(look)
+    return wait_for(poll)
 
 
 def test_googles_client_creates_lists_changes_and_deletes_nodes(tpu):

@@ -1,4 +1,4 @@
-"""Lists: pages, all zones, unreachable zones; the catalog; operations."""
+"""Lists of nodes, operations and catalog entries: pages, filters, all zones, unreachable zones."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
-def test_a_node_deleted_between_pages_hides_no_other(rolled_back, fleet, data):
+def test_deleting_a_node_between_pages_hides_no_other_node(rolled_back, fleet, data):
     gone = data.draw(st.sampled_from(sorted(fleet)))
     with rolled_back() as database:
         table = stored(database, fleet)

@@ -30,7 +30,7 @@ class Reply:
 
 
 class Cloud(LocalApi):
-    """A local cloud whose machines have loopback addresses, so that a test can act as one."""
+    """A local cloud whose machines have loopback addresses, so that a test can send from them."""
 
     metadata_at = ("127.0.0.1", 0)
 
@@ -57,13 +57,13 @@ def cloud(tmp_path) -> Iterator[Cloud]:
 
 @pytest.fixture
 def workers(cloud) -> list[str]:
-    """Two workers of a TPU, by their addresses."""
+    """The addresses of a TPU's two workers."""
     cloud.ready("pod", metadata={"ssh-keys": "tpu:key", "startup-script": "echo\nhello"})
     return cloud.addresses("pod")
 
 
 class Waiter(threading.Thread):
-    """A guest that waits for a change of a path."""
+    """A guest that waits, in a thread, until the value at a path changes."""
 
     def __init__(self, cloud: Cloud, machine: str, path: str, query: str = "") -> None:
         super().__init__(daemon=True)
@@ -92,14 +92,14 @@ def test_each_worker_gets_its_own_metadata(cloud, workers):
     assert names == set(cloud.machines.specs)
 
 
-def test_an_address_that_is_not_a_machines_gets_a_403(cloud, workers):
+def test_a_request_from_an_address_of_no_machine_gets_a_403(cloud, workers):
     assert cloud.ask("127.77.0.200", f"{V1}/project/project-id").code == 403
 
 
 @pytest.mark.parametrize(
     "headers", [{}, {"Metadata-Flavor": "google"}, {**FLAVOR, "X-Forwarded-For": "10.0.0.1"}]
 )
-def test_a_request_of_a_web_page_or_proxy_is_refused(cloud, workers, headers):
+def test_a_request_from_a_web_page_or_proxy_is_refused(cloud, workers, headers):
     reply = cloud.ask(workers[0], f"{V1}/project/project-id", headers)
 
     assert reply.code == 403
@@ -127,7 +127,7 @@ def test_jax_finds_its_process_id_and_coordinator(cloud, workers, monkeypatch):
     assert cloud_tpu_cluster.get_tpu_env_value_from_metadata("ACCELERATOR_TYPE") == "v4-16"
 
 
-def test_slices_of_a_queued_resource_have_their_number_and_coordinator(cloud):
+def test_slices_of_a_queued_resource_get_their_slice_id_and_coordinator(cloud):
     cloud.queue("qr", {"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}})
     cloud.queued("qr", "ACTIVE")
     first = cloud.addresses("s-0")[0]
@@ -155,7 +155,7 @@ def test_a_node_outside_a_multislice_has_no_slice_variables(cloud, workers):
         ("v5p-128", "2,2,1", "2,2,4"),
     ],
 )
-def test_chips_and_hosts_multiply_to_the_topology(kind, chips, hosts):
+def test_an_accelerator_has_googles_bounds_of_chips_and_hosts(kind, chips, hosts):
     assert bounds(catalog.ACCELERATORS[kind]) == (chips, hosts)
 
 
@@ -165,7 +165,7 @@ def test_every_accelerators_host_bounds_match_its_number_of_workers():
         assert x * y * z == accelerator.workers, accelerator.name
 
 
-def test_the_nodes_metadata_are_attributes(cloud, workers):
+def test_a_nodes_metadata_entries_are_attributes(cloud, workers):
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/ssh-keys").text == "tpu:key"
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/startup-script").text == "echo\nhello"
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/shutdown-script").code == 404
@@ -212,7 +212,7 @@ def test_a_node_with_an_external_address_has_an_access_config(cloud):
     assert cloud.ask(machine, path).text == external
 
 
-def test_a_nodes_token_is_for_its_account_and_invalid_for_the_api(cloud, workers):
+def test_the_api_refuses_the_token_of_a_nodes_service_account(cloud, workers):
     accounts = f"{V1}/instance/service-accounts"
     email = cloud.ask(workers[0], f"{accounts}/default/email").text
     token = json.loads(cloud.ask(workers[0], f"{accounts}/default/token").text)
@@ -310,7 +310,7 @@ def test_the_projects_metadata_and_number_match_the_compute_api(cloud, workers):
 
 def test_a_stopping_server_answers_waiting_guests(cloud, workers):
     waiter = Waiter(cloud, workers[0], f"{V1}/instance/preempted")
-    time.sleep(0.1)  # its request has most likely arrived by then
+    time.sleep(0.1)  # long enough for the request to arrive
 
     cloud.halt()
 

@@ -1,4 +1,4 @@
-"""Changes of existing nodes: patch, stop, start, maintenance; cancelled operations."""
+"""Changes to existing nodes: patch, stop, start and maintenance; cancelled operations."""
 
 import threading
 
@@ -79,7 +79,7 @@ def test_a_node_in_creation_cannot_be_patched(local_api):
     local_api.ended(operation)
 
 
-def test_a_stopped_nodes_machine_is_off_and_keeps_its_files(local_api):
+def test_the_machine_of_a_stopped_node_is_off_and_keeps_its_files(local_api):
     local_api.ready("one", **SMALL)
     (machine,) = local_api.machines.specs
 
@@ -127,7 +127,7 @@ def test_an_interrupted_start_resumes_after_a_restart(local_api):
         ({**SMALL, "schedulingConfig": {"preemptible": True}}, "preemptible"),
     ],
 )
-def test_a_pod_and_a_spot_node_cannot_be_stopped(local_api, fields, word):
+def test_nodes_with_several_workers_and_spot_nodes_cannot_be_stopped(local_api, fields, word):
     local_api.ready("one", **fields)
 
     answer = post(local_api, "stop")
@@ -143,7 +143,7 @@ def test_a_running_node_cannot_be_started(local_api):
     assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
 
 
-def test_a_failed_power_off_is_shown_in_the_node(local_api):
+def test_a_node_whose_power_off_fails_is_terminated_with_an_error(local_api):
     local_api.ready("one", **SMALL)
     local_api.machines.refuse = {"power_off": 1}
 
@@ -198,7 +198,7 @@ def test_a_maintenance_of_an_unknown_worker_is_refused(local_api):
     assert local_api.node("one")["state"] == "READY"
 
 
-def test_a_maintained_worker_keeps_its_address_if_none_is_free(tmp_path):
+def test_a_worker_keeps_its_address_in_maintenance_if_no_other_is_free(tmp_path):
     api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
     node = api.ready("one", networkConfig={"enableExternalIps": True})
 
@@ -238,7 +238,7 @@ def test_a_cancelled_creation_ends_as_cancelled_and_leaves_no_machine(local_api)
     assert local_api.machines.specs == {}
 
 
-def test_an_ended_operation_cannot_be_cancelled_but_deleted(local_api):
+def test_an_ended_operation_can_be_deleted_but_not_cancelled(local_api):
     local_api.ready("one")
     (operation,) = local_api.get("locations/-/operations")["operations"]
 

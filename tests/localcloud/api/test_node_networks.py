@@ -1,4 +1,4 @@
-"""The networks and names of TPUs: what Google refuses is refused here."""
+"""Networks and names of TPUs: the local cloud refuses what Google refuses."""
 
 import uuid
 
@@ -42,7 +42,7 @@ def refused(api, config, node_id="one"):
         ({"subnetwork": f"{GOOGLE}/{SUBNETS}/default"}, "default", "default"),
     ],
 )
-def test_a_tpu_has_the_full_names_of_its_network_and_subnetwork(
+def test_a_tpu_shows_the_full_names_of_its_network_and_subnetwork(
     local_api, config, network, subnetwork
 ):
     found = local_api.ready("one", networkConfig=config)["networkConfig"]

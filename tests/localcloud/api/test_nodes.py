@@ -1,4 +1,4 @@
-"""Nodes: created, read, deleted and refused as by the Cloud TPU API v2."""
+"""Nodes are created, read, deleted and refused as in the Cloud TPU API v2."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -178,7 +178,7 @@ def test_a_failed_delete_has_a_reason_and_can_be_repeated(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_without_free_addresses_the_operation_fails_for_lack_of_capacity(tmp_path):
+def test_a_creation_without_free_addresses_fails_for_lack_of_capacity(tmp_path):
     api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
     api.ready("one")
 
@@ -191,8 +191,8 @@ def test_without_free_addresses_the_operation_fails_for_lack_of_capacity(tmp_pat
     assert status == 404
 
 
-def test_concurrent_creates_get_different_addresses_and_start_few_machines_at_once(local_api):
-    # One session per thread: requests' sessions are not thread-safe.
+def test_concurrent_creates_get_different_addresses_and_start_few_machines_in_parallel(local_api):
+    # One session per thread, because sessions of the library requests are not thread-safe.
     sessions = [local_api.new_session() for _ in range(8)]
     url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
@@ -313,7 +313,7 @@ def attributes(local_api, **body):
     return local_api.call("POST", f"locations/{ZONE}/nodes/one:getGuestAttributes", body)
 
 
-def test_guest_attributes_are_each_workers_host_keys(local_api):
+def test_guest_attributes_contain_the_host_keys_of_each_worker(local_api):
     local_api.ready("one")
     machines = sorted(local_api.machines.specs)
 

@@ -127,7 +127,7 @@ def test_a_request_waits_for_capacity(full):
     reaches(full, "ACTIVE")
 
 
-def test_slices_are_created_all_or_none(full):
+def test_all_slices_are_created_or_none(full):
     full.ended(full.delete("other"))
     ask(full, "qr", slices(3))
 
@@ -283,7 +283,7 @@ def test_a_reset_reboots_the_machines(local_api):
     assert state_of(local_api) == "ACTIVE"
 
 
-def test_a_reset_requested_while_the_nodes_are_read_ends_after_the_reboot(local_api, monkeypatch):
+def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, monkeypatch):
     ask(local_api)
     reaches(local_api, "ACTIVE")
     local_api.machines.hold = threading.Event()
@@ -320,7 +320,7 @@ def test_only_an_active_request_can_be_reset(full):
     assert full.call("POST", f"{PATH}/none:reset", {}).status_code == 404
 
 
-def test_the_same_request_id_twice_makes_one_request(local_api):
+def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
     request_id = str(uuid.UUID(int=7))
 
     first = ask(local_api, request_id=request_id)

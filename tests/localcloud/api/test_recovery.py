@@ -1,4 +1,4 @@
-"""After a kill or stop, the next server finds all machines and resumes their operations."""
+"""After a server is killed or stopped, the next one finds its machines and resumes operations."""
 
 import random
 import signal
@@ -82,7 +82,7 @@ def test_an_interrupted_preemption_is_completed(local_api):
     assert local_api.node("one")["state"] == "PREEMPTED"
 
 
-def test_machines_of_no_node_are_deleted_at_the_start(local_api):
+def test_machines_without_a_node_are_deleted_at_the_start(local_api):
     local_api.ready("one")
     local_api.halt()
     known = set(local_api.machines.specs)
@@ -144,7 +144,7 @@ def free_port() -> int:
 
 
 class Killable(LocalApi):
-    """The server as a process, which can be killed; with the same client."""
+    """The server in a process that can be killed, and the same client."""
 
     delay = 0.15
 
@@ -217,7 +217,7 @@ def test_a_deletion_interrupted_by_sigkill_completes_at_the_next_start(killable)
     assert killable.machine_states() == {}
 
 
-def test_a_kill_at_any_moment_loses_and_duplicates_nothing(killable):
+def test_a_kill_at_any_time_loses_and_duplicates_no_node(killable):
     moments = random.Random(20261121)  # noqa: S311 - reproducible, not secret
     operations = []
     for number in range(4):
@@ -238,7 +238,7 @@ def test_a_kill_at_any_moment_loses_and_duplicates_nothing(killable):
     assert list(killable.machine_states().values()) == [True] * 6
 
 
-def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
+def test_a_kill_at_any_time_loses_and_duplicates_no_queued_resource(killable):
     moments = random.Random(20261122)  # noqa: S311 - reproducible, not secret
     path = f"locations/{ZONE}/queuedResources"
 
@@ -268,9 +268,11 @@ def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
     assert killable.machine_states() == {}
 
 
-def assert_nothing_is_leaked_or_doubled(killable):
-    """Hold the machines that there are against the nodes: each worker of a node that runs has its
-    own machine and address, and there is no other machine."""
+def assert_machines_match_the_nodes(killable):
+    """Check that each worker has exactly one machine and address, and that no other machine exists.
+
+    The machines of a READY node are running, and those of a STOPPED node are not.
+    """
     status = killable.get("/_localcloud/status")
     workers = [worker for node in status["nodes"] for worker in node["workers"]]
     machines = [worker["machine"] for worker in workers]
@@ -285,8 +287,8 @@ def assert_nothing_is_leaked_or_doubled(killable):
         assert running == expected[node["state"]], node
 
 
-# The possible requests for a node, by its observed state.
-_DEMANDS = {
+# The requests that are possible for a node in each observed state.
+_REQUESTS = {
     None: ("create",),
     "READY": ("delete", "preempt", "warn", "stop", "maintain", "power off"),
     "STOPPED": ("start", "delete"),
@@ -297,7 +299,7 @@ _DEMANDS = {
 }
 
 
-def demand(killable, node_id, verb):
+def send(killable, node_id, verb):
     here = f"locations/{ZONE}/nodes/{node_id}"
     fault = f"/_localcloud/nodes/{node_id}"
     calls = {
@@ -314,7 +316,7 @@ def demand(killable, node_id, verb):
         ),
         "power off": ("POST", f"{fault}:powerOff", {}),
     }
-    # An error is acceptable too: the state may have changed since it was observed.
+    # Ignore an error, because the state may have changed since it was observed.
     killable.call(*calls[verb])
 
 
@@ -328,9 +330,9 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
     for _ in range(5):
         seen = {it["name"]: it["state"] for it in killable.get("/_localcloud/status")["nodes"]}
         for node_id in names:
-            verbs = _DEMANDS.get(seen.get(node_id), ())
+            verbs = _REQUESTS.get(seen.get(node_id), ())
             if verbs:
-                demand(killable, node_id, chance.choice(verbs))
+                send(killable, node_id, chance.choice(verbs))
         threading.Event().wait(chance.uniform(0, 0.5))
         killable.kill()
         killable.boot()
@@ -345,8 +347,8 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
         return not (status["operations"] or announced or held or moving) or None
 
     wait_for(settled)
-    # Only a machine that was powered off on purpose may be off until the next start.
+    # Restart the server, which also boots the machines that "power off" has switched off.
     killable.kill()
     killable.boot()
     wait_for(settled)
-    assert_nothing_is_leaked_or_doubled(killable)
+    assert_machines_match_the_nodes(killable)

@@ -1,6 +1,6 @@
 """The cloud has the methods, parameters and fields of Google's discovery document.
 
-``LocalApi.call`` checks the answers of all other tests against it, too.
+``LocalApi.call`` also checks the answers in all other tests against the documents.
 """
 
 import re
@@ -82,7 +82,7 @@ def test_every_v2_methods_answer_matches_the_document(local_api):
     local_api.call("POST", f"/v2/{name_of_last(local_api)}:cancel")
     local_api.call("DELETE", f"/v2/{name_of_last(local_api)}")
 
-    assert local_api.proven == {("v2", method.name) for method in google_schema.methods("v2")}
+    assert local_api.verified == {("v2", method.name) for method in google_schema.methods("v2")}
 
 
 def name_of_last(api):

@@ -1,4 +1,4 @@
-"""The version v1, which ``gcloud compute tpus list`` and related commands call."""
+"""Version v1 of the API, which ``gcloud compute tpus list`` and related commands call."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_every_read_method_of_v1_has_the_documented_path_and_parameters(local_ap
         assert [frozenset(it.query) for it in found[method.name]] == [method.query], method.name
 
 
-def test_a_tpu_is_listed_in_v1_with_its_network_address_and_version(local_api):
+def test_v1_lists_a_tpu_with_its_network_address_and_version(local_api):
     created = local_api.create("one", schedulingConfig={"spot": True})
     local_api.ended(created)
 
@@ -49,7 +49,7 @@ def test_a_tpu_is_listed_in_v1_with_its_network_address_and_version(local_api):
 @pytest.mark.parametrize(
     ("collection", "field"), [("acceleratorTypes", "type"), ("tensorflowVersions", "version")]
 )
-def test_types_and_versions_are_listed_and_described_in_v1(local_api, collection, field):
+def test_v1_lists_and_describes_types_and_versions(local_api, collection, field):
     listed = local_api.get(f"{HERE}/{ZONE}/{collection}")[collection]
 
     first = local_api.get(f"/v1/{listed[0]['name']}")
@@ -59,14 +59,14 @@ def test_types_and_versions_are_listed_and_described_in_v1(local_api, collection
     assert f"/{collection}/" in first["name"]
 
 
-def test_locations_are_listed_and_described_in_v1(local_api):
+def test_v1_lists_and_describes_locations(local_api):
     listed = local_api.get(HERE)["locations"]
 
     assert ZONE in [it["locationId"] for it in listed]
     assert local_api.get(f"{HERE}/{ZONE}")["locationId"] == ZONE
 
 
-def test_nothing_is_created_in_v1(local_api):
+def test_v1_refuses_to_create_nodes(local_api):
     body = {"acceleratorType": "v3-8", "tensorflowVersion": "2.18.0"}
 
     assert local_api.call("POST", f"{HERE}/{ZONE}/nodes", body, nodeId="one").status_code == 404

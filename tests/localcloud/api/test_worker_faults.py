@@ -1,4 +1,4 @@
-"""Faults of single workers, and shutdown of guests."""
+"""Faults of single workers, and shutdowns of guests."""
 
 import time
 
@@ -37,7 +37,7 @@ def test_a_workers_fault_is_listed_and_its_node_stays_ready(local_api, fault):
     assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
 
 
-def test_clear_ends_the_faults_of_calls_and_machines(local_api):
+def test_clear_ends_all_faults_of_requests_and_machines(local_api):
     local_api.ready("pod")
     post(local_api, "nodes/pod:inject", fault="hang")
     post(local_api, f"locations/{ZONE}/nodes/pod:inject", workerIds=["0"], fault="cut")
@@ -181,9 +181,7 @@ def test_machines_of_an_announced_preemption_are_not_restarted_by_the_next_serve
     assert "preemptTime" in local_api.get("/_localcloud/status")["nodes"][0]
 
 
-def test_an_unknown_machine_that_cannot_be_deleted_is_retried_after_the_start(
-    local_api, monkeypatch
-):
+def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api, monkeypatch):
     monkeypatch.setattr(lifecycle, "SWEEP_AGAIN_S", 0.05)
     local_api.ready("pod")
     local_api.halt()
@@ -200,7 +198,7 @@ def test_an_unknown_machine_that_cannot_be_deleted_is_retried_after_the_start(
     assert "would not delete" in local_api.log()
 
 
-def test_a_failing_sweep_does_not_prevent_the_start(local_api, monkeypatch):
+def test_a_failed_removal_of_unknown_machines_does_not_prevent_the_start(local_api, monkeypatch):
     local_api.ready("pod")
     local_api.halt()
 

@@ -1,4 +1,4 @@
-"""The guest agent: accounts and keys follow the metadata, and users' own keys stay."""
+"""The guest agent creates accounts and keys from the metadata, and keeps users' own keys."""
 
 import getpass
 import http.server
@@ -11,7 +11,7 @@ from localcloud.machines.guest import agent, install
 
 
 def reply(node: str = "", project: str = "", **attributes: str) -> dict:
-    """Return metadata as the server returns them."""
+    """Return metadata in the format of the metadata server."""
     return {
         "instance": {"attributes": {"ssh-keys": node, **attributes}},
         "project": {"attributes": {"ssh-keys": project}},
@@ -47,12 +47,12 @@ def test_users_own_keys_stay_and_metadata_keys_are_replaced():
 
 @pytest.fixture
 def home(tmp_path):
-    """A directory of homes with that of the current user."""
+    """A directory with the home of the current user."""
     (tmp_path / getpass.getuser()).mkdir()
     return tmp_path
 
 
-def test_a_users_keys_are_written_once_and_removed_with_the_metadata(home):
+def test_a_users_keys_are_written_once_and_removed_when_the_metadata_has_none(home):
     me = getpass.getuser()
     file = home / me / ".ssh/authorized_keys"
 
@@ -78,7 +78,7 @@ def test_the_agent_follows_no_link_in_a_users_directory(home, tmp_path):
 
 @pytest.fixture
 def asked():
-    """A server that gives set answers and records requests."""
+    """A metadata server with a fixed answer, and the list of its requests."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -86,7 +86,7 @@ def test_a_certificate_that_only_the_host_trusts_is_copied(two_certificates):
     assert missing_certificates(public + company, public) == certificates(company)
 
 
-def test_no_certificate_is_copied_if_both_trust_the_same(two_certificates):
+def test_no_certificate_is_copied_if_host_and_image_trust_the_same(two_certificates):
     both = "".join(two_certificates)
     assert missing_certificates(both, both) == []
 

@@ -1,4 +1,4 @@
-"""A killed build, with real processes and mounts, leaves only a directory."""
+"""A killed build of an image, with real processes and mounts, leaves only a directory."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path):
     try:
         assert until((tree / "mounted").exists)
         assert processes.with_argument(str(tree))
-        assert mounts.below(tree) == []  # its mounts are private
+        assert mounts.below(tree) == []  # the builder's mounts are in a private namespace
     finally:
         builder.kill()
         builder.wait()

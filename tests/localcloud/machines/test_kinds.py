@@ -14,7 +14,7 @@ from localcloud.machines import kinds
         ("qemu", "qemu-img", "requirements/install-system qemu"),
     ],
 )
-def test_a_missing_tool_is_named_with_its_install_command(
+def test_a_missing_tool_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch, kind: str, tool: str, command: str
 ):
     monkeypatch.setattr("shutil.which", lambda name: None if name == tool else f"/bin/{name}")

@@ -1,4 +1,4 @@
-"""A machine's file systems, with real mounts."""
+"""The disks of machines, with real mounts."""
 
 import os
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         mounts.unmount_below(tmp_path)
 
 
-def test_a_machines_disk_has_its_own_size_and_is_sparse(disk: Path):
+def test_a_machines_disk_has_the_requested_size_and_is_sparse(disk: Path):
     known = os.statvfs(disk)
     assert 0.9 < known.f_blocks * known.f_frsize / 2**30 <= 1.0
     assert disk.with_name("disk.ext4").stat().st_blocks * 512 < 100 << 20
 
 
-def test_a_machines_writes_are_not_cached_twice(disk: Path):
+def test_a_machines_disk_uses_direct_io(disk: Path):
     number = disk.stat().st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     try:

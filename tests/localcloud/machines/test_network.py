@@ -21,7 +21,7 @@ subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i
 
 
 @given(st.sets(subnets, max_size=127))
-def test_the_chosen_subnet_overlaps_no_used_one(taken):
+def test_the_chosen_subnet_overlaps_no_used_subnet(taken):
     chosen = free_subnet(taken)
     assert not any(chosen.overlaps(other) for other in taken)
     assert chosen.subnet_of(RANGE)
@@ -46,7 +46,7 @@ def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):
     assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
 
 
-def test_an_external_address_is_translated_to_its_machine(tmp_path):
+def test_an_external_address_is_translated_to_the_address_of_its_machine(tmp_path):
     place = Place("x", tmp_path)
     pair = {IPv4Address("198.18.4.200"): IPv4Address("198.18.4.10")}
 

@@ -6,7 +6,7 @@ from localcloud.machines import processes
 
 
 def sleeper(mark: str, *, deaf: bool = False) -> subprocess.Popen:
-    """Start a process with the argument ``mark``; a deaf one ignores TERM. It ends in a minute."""
+    """Start a process that has the argument ``mark`` and ends in a minute; deaf: ignores TERM."""
     code = "import signal, sys, time\n"
     if deaf:
         code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -18,7 +18,7 @@ def sleeper(mark: str, *, deaf: bool = False) -> subprocess.Popen:
     return process
 
 
-def test_a_process_is_found_by_its_whole_argument_only():
+def test_a_process_is_found_only_by_a_whole_argument():
     mark = f"--mark={uuid.uuid4()}"
     with sleeper(mark) as process:
         assert processes.with_argument(mark) == [process.pid]
@@ -26,7 +26,7 @@ def test_a_process_is_found_by_its_whole_argument_only():
         process.kill()
 
 
-def test_a_process_that_ignores_term_is_killed_after_its_grace():
+def test_a_process_that_ignores_term_is_killed_after_the_grace_period():
     mark = f"--mark={uuid.uuid4()}"
     with sleeper(mark, deaf=True) as process:
         assert processes.end(mark, grace_s=0.2) == [process.pid]

@@ -1,4 +1,4 @@
-"""A data disk's file grows with its record and keeps its content."""
+"""The file of a data disk grows when the disk is enlarged, and keeps its content."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Which qemu runs a machine, and with which processor."""
+"""The choice of the qemu that runs a machine, and of the machine's processor."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ DEBIAN_13 = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopy
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
-    """An image on a Debian host without KVM, whose newer qemu is an empty directory."""
+    """An image on a Debian host without KVM; the newer qemu that is built is an empty directory."""
 
     def make(tree: Path, command: list[str], say: object) -> None:
         assert f"{tree}.partial-" in " ".join(command)
@@ -36,7 +36,7 @@ def host_has(monkeypatch: pytest.MonkeyPatch, reply: str) -> None:
     ("reply", "sound"),
     [(DEBIAN_12, False), (DEBIAN_13, True), ("QEMU emulator version 9.2.1", False), ("", False)],
 )
-def test_a_qemu_is_sound_from_version_10_on(reply: str, sound: bool):
+def test_qemu_is_sound_from_version_10_on(reply: str, sound: bool):
     assert qemu_program.is_sound(reply) is sound
 
 

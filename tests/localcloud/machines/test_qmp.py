@@ -1,4 +1,4 @@
-"""Commands to a qemu over its socket: answers, events and errors."""
+"""QMP commands to qemu over its socket: answers, events and errors."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from localcloud.machines import qmp
 
 @pytest.fixture
 def qemu(tmp_path):
-    """A socket in a directory that answers each command with the lines set for it."""
+    """A directory with a QMP socket, and the lines with which it answers each command."""
     answers = {"qmp_capabilities": [{"return": {}}]}
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / qmp.SOCKET))
@@ -49,7 +49,7 @@ def test_a_qemu_error_is_raised_with_its_message(qemu):
         qmp.ask(directory, "cont", 5.0)
 
 
-def test_a_qemu_that_hangs_up_is_an_error(qemu):
+def test_a_qemu_that_closes_the_connection_is_an_error(qemu):
     with pytest.raises(OSError, match="closed the connection"):
         qmp.ask(qemu[0], "stop", 5.0)
 
