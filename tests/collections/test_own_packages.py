@@ -143,8 +143,8 @@ def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
 def test_the_tag_of_another_role_creates_no_lock_file(setup):
     jax, users = (setup("--list-tasks", tags=tag).stdout for tag in ("jax", "users"))
 
-    assert "Create the lock file" in jax
-    assert "Create the lock file" not in users
+    assert "Create the lock file of your packages" in jax
+    assert "Create the lock file of your packages" not in users
 
 
 def test_requirements_are_refused_if_a_lock_file_is_set(setup, tmp_path):

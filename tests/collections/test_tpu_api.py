@@ -39,7 +39,7 @@ def test_a_request_is_retried_after_a_dropped_connection(client, scripted):
 
 def test_a_repeated_page_token_is_an_error(client, scripted):
     scripted.answerer = lambda _: Say({"nextPageToken": "again"})
-    with pytest.raises(errors.BadAnswer, match="same page again"):
+    with pytest.raises(errors.BadAnswer, match="same page token twice"):
         client.list_nodes()
 
 
