@@ -76,7 +76,7 @@ class Ours:
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 
     def turn(self) -> dict[str, Any]:
-        """Train for one turn; return its ``seconds``, ``losses`` and ``heldout`` loss.
+        """Train for ``TURN`` steps; return their ``seconds``, ``losses`` and ``heldout`` loss.
 
         The seconds include an evaluation and the completion of a prompt.
         """

@@ -68,7 +68,7 @@ def main() -> int:
 def ours(name: str, tiny: bool) -> dict[str, Any]:
     """Measure the case ``name``, with a tiny model if ``tiny``, in this process.
 
-    Returns the figures, and as ``job`` the model, batch and steps for PyTorch.
+    Returns the measurements. ``job`` has the model, batch and steps with which PyTorch repeats it.
     """
     # Let JAX reserve nearly all memory; the peak counts memory in use, not reserved memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")

@@ -153,7 +153,7 @@ def test_the_part_of_an_identity_that_is_invalid_is_named(identity, what):
 
 
 @pytest.mark.parametrize(("id_", "shown"), [("124", "124"), ("", "unknown")])
-def test_a_recreated_tpu_is_named_with_both_ids(id_, shown):
+def test_the_error_for_a_recreated_tpu_shows_its_new_and_old_id(id_, shown):
     assert deletion_blocker(replace(NODE, id=id_), DEMO, "lab") == (
         f"TPU {NODE.where}: another TPU has this name now (id {shown}, expected 123)"
     )

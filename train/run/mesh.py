@@ -130,8 +130,8 @@ def from_process_0(number: int | bool) -> int:
 class SaveRequest:
     """Agreement of all processes to save at the same step when any of them requests it.
 
-    Devices never wait for an agreement: processes read it ``DELAY_CALLS`` training calls after the
-    request, when it has long been computed.
+    Processes read the agreement ``DELAY_CALLS`` training calls after the request. By then it has
+    been computed, so devices never wait for it.
     """
 
     DELAY_CALLS = 8

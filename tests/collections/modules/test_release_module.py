@@ -31,7 +31,7 @@ def names(releases: Path) -> set[str]:
     return {path.name for path in releases.iterdir() if path.is_dir()}
 
 
-def test_a_second_push_of_the_same_changes_nothing(push):
+def test_pushing_the_same_release_again_changes_nothing(push):
     first, second = push(), push()
 
     assert (first["changed"], second["changed"]) == (True, False)

@@ -84,7 +84,7 @@ def test_variables_of_the_contract_cannot_be_overridden():
     assert (variables["TPUFLEET_PROCESS_ID"], variables["MINE"]) == ("1", "1")
 
 
-def test_a_run_without_a_config_has_no_variable_for_it():
+def test_a_run_without_a_config_has_no_environment_variable_for_it():
     assert "TPUFLEET_CONFIG" not in environment(changed(config=None), PATHS, {})
 
 

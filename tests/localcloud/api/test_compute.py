@@ -27,7 +27,8 @@ def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_
         method = known[route.name]
         path = re.sub(r"\{\w+\}", "x", route.template)
         assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
-        # Google accepts returnPartialSuccess on all lists, and gcloud sends it; no document has it.
+        # Google accepts returnPartialSuccess on all lists, and gcloud sends it, but the discovery
+        # document does not contain it.
         assert frozenset(route.query) - {"returnPartialSuccess"} == method.query, route.name
 
 

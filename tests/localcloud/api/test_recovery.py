@@ -347,7 +347,7 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
         return not (status["operations"] or announced or held or moving) or None
 
     wait_for(settled)
-    # Restart the server, which also boots the machines that "power off" has switched off.
+    # Restart the server, which also boots the machines that the fault "power off" has stopped.
     killable.kill()
     killable.boot()
     wait_for(settled)

@@ -38,7 +38,7 @@ WITH_SPACES = {"set": "batch=8 seed=2", "env": "A=1 B=2"}
 
 
 class ActionModule(ActionBase):
-    """Reads a run's record and plans a command of the trainer."""
+    """Reads a run's record and returns a command of the trainer, without running it."""
 
     _supports_check_mode = True
     _requires_connection = False

@@ -86,9 +86,10 @@ def start_outcomes(
 
     Args:
         processes: the process of each host, with its ``run``.
-        first_starts: the answer of each host to the first task that starts its process.
+        first_starts: the answer of each host to the first task that starts its process. A host
+            without the release cannot start it.
         pushed: the answer of each host to the task that pushes the release.
-        second_starts: the answer of each host to the second task that starts its process.
+        second_starts: the answer of each host to the task that starts it after the push.
         stopped: the runs that a user stopped during the launch.
     """
     return {

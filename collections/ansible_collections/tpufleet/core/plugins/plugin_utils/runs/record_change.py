@@ -28,11 +28,12 @@ class Want:
     """The result of want(): a launch, and what the run record says about it.
 
     Args:
-        launch: the launch, with the attempt that want() recorded, else the last recorded attempt.
+        launch: the launch. Its attempt is the one that want() recorded; if it recorded none, the
+            last recorded attempt.
         is_recorded: whether want() recorded the run as wanted, so that it may start at once.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the last attempt if it had the same definition as this launch: if that
-            attempt has a done marker, the run is done already. Otherwise 0.
+        finished_attempt: the last attempt if its definition equals that of this launch, else 0. If
+            this attempt has a done marker, the run is done already.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
 
