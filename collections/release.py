@@ -35,11 +35,11 @@ def main() -> int:
         artefact = build(words.directory)
         check_changelog()
         with tempfile.TemporaryDirectory() as scratch:
-            said = check(Path(scratch), installed(artefact, Path(scratch)))
+            findings = check(Path(scratch), installed(artefact, Path(scratch)))
     except ReleaseError as err:
         print(f"release: {err}", file=sys.stderr)
         return 1
-    print("\n".join([*said, str(artefact)]))
+    print("\n".join([*findings, str(artefact)]))
     return 0
 
 
@@ -76,7 +76,7 @@ def check(place: Path, env: dict[str, str]) -> list[str]:
     ``place`` is the argument and ``env`` the result of ``installed``. Raises ReleaseError.
     """
     core = place / "ansible_collections/tpufleet/core"
-    said = []
+    findings = []
     for kind, folder in (
         ("module", "modules"),
         ("inventory", "inventory"),
@@ -86,14 +86,14 @@ def check(place: Path, env: dict[str, str]) -> list[str]:
             f"tpufleet.core.{f.stem}" for f in sorted((core / "plugins" / folder).glob("*.py"))
         ]
         _run("ansible-doc", "-t", kind, "-j", *names, env=env, cwd=place)
-        said.append(f"ansible-doc finds {len(names)} plugins of kind {kind}")
+        findings.append(f"ansible-doc finds {len(names)} plugins of kind {kind}")
     roles = [f"tpufleet.core.{role.name}" for role in sorted((core / "roles").iterdir())]
     _run("ansible-doc", "-t", "role", "-j", *roles, env=env, cwd=place)
-    said.append(f"ansible-doc finds {len(roles)} roles")
+    findings.append(f"ansible-doc finds {len(roles)} roles")
     playbooks = [f"tpufleet.core.{f.stem}" for f in sorted((core / "playbooks").glob("*.yml"))]
     _run("ansible-playbook", "--syntax-check", "-i", "localhost,", *playbooks, env=env, cwd=place)
-    said.append(f"ansible-playbook finds {len(playbooks)} playbooks by name")
-    return said
+    findings.append(f"ansible-playbook finds {len(playbooks)} playbooks by name")
+    return findings
 
 
 def installed(artefact: Path, place: Path) -> dict[str, str]:

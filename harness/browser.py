@@ -81,7 +81,7 @@ class Browser:
             self._next()
 
     def evaluate(self, script: str) -> Any:
-        """Return a JavaScript expression's value, awaiting a promise. Raises BrowserError."""
+        """Return the value of a JavaScript expression; await a promise. Raises BrowserError."""
         found = self.ask(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )

@@ -71,7 +71,7 @@ def _generation(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a fault.
+    """What is allowed in one field of a request that injects a fault.
 
     ``text`` describes the allowed values in error messages; ``allows`` returns whether a value is
     allowed. ``default`` is the value if a request omits the field; None: the field is required.

@@ -34,16 +34,16 @@ class Effect:
 
 @dataclass
 class _Active:
-    """An active fault.
+    """A fault that occurs until its count or its time is used up.
 
     ``left`` is how often it can still occur; None means without limit. ``ends`` is when it ends, on
-    the clock time.monotonic(); None means never. ``seen`` counts the random draws by method.
+    the clock time.monotonic(); None means never. ``draws`` counts the random draws by method.
     """
 
     fault: Fault
     left: int | None
     ends: float | None
-    seen: Counter[str] = field(default_factory=Counter)
+    draws: Counter[str] = field(default_factory=Counter)
 
     @property
     def over(self) -> bool:
@@ -199,8 +199,8 @@ def _error(method: str, code: int) -> ApiError:
 def _drawn(active: _Active, method: str) -> Effect:
     """Draw the effect of a ``mix`` fault on a method's next call from the fault's seed."""
     details = active.fault.details
-    number = active.seen[method]
-    active.seen[method] += 1
+    number = active.draws[method]
+    active.draws[method] += 1
     active.use()
     chance = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
     if chance.random() >= details["share"]:

@@ -23,8 +23,8 @@ LANES = 128
 """Lanes of a TPU's vector register; the splash kernel's sequence length must be a multiple."""
 
 MAX_BLOCKS = 8
-"""Maximum number of blocks per sequence. More blocks skip more of the masked scores (8 blocks skip
-7/16 of all scores), but take longer to compile."""
+"""Maximum number of blocks per sequence. More blocks skip more of the masked logits (8 blocks skip
+7/16 of all logits), but take longer to compile."""
 
 
 def causal(

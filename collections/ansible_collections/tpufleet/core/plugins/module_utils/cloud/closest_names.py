@@ -9,7 +9,7 @@ _AT_MOST = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
-    """Format the names in one line, the most similar to ``requested`` first; ``none`` if empty.
+    """Join the names in one line, the most similar to ``requested`` first; ``none`` without names.
 
     Shows at most 8 names, and the number of the others.
     """

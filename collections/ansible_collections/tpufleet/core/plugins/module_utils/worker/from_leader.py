@@ -60,7 +60,7 @@ def pull(
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
-        FromLeaderError: the leader refuses access, lacks the directory, or is too slow.
+        FromLeaderError: the leader refuses access, does not have the directory, or is too slow.
     """
     if not has_leader():
         raise FromLeaderError(

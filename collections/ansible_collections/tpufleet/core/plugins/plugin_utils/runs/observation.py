@@ -160,7 +160,7 @@ class ProcessStatus:
 
     @property
     def reached_step(self) -> int | None:
-        """The last finished step; before the first step, the step from which the attempt starts."""
+        """The last finished step; if none has finished, the step from which the attempt starts."""
         return self.start_step if self.step is None else self.step
 
     @property

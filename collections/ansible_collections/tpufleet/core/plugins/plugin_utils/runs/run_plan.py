@@ -26,7 +26,7 @@ PLACEHOLDERS = (
 """The other placeholders in a trainer command; each worker replaces them by its values."""
 _IN_BRACES = re.compile(r"(?<![${])\{([a-z_]+)\}")
 _MISTYPED = 0.83
-"""Similarity to a placeholder from which a word counts as a mistyped one (difflib's ratio).
+"""A word at least this similar to a placeholder (difflib's ratio) counts as a mistyped one.
 
 A longer placeholder with one wrong, missing, additional or swapped letter reaches this similarity.
 Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A word with more
