@@ -2,37 +2,46 @@
 
 import os
 import signal
-from types import SimpleNamespace
+import subprocess
+import sys
 
 import pytest
+
+#: Ansible forks its worker processes from a process with few threads. The process of the tests is
+#: not like it: gRPC starts threads in each fork of it, and these would receive the signal.
+FORK = """
+import os, signal, sys
+from types import SimpleNamespace
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import Screen
+
+def send(message):
+    os.kill(os.getpid(), number)
+    os.write(1, message.encode())
+
+number = int(sys.argv[1])
+display = SimpleNamespace(display=send, prompt_until=None)
+screen = Screen(display, None, lambda _: [], lambda _: None, lambda _: False)
+if not (worker := os.fork()):
+    try:
+        signal.signal(number, signal.SIG_DFL)
+        screen.display("step 3")
+    finally:
+        os._exit(0)
+_, status = os.waitpid(worker, 0)
+screen.close()
+sys.exit(0 if os.WIFSIGNALED(status) and os.WTERMSIG(status) == number else f"status {status}")
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_worker_process_only_after_its_message_is_sent(number):
-    reader, writer = os.pipe()
-
-    def send(message: str) -> None:
-        os.kill(os.getpid(), number)
-        os.write(writer, message.encode())
-
-    screen = Screen(
-        SimpleNamespace(display=send, prompt_until=None),
-        None,
-        lambda _: [],
-        lambda _: None,
-        lambda _: False,
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(int(number))],
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    if not (worker := os.fork()):
-        try:
-            signal.signal(number, signal.SIG_DFL)
-            screen.display("step 3")
-        finally:
-            os._exit(0)
-    os.close(writer)
-    _, status = os.waitpid(worker, 0)
-    screen.close()
 
-    assert os.read(reader, 100) == b"step 3"
-    assert os.WTERMSIG(status) == number
-    os.close(reader)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("step 3", "", 0)
