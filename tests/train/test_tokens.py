@@ -113,6 +113,14 @@ def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: 
     assert made.dtype is kind
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "count"), [(tokens.ascii_characters, 4), (tokens.utf8_bytes, 10)]
+)
+def test_bytes_in_counts_one_byte_per_token_in_texts_of_any_length(tokenizer, count: int):
+    made = tokenizer()
+    assert made.bytes_in(made.encode("a\u00e9\u20ac\U0001d11e" * 40_000)) == 40_000 * count
+
+
 def test_bytes_in_counts_the_utf8_bytes_of_a_text(bpe: tokens.Tokenizer):
     text = "".join(TEXTS)
     assert bpe.bytes_in(bpe.encode(text)) == len(text.encode())

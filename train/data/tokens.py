@@ -154,9 +154,11 @@ class Tokenizer:
 
     def bytes_in(self, tokens: np.ndarray) -> int:
         """Count the UTF-8 bytes of the decoded tokens, without special tokens."""
+        if self.encoding is None:
+            return len(tokens)
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
         # The encoding's own method decode leaves out special tokens, which are not text.
-        decode = self.encoding.decode if self.encoding else self.decode
+        decode = self.encoding.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
         )
