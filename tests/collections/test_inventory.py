@@ -310,6 +310,17 @@ def test_a_cache_of_other_zones_is_ignored(listed, scripted, caching):
     assert scripted.methods().count("GET") == 2
 
 
+def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
+    scripted.answerer = answering(node())
+    listed(**caching)
+    listed(**caching, project="other-fleet")
+    asked = [request.path for request in scripted.asked if request.method == "GET"]
+    assert [path.split("/projects/")[1].split("/")[0] for path in asked] == [
+        "local-fleet",
+        "other-fleet",
+    ]
+
+
 def test_a_partial_list_is_an_error_of_one_line_that_names_the_zones(listed, scripted):
     scripted.answerer = answering(node(), unreachable=["projects/p/locations/us-east1-d"])
     assert "no answer from us-east1-d" in the_line(listed())
