@@ -144,6 +144,15 @@ def test_a_run_may_end_at_different_times_on_its_workers(watch, action, state):
     assert decision.memory.bad_worker == ("w0" if action is Action.RESTART else "")
 
 
+@pytest.mark.parametrize(("attempt", "blamed"), [(3, "w1"), (2, "")])
+def test_an_active_process_that_others_of_its_attempt_lost_is_blamed_for_their_end(attempt, blamed):
+    by_peer = ended("77", peer="w1", attempt=attempt)
+
+    decision = decided(pod(by_peer, TRAINING), {"state": "ending", "since": NOW - 45})
+
+    assert (decision.action, decision.memory.bad_worker) == (Action.RESTART, blamed)
+
+
 @pytest.mark.parametrize("seconds", [45, 599, 600])
 def test_processes_that_are_done_wait_longer_for_the_last_checkpoint_of_the_others(seconds):
     decision = decided(pod(TRAINING, ended("0")), {"state": "ending", "since": NOW - seconds})
@@ -325,6 +334,8 @@ def test_a_nan_loss_counts_once_per_attempt():
         ((ended("77", 70), ended("77", 60, peer="w1")), "w1"),
         ((ended("77", 50), ended("77", 60, peer="w9")), "w1"),
         ((ended("1", 40), ended("77", 60, peer="w1")), "w0"),
+        ((ended("77", 50, peer="w1"), IDLE), "w1"),
+        ((ended("77", 50, peer="w2"), ended("77", 60, peer="w2"), IDLE, IDLE), "w2"),
     ],
 )
 def test_a_crash_is_blamed_on_the_worker_that_ended_first_by_itself(processes, first):

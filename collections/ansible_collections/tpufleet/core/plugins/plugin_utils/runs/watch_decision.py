@@ -134,14 +134,9 @@ def decide_partly_ended(now: Situation) -> Decision:
 
 def decide_ended(now: Situation) -> Decision:
     """Decide about a run that has ended on all workers: record it as done, relaunch or give up."""
-    observed, attempt = now.observed, now.record.attempt
+    observed, ended = now.observed, ended_processes(now)
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return now.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
-    ended = [
-        each
-        for each in observed.processes
-        if each.has_environment and has_known_end(each) and each.attempt == attempt
-    ]
     if len(ended) == len(observed.processes) and all(each.state is RunState.DONE for each in ended):
         done = Cause(CauseCode.PROCESSES_DONE)
         return now.act(Action.RECORD_DONE, RunState.DONE, done)
@@ -154,12 +149,12 @@ def decide_ended(now: Situation) -> Decision:
         return now.stay(RunState.STARTING, recently)
     if not ended:
         return _with_delays(now, Action.LAUNCH, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
-    first = first_ended(ended)
+    first = first_ended(ended, observed.processes)
     cause, reasons = cause_of(first), {each.reason_code for each in ended}
     if ReasonCode.BAD_CONFIG in reasons:
         return now.give_up(cause)
     if ReasonCode.LOSS_NOT_A_NUMBER in reasons:
-        nans = now.memory.nans + (now.memory.counted_attempt != attempt)
+        nans = now.memory.nans + (now.memory.counted_attempt != now.record.attempt)
         if nans > now.limits.nans:
             return now.give_up(cause, Cause.of(CauseCode.TOO_MANY_NANS, count=nans))
         now = now.remembering(replace(now.memory, nans=nans))
@@ -183,24 +178,37 @@ def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float |
     return now.now - launched_at if waited and len(ended) < len(now.observed.processes) else None
 
 
-def has_known_end(process: ProcessStatus) -> bool:
-    """Return whether it is known how a process ended; False if systemd could not start it."""
-    return process.state in ENDED_STATES and process.reason_code is not ReasonCode.START_FAILED
+def ended_processes(now: Situation) -> list[ProcessStatus]:
+    """Return the processes of the last attempt of which it is known how they ended.
+
+    A process that systemd could not start does not count.
+    """
+    return [
+        each
+        for each in now.observed.processes
+        if each.attempt == now.record.attempt
+        and each.state in ENDED_STATES
+        and each.reason_code is not ReasonCode.START_FAILED
+        and each.has_environment
+    ]
 
 
-def first_ended(ended: Sequence[ProcessStatus]) -> ProcessStatus:
+def first_ended(
+    ended: Sequence[ProcessStatus], processes: Sequence[ProcessStatus]
+) -> ProcessStatus:
     """Return the process that ended first, not counting those that another process made end.
 
-    ``ended`` must not be empty.
+    If none ended by itself, return the process that others name as the peer that was lost. It may
+    have no known end, or may still be active on a worker that lost its connection to the others.
+    ``ended`` is the result of ended_processes, not empty; ``processes`` has all processes.
     """
     own = [
         each
         for each in ended
         if each.state is not RunState.DONE and each.reason_code is not ReasonCode.PEER_ENDED
     ]
-    # If no process ended by itself, prefer those that others name as the peer that was lost.
-    blamed = {each.peer for each in ended if not own}
-    named = [each for each in ended if each.host in blamed]
+    peers = {each.peer for each in ended}
+    named = [each for each in processes if each.host in peers]
     return min(own or named or ended, key=lambda each: each.ended_at)
 
 
@@ -249,8 +257,8 @@ def _with_crash(now: Situation) -> Memory:
     memory, attempt = now.memory, now.record.attempt
     if memory.counted_attempt == attempt:
         return memory
-    ended = [each for each in now.observed.processes if has_known_end(each)]
-    bad = first_ended(ended).host if ended else ""
+    ended = ended_processes(now)
+    bad = first_ended(ended, now.observed.processes).host if ended else ""
     crashes = memory.crashes + 1
     return replace(
         memory,
