@@ -67,7 +67,7 @@ class Situation:
 
     def seconds_in(self, state: RunState) -> float:
         """Return how many seconds the run has been in ``state``; 0 if it is in another state."""
-        return self.memory.seconds_in(state, self.now)
+        return max(0.0, self.now - self.memory.since) if self.memory.state == state else 0.0
 
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
         """Return the processes with a heartbeat if all heartbeats are too old, else no process."""
@@ -98,5 +98,7 @@ class Situation:
     def _decide(
         self, action: Action, state: RunState, causes: tuple[Cause, ...], is_new: bool
     ) -> Decision:
-        memory = self.memory.in_state(state, self.now)
+        memory = self.memory
+        if memory.state != state:
+            memory = replace(memory, state=state.value, since=self.now)
         return Decision(action, state, causes, memory, is_new)

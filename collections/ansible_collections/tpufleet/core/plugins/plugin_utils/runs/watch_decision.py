@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .decision import Decision, Situation
-from .event_kind import Action, DesiredState
+from .event_kind import RECREATIONS, Action, DesiredState
 from .observation import DEAD, FOREIGN, NOT_LISTED, READY, Observation, ProcessStatus, cause_of
 from .record import RunRecord
 from .watch_memory import Limits, Memory
@@ -158,11 +158,11 @@ def decide_ended(now: Situation) -> Decision:
         if nans > now.limits.nans:
             return now.give_up(cause, Cause.of(CauseCode.TOO_MANY_NANS, count=nans))
         now = now.remembering(replace(now.memory, nans=nans))
-        return _launch_after_crash(now, RunState.FAILED, cause)
+        return _launch_after_crash(now, cause)
     all_by_peers = all(each.reason_code is ReasonCode.PEER_ENDED for each in ended)
     if reasons <= HARMLESS and not all_by_peers:
         return _with_delays(now, Action.LAUNCH, RunState.INTERRUPTED, cause)
-    return _replace_bad_worker(now, _launch_after_crash(now, RunState.FAILED, cause), cause)
+    return _replace_bad_worker(now, _launch_after_crash(now, cause), cause)
 
 
 def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float | None:
@@ -229,7 +229,7 @@ def _with_delays(now: Situation, action: Action, state: RunState, cause: Cause) 
     """Decide to take an action: at once the first time, then with growing delays."""
     memory = now.memory
     if now.now < memory.not_before:
-        return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
+        return now.stay(state, cause, wait_for(now, action))
     next_try = now.now + now.limits.backoff(memory.tries)
     memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
     return now.remembering(memory).act(action, state, cause)
@@ -247,9 +247,10 @@ def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
     return _with_delays(now, Action.RESTART, state, cause)
 
 
-def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
+def _launch_after_crash(now: Situation, cause: Cause) -> Decision:
     """Decide to relaunch a crashed run, or to give up after too many crashes."""
-    return _within_budget(now.remembering(_with_crash(now)), Action.LAUNCH, state, cause)
+    now = now.remembering(_with_crash(now))
+    return _within_budget(now, Action.LAUNCH, RunState.FAILED, cause)
 
 
 def _with_crash(now: Situation) -> Memory:
@@ -277,7 +278,7 @@ def _within_budget(now: Situation, action: Action, state: RunState, cause: Cause
     if _is_one_bad_worker(now):
         return now.give_up(_failed_first(memory), cause, Cause(CauseCode.REPLACE_BY_HAND))
     if now.now < memory.not_before:
-        return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
+        return now.stay(state, cause, wait_for(now, action))
     return now.act(action, state, cause)
 
 
@@ -323,17 +324,13 @@ def decide_lost(now: Situation) -> Decision:
         return now.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
     if blocker := creation_blocker(observed):
         return now.stay(RunState.PREEMPTED, lost, blocker)
-    is_counted = memory.state == RunState.PREEMPTED
-    if not is_counted:
-        memory = replace(memory, preemptions=memory.preemptions + 1, tries=0)
+    if memory.state != RunState.PREEMPTED:
+        memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
+        now = now.remembering(memory)
     if limits.preemptions and memory.preemptions > limits.preemptions:
         too_many = Cause.of(CauseCode.TOO_MANY_PREEMPTIONS, count=memory.preemptions)
-        return now.remembering(memory).give_up(lost, too_many)
-    if is_counted and now.now < memory.not_before:
-        return now.stay(RunState.PREEMPTED, lost, wait_for(now, CauseCode.RECREATE_IN))
-    next_try = now.now + limits.backoff(memory.tries)
-    memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
-    return now.remembering(memory).act(Action.RECREATE, RunState.PREEMPTED, lost)
+        return now.give_up(lost, too_many)
+    return _with_delays(now, Action.RECREATE, RunState.PREEMPTED, lost)
 
 
 def decide_unreachable(now: Situation) -> Decision:
@@ -378,7 +375,7 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
         too_many = Cause.of(CauseCode.TOO_MANY_REPLACEMENTS, count=memory.replacements)
         return now.give_up(*causes, too_many)
     if now.now < memory.not_before:
-        return now.stay(state, *causes, wait_for(now, CauseCode.RECREATE_IN))
+        return now.stay(state, *causes, wait_for(now, Action.REPLACE))
     # In the state PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the
     # time for which workers may be unreachable starts again.
     memory = replace(
@@ -405,8 +402,9 @@ def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | No
     return None
 
 
-def wait_for(now: Situation, code: CauseCode) -> Cause:
-    """Return a cause with this code and the seconds until the next action may be tried."""
+def wait_for(now: Situation, action: Action) -> Cause:
+    """Return a cause with the seconds until this action may be tried."""
+    code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
     return Cause.of(code, seconds=now.memory.not_before - now.now)
 
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ...module_utils.worker.run_state import RunState
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -96,14 +93,6 @@ class Memory:
     def fields(self) -> dict[str, Any]:
         """Return the memory as a JSON object for the record."""
         return asdict(self)
-
-    def in_state(self, state: RunState, now: float) -> Memory:
-        """Return the memory with this state; ``since`` becomes ``now`` if the state changed."""
-        return self if self.state == state else replace(self, state=state.value, since=now)
-
-    def seconds_in(self, state: RunState, now: float) -> float:
-        """Return how many seconds the run has been in ``state``; 0 if it is in another state."""
-        return max(0.0, now - self.since) if self.state == state else 0.0
 
     def without_wait(self) -> Memory:
         """Return the memory without tries and without a delay before the next action."""
