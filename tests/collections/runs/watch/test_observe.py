@@ -25,7 +25,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     address_of,
     find_process,
     find_tpu,
-    has_answered,
+    reported_runs,
     tpus_of_inventory,
     tpus_of_nodes,
 )
@@ -284,7 +284,7 @@ def test_a_worker_with_an_invalid_report_counts_as_unreachable(runs):
     answer = {"runs": runs}
 
     assert find_process("w0", "mine", answer).state is RunState.UNREACHABLE
-    assert not has_answered(answer)
+    assert reported_runs(answer) is None
 
 
 def test_a_tpu_in_a_zone_that_is_no_longer_listed_is_not_gone():

@@ -147,11 +147,6 @@ def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     return runs if is_valid else None
 
 
-def has_answered(answer: Mapping[str, Any]) -> bool:
-    """Return whether a worker reported its runs. ``answer`` is the result of run_info."""
-    return reported_runs(answer) is not None
-
-
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process on a worker from the result of run_info.
 
@@ -176,14 +171,13 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
     return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
 
 
-def _worst(states: Sequence[str]) -> str:
+def _worst(states: Iterable[str]) -> str:
     """Return the worst state of a run's TPUs: FOREIGN, then those in DEAD, then all but READY."""
-    order = (lambda state: state == FOREIGN, lambda state: state in DEAD, lambda s: s != READY)
-    for is_bad in order:
-        bad = next((state for state in states if is_bad(state)), None)
-        if bad is not None:
-            return bad
-    return READY if states else GONE
+
+    def goodness(state: str) -> tuple[bool, bool, bool]:
+        return state != FOREIGN, state not in DEAD, state == READY
+
+    return min(states, key=goodness, default=GONE)
 
 
 @dataclass(frozen=True)
@@ -214,7 +208,7 @@ class Snapshot:
         before the last one gives the same state.
         """
         launch, listings = record.launch, self.listings
-        states = [_worst([self._state(node, each) for node in launch.nodes]) for each in listings]
+        states = [_worst(self._state(node, each) for node in launch.nodes) for each in listings]
         found = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
         tpus = tuple(tpu for tpu in found if tpu)
         is_multislice = launch.tpu.startswith(MULTISLICE)
@@ -234,7 +228,9 @@ class Snapshot:
             workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
             health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
             is_confirmed=states[-1] in states[-2:-1],
-            any_worker_answers=any(map(has_answered, self.answers.values())),
+            any_worker_answers=any(
+                reported_runs(answer) is not None for answer in self.answers.values()
+            ),
             is_identified=bool(launch.nodes),
             can_be_created=not is_multislice,
             tpus=tpus,
