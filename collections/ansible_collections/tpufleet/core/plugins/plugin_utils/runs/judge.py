@@ -17,6 +17,7 @@ from .observation import (
     DEAD,
     GONE,
     READY,
+    Figures,
     ProcessStatus,
     deciding_process,
     parse_process,
@@ -49,8 +50,10 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
-class RunStatus:
-    """The status of a run on all its workers.
+class RunStatus(Figures):
+    """The status of a run on all its workers, with its progress.
+
+    Until the last attempt has finished a step, ``step`` is the step from which it starts.
 
     Args:
         run: the run's name.
@@ -61,15 +64,7 @@ class RunStatus:
         tpu: the TPU in the run record.
         tpu_state: the state of that TPU if it is not READY.
         processes: the run's processes on all workers.
-        step: the last finished step; until the last attempt has finished one, the step from which
-            it starts. None if unknown, like all values below.
-        steps: the number of steps after which the run is done.
-        loss: the loss at ``step``.
-        tokens_per_second: the speed at ``step``.
-        mfu: model FLOPs utilization, between 0 and 1.
-        device_bytes: memory in use on the fullest device of all workers.
-        device_limit_bytes: total memory of that device.
-        goodput: between 0 and 1.
+        goodput: between 0 and 1; None if unknown, like the values below.
         heartbeat_age: the largest age of an active process's last heartbeat, in seconds.
         output_age: the smallest age of a process's last output, in seconds, if none of the active
             processes has a heartbeat.
@@ -83,13 +78,6 @@ class RunStatus:
     tpu: str = ""
     tpu_state: str = ""
     processes: tuple[ProcessStatus, ...] = ()
-    step: int | None = None
-    steps: int | None = None
-    loss: float | None = None
-    tokens_per_second: float | None = None
-    mfu: float | None = None
-    device_bytes: int | None = None
-    device_limit_bytes: int | None = None
     goodput: float | None = None
     heartbeat_age: float | None = None
     output_age: float | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from ...module_utils.worker.run_files import read_heartbeat
 from ...module_utils.worker.run_state import ACTIVE_STATES, ReasonCode, RunState
 from .causes import Cause, CauseCode, Value
 
@@ -92,9 +93,35 @@ class Observation:
 MOST_TEXT = 1000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The progress that a trainer reports in its heartbeat; None means unknown.
+
+    Args:
+        step: the last step that the attempt has finished; None before its first step.
+        steps: the number of steps after which the run is done.
+        loss: the loss at ``step``.
+        tokens_per_second: the speed at ``step``.
+        mfu: model FLOPs utilization, between 0 and 1.
+        device_bytes: memory in use on the fullest device.
+        device_limit_bytes: total memory of that device.
+    """
+
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+    device_bytes: int | None = None
+    device_limit_bytes: int | None = None
+
+
+FIGURES = tuple(each.name for each in fields(Figures))
+
+
 @dataclass(frozen=True)
-class ProcessStatus:
-    """A run's process on one worker.
+class ProcessStatus(Figures):
+    """A run's process on one worker, with the progress that it reports.
 
     Args:
         host: the worker's name in the inventory.
@@ -110,13 +137,7 @@ class ProcessStatus:
         waiting_for: the workers that it waits for at the rendezvous.
         error: the error message in its log, or of the rendezvous.
         phase: the state that the trainer writes to its heartbeat, in the trainer's own words.
-        step: the last step that the attempt has finished; None before its first step.
         start_step: the step from which the attempt starts; None if unknown.
-        steps: the number of steps after which the run is done.
-        loss: the loss at ``step``.
-        tokens_per_second: the speed at ``step``.
-        mfu: model FLOPs utilization, between 0 and 1.
-        device_bytes: memory in use on its fullest device, of ``device_limit_bytes`` in total.
         has_heartbeat: whether the trainer writes a heartbeat.
         heartbeat_age: seconds since the last heartbeat.
         output_age: seconds since the last output.
@@ -138,14 +159,7 @@ class ProcessStatus:
     waiting_for: tuple[str, ...] = ()
     error: str = ""
     phase: str = ""
-    step: int | None = None
     start_step: int | None = None
-    steps: int | None = None
-    loss: float | None = None
-    tokens_per_second: float | None = None
-    mfu: float | None = None
-    device_bytes: int | None = None
-    device_limit_bytes: int | None = None
     has_heartbeat: bool = False
     heartbeat_age: float | None = None
     output_age: float | None = None
@@ -196,8 +210,9 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
 
     ``host`` is the worker's inventory name. A value of the wrong type counts as unknown.
     """
-    beat = answer.get("heartbeat")
-    heartbeat = beat if isinstance(beat, Mapping) else {}
+    found = answer.get("heartbeat")
+    beat = read_heartbeat(found) if isinstance(found, Mapping) else None
+    heartbeat = beat._asdict() if beat else {}
     names = answer.get("waiting_for")
     return ProcessStatus(
         host=host,
@@ -212,20 +227,14 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         peer_exit_code=_whole(answer.get("peer_exit_code")),
         waiting_for=tuple(map(_text, names)) if isinstance(names, list) else (),
         error=_text(answer.get("error")),
-        phase=_text(heartbeat.get("state")),
-        step=_whole(heartbeat.get("step")),
-        start_step=_whole(heartbeat.get("start_step")),
-        steps=_whole(heartbeat.get("steps")),
-        loss=_number(heartbeat.get("loss")),
-        tokens_per_second=_number(heartbeat.get("tokens_per_second")),
-        mfu=_number(heartbeat.get("mfu")),
-        device_bytes=_whole(heartbeat.get("device_bytes")),
-        device_limit_bytes=_whole(heartbeat.get("device_limit_bytes")),
-        has_heartbeat=bool(heartbeat),
+        phase=heartbeat.get("state") or "",
+        start_step=heartbeat.get("start_step"),
+        has_heartbeat=beat is not None,
         heartbeat_age=_number(answer.get("heartbeat_age")),
         output_age=_number(answer.get("output_age")),
         is_set_up=answer.get("is_set_up") is not False,
         has_environment=answer.get("has_environment") is not False,
+        **{name: heartbeat.get(name) for name in FIGURES},
     )
 
 

@@ -9,21 +9,9 @@ from typing import Any
 from ...module_utils.worker.run_state import RunState
 from ..view.folded_names import folded, natural_order
 from .event_kind import DesiredState
-from .judge import (
-    RunStatus,
-    WorkerStatus,
-    run_statuses,
-    tpu_states,
-    worker_statuses,
-)
-from .observation import READY, ProcessStatus
-from .status import (
-    answer_error,
-    last_sign_text,
-    process_text,
-    run_text,
-    worker_text,
-)
+from .judge import RunStatus, WorkerStatus, run_statuses, tpu_states, worker_statuses
+from .observation import FIGURES, READY, ProcessStatus
+from .status import answer_error, last_sign_text, process_text, run_text, worker_text
 
 HEAD = (
     "RUN",
@@ -40,10 +28,6 @@ HEAD = (
 )
 IF_REPORTED = ("MFU", "MEMORY")
 """Columns that are left out if no run reports them."""
-FIGURES = (
-    *("step", "steps", "loss", "tokens_per_second"),
-    *("mfu", "device_bytes", "device_limit_bytes"),
-)
 
 
 def run_status(
