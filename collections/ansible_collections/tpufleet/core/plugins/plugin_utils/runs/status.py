@@ -19,31 +19,13 @@ if TYPE_CHECKING:
     from .judge import RunStatus, WorkerStatus
 
 _STATES = {
-    RunState.STARTING: "starting",
-    RunState.RUNNING: "running",
-    RunState.TRAINING: "training",
-    RunState.STOPPING: "stopping",
-    RunState.DONE: "done",
-    RunState.INTERRUPTED: "interrupted",
-    RunState.FAILED: "failed",
-    RunState.LOST: "lost",
-    RunState.HUNG: "hung",
-    RunState.UNREACHABLE: "unreachable",
-    RunState.STOPPED: "stopped",
-    RunState.GIVEN_UP: "given up",
-    RunState.PREEMPTED: "preempted",
-    RunState.PREEMPTION_SUSPECTED: "preemption suspected",
-    RunState.MAINTENANCE: "maintenance",
-    RunState.ENDING: "ending",
     RunState.PARTLY_ENDED: "ended on some workers",
-    RunState.WAITING: "waiting",
     RunState.WAITING_FOR_TPU: "waiting for its TPU",
     RunState.WAITING_FOR_WORKERS: "waiting for its workers",
     RunState.WAITING_FOR_RELEASE: "waiting for a controller that has the release",
-    RunState.NOT_WATCHED: "not watched",
     RunState.NAME_TAKEN: "the name of its TPU is taken by a TPU of somebody else",
-    RunState.UNKNOWN: "unknown",
 }
+"""Texts of states that differ from the words of their code."""
 _REASONS = {
     ReasonCode.SAVED: "interrupted, saved",
     ReasonCode.NOT_SAVED: "interrupted, not saved",
@@ -150,7 +132,7 @@ def process_text(process: ProcessStatus) -> str:
             return f"hung, no heartbeat for {process.heartbeat_age or 0:.0f} s"
         case RunState.TRAINING, _:
             has_phase = process.phase not in ("", "running")
-            return process.phase if has_phase else _STATES[RunState.TRAINING]
+            return process.phase if has_phase else state_text(RunState.TRAINING)
         case _, ReasonCode.PEER_ENDED:
             return f"ended because {peer_text(process)}"
         case _, ReasonCode.SIGNAL:
@@ -158,7 +140,7 @@ def process_text(process: ProcessStatus) -> str:
         case _, ReasonCode.EXIT_CODE:
             return f"crashed (exit {process.exit_code})"
         case state, reason:
-            return _REASONS.get(reason) or _STATES[state]
+            return _REASONS.get(reason) or state_text(state)
 
 
 def peer_text(process: ProcessStatus) -> str:
@@ -202,7 +184,7 @@ def run_text(run: RunStatus) -> str:
         return "stopped by you"
     if run.decided_by and run.decided_by.state is run.state:
         return process_text(run.decided_by)
-    return _STATES[run.state]
+    return state_text(run.state)
 
 
 def worker_text(worker: WorkerStatus) -> str:
@@ -246,7 +228,7 @@ def answer_error(answer: Mapping[str, Any] | None, tpu: str = "") -> str:
 
 def state_text(state: RunState) -> str:
     """Format a run state, without its cause."""
-    return _STATES[state]
+    return _STATES.get(state) or state.value.replace("_", " ")
 
 
 def cause_text(cause: Cause) -> str:
