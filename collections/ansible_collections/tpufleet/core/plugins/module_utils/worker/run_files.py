@@ -70,16 +70,16 @@ def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
     if found is None:
         return None
     return Heartbeat(
-        step=_count(found.get("step")),
-        steps=_count(found.get("steps")),
-        time=_number(found.get("time")),
-        loss=_number(found.get("loss")),
-        tokens_per_second=_number(found.get("tokens_per_second")),
+        step=as_count(found.get("step")),
+        steps=as_count(found.get("steps")),
+        time=as_number(found.get("time")),
+        loss=as_number(found.get("loss")),
+        tokens_per_second=as_number(found.get("tokens_per_second")),
         state=_word(found.get("state")) or None,
         mfu=_share(found.get("mfu")),
-        device_bytes=_count(found.get("device_bytes")),
-        device_limit_bytes=_count(found.get("device_limit_bytes")),
-        start_step=_count(found.get("start_step")),
+        device_bytes=as_count(found.get("device_bytes")),
+        device_limit_bytes=as_count(found.get("device_limit_bytes")),
+        start_step=as_count(found.get("start_step")),
     )
 
 
@@ -88,11 +88,11 @@ def read_exit(found: Mapping | None) -> Exit | None:
     if found is None:
         return None
     return Exit(
-        attempt=_count(found.get("attempt")),
+        attempt=as_count(found.get("attempt")),
         result=_word(found.get("result")),
         code=_word(found.get("code")),
         status=_word(found.get("status")),
-        time=_number(found.get("time")),
+        time=as_number(found.get("time")),
     )
 
 
@@ -102,11 +102,11 @@ def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
         return None
     names, attempt = found.get("waiting_for"), found.get("attempt")
     return Rendezvous(
-        attempt=_count(int(attempt) if _is_digits(attempt) else attempt),
-        waiting_for=tuple(map(_text, names[:1000])) if isinstance(names, list) else None,
-        error=_text(found.get("error")),
-        peer=_text(found.get("peer")),
-        peer_exit_code=_count(found.get("peer_exit_code")),
+        attempt=as_count(int(attempt) if _is_digits(attempt) else attempt),
+        waiting_for=tuple(map(as_text, names[:1000])) if isinstance(names, list) else None,
+        error=as_text(found.get("error")),
+        peer=as_text(found.get("peer")),
+        peer_exit_code=as_count(found.get("peer_exit_code")),
     )
 
 
@@ -114,14 +114,16 @@ def _is_digits(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9
 
 
-def _count(value: object) -> int | None:
+def as_count(value: object) -> int | None:
+    """Return a value from JSON if it is a whole number from 0 to 2**63 - 1, else None."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
     return value if is_count else None
 
 
-def _number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
+    """Return a value from JSON if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -131,7 +133,7 @@ def _number(value: object) -> float | None:
 
 
 def _share(value: object) -> float | None:
-    number = _number(value)
+    number = as_number(value)
     return number if number is not None and 0 <= number <= 1 else None
 
 
@@ -139,5 +141,6 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) and _WORD.fullmatch(value) else ""
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a text from JSON on one line of at most MAX_TEXT characters; "" for other values."""
     return _CONTROL.sub(" ", value)[:MAX_TEXT] if isinstance(value, str) else ""

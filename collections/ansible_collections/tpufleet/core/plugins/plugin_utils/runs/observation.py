@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from ...module_utils.worker.run_files import read_heartbeat
+from ...module_utils.worker.run_files import as_count, as_number, as_text, read_heartbeat
 from ...module_utils.worker.run_state import ACTIVE_STATES, ReasonCode, RunState
 from .causes import Cause, CauseCode, Value
 
@@ -88,9 +87,6 @@ class Observation:
     def is_deletable(self) -> bool:
         """Whether the run has a TPU, and each of its TPUs has an id and this fleet's label."""
         return bool(self.tpus) and all(tpu.is_ours and tpu.id for tpu in self.tpus)
-
-
-MOST_TEXT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +198,7 @@ def cause_of(process: ProcessStatus) -> Cause:
 
 def process_of(cause: Cause) -> ProcessStatus:
     """Return the process that a Cause with the code PROCESS describes (see cause_of)."""
-    return parse_process(_text(cause.values.get("host")), cause.values)
+    return parse_process(as_text(cause.values.get("host")), cause.values)
 
 
 def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
@@ -218,20 +214,20 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         host=host,
         state=_member(RunState, answer.get("state"), RunState.UNKNOWN),
         reason_code=_member(ReasonCode, answer.get("reason_code"), ReasonCode.NONE),
-        run=_text(answer.get("run")),
-        attempt=_whole(answer.get("attempt")) or 0,
-        exit_code=_whole(answer.get("exit_code")),
-        signal=_text(answer.get("signal")),
-        ended_at=_number(answer.get("ended_at")) or 0.0,
-        peer=_text(answer.get("peer")),
-        peer_exit_code=_whole(answer.get("peer_exit_code")),
-        waiting_for=tuple(map(_text, names)) if isinstance(names, list) else (),
-        error=_text(answer.get("error")),
+        run=as_text(answer.get("run")),
+        attempt=as_count(answer.get("attempt")) or 0,
+        exit_code=as_count(answer.get("exit_code")),
+        signal=as_text(answer.get("signal")),
+        ended_at=as_number(answer.get("ended_at")) or 0.0,
+        peer=as_text(answer.get("peer")),
+        peer_exit_code=as_count(answer.get("peer_exit_code")),
+        waiting_for=tuple(map(as_text, names)) if isinstance(names, list) else (),
+        error=as_text(answer.get("error")),
         phase=heartbeat.get("state") or "",
         start_step=heartbeat.get("start_step"),
         has_heartbeat=beat is not None,
-        heartbeat_age=_number(answer.get("heartbeat_age")),
-        output_age=_number(answer.get("output_age")),
+        heartbeat_age=as_number(answer.get("heartbeat_age")),
+        output_age=as_number(answer.get("output_age")),
         is_set_up=answer.get("is_set_up") is not False,
         has_environment=answer.get("has_environment") is not False,
         **{name: heartbeat.get(name) for name in FIGURES},
@@ -243,23 +239,6 @@ def _member[E: Enum](kind: type[E], value: Any, default: E) -> E:
         return kind(value)
     except ValueError:
         return default
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:  # an integer in JSON may be too large for a float
-        return None
-
-
-def _text(value: Any) -> str:
-    return str(value)[:MOST_TEXT] if isinstance(value, str) else ""
 
 
 def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
