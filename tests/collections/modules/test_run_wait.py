@@ -7,9 +7,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action import run_wait
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     attempt_text,
-    start_outcomes,
     wait_outcome,
-    wait_outcomes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import progress_text
@@ -146,34 +144,3 @@ def test_a_worker_on_which_a_failed_run_could_not_be_stopped_is_named():
     assert "was not stopped on w1: can't be reached" in attempt_text(
         outcome, "mine", {"w0": {"info": {}}, "w1": DOWN}
     )
-
-
-PARTS = {"a-w0": {"run": "a"}, "b-w0": {"run": "b"}, "b-w1": {"run": "b"}}
-FINE = {"problems": [], "launch_failed": False, "stop": False}
-
-
-def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers():
-    answers = {"a-w0": waited(7, outcome="continues"), "b-w0": waited(outcome="left"), "b-w1": DOWN}
-
-    outcomes = wait_outcomes({"a": FINE, "b": FINE}, PARTS, answers)
-
-    assert outcomes["a"]["problems"] == []
-    assert outcomes["b"]["stop"]
-
-
-def test_a_run_without_a_wait_keeps_the_outcome_of_its_start():
-    failed = {"problems": ["a-w0: no answer"], "launch_failed": True, "stop": True}
-    skipped = {"a-w0": {"skipped": True}, "b-w0": {"skipped": True}, "b-w1": {}}
-
-    outcomes = wait_outcomes({"a": failed, "b": FINE}, PARTS, skipped)
-
-    assert outcomes == {"a": failed, "b": FINE}
-
-
-def test_only_a_run_that_was_stopped_during_its_launch_has_a_problem():
-    ready = {host: {"started": True, "info": {}} for host in PARTS}
-
-    outcomes = start_outcomes(PARTS, ready, {}, {}, {"a"})
-
-    assert outcomes["a"]["problems"] == ["it was stopped during its launch"]
-    assert outcomes["b"] == FINE

@@ -160,7 +160,8 @@ def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
     start = launch.judge(**answers, verdict=verdict).judge_start()
     assert start["wait"] == []
 
-    outcome = launch.judge(verdict=start).judge_outcome()
+    skipped = {"pod-w0": {"skipped": True}}
+    outcome = launch.judge(verdict=start, waited=skipped).judge_outcome()
 
     assert (outcome["failed_runs"], outcome["stop"]) == ({"pod-w0": "mine"}, list(HOSTS))
     assert launch.record().wanted == wanted
@@ -177,6 +178,7 @@ def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
     outcome = launch.judge(verdict=start).judge_outcome()
 
     assert (start["wait"], outcome["stop"]) == ([], list(HOSTS))
+    assert outcome["outcomes"]["mine"]["problems"] == ["it was stopped during its launch"]
     assert launch.record().wanted == "stopped"
 
 
@@ -235,6 +237,19 @@ def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):
     launch.judge(verdict=start, waited=waited).judge_outcome()
 
     assert launch.record().wanted == "done"
+
+
+def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    start["runs"]["other"] = start["runs"]["mine"]
+    launch.planned["processes"]["other-w0"] = {"run": "other", "process_id": 0}
+    waited = both({"info": report(heartbeat={"step": 7}), "outcome": "continues"})
+
+    outcome = launch.judge(verdict=start, waited=waited | {"other-w0": DOWN}).judge_outcome()
+
+    assert outcome["outcomes"]["mine"]["problems"] == []
+    assert (outcome["failed_runs"], outcome["stop"]) == ({"other-w0": "other"}, ["other-w0"])
 
 
 def test_the_logs_of_a_run_that_failed_are_shown_at_its_leader(launch):

@@ -15,14 +15,15 @@ from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.launch_outcome import (
     bad_logs,
+    failures,
     hosts_by_run,
     launch_verdict,
     leftovers,
     one_a_worker,
     replaced_outcome,
     replaced_text,
-    start_outcomes,
-    wait_outcomes,
+    start_answers,
+    wait_outcome,
 )
 from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
 from ..plugin_utils.runs.record_error import RecordError
@@ -145,54 +146,46 @@ class Judge:
 
     def judge_start(self) -> dict[str, Any]:
         """Decide which runs have started on all their workers."""
-        runs = self._given["verdict"]["launches"]
-        stopped = set() if self._check else {run for run in runs if self._is_stopped(run)}
-        processes = self._plan["processes"]
-        answers = (self._given[name] for name in ("started", "pushed", "restarted"))
-        outcomes = start_outcomes(processes, *answers, stopped)
-        was_wanted = self._given["verdict"]["was_wanted"]
-        found = {
-            run: {
-                "outcome": outcomes[run],
-                "was_wanted": was_wanted[run],
+        answers = [self._given[name] for name in ("started", "pushed", "restarted")]
+        found, wait = {}, []
+        for run, launch in self._given["verdict"]["launches"].items():
+            problems = failures(start_answers(self._hosts[run], *answers))
+            if not self._check and self._is_stopped(run):
+                problems.append("it was stopped during its launch")
+            failed = bool(problems)
+            found[run] = {
+                "outcome": {"problems": problems, "launch_failed": failed, "stop": failed},
+                "was_wanted": self._given["verdict"]["was_wanted"][run],
                 "attempt": launch["attempt"],
             }
-            for run, launch in runs.items()
-        }
-        fine = [run for run in runs if not outcomes[run]["problems"]]
-        wait = [host for run in fine for host in self._hosts[run]]
+            wait += [] if failed else self._hosts[run]
         return {"runs": found, "wait": wait}
 
     def judge_outcome(self) -> dict[str, Any]:
         """Decide which runs have failed; record the failed runs and those that are done."""
-        verdict, waited = self._given["verdict"]["runs"], self._given["waited"]
-        processes = self._plan["processes"]
-        of_runs = {host: each for host, each in processes.items() if each["run"] in verdict}
-        before = {run: each["outcome"] for run, each in verdict.items()}
-        outcomes = wait_outcomes(before, of_runs, waited)
-        for run, outcome in outcomes.items():
-            attempt = verdict[run]["attempt"]
-            if outcome["problems"] and (newer := self._newer_attempt(run, attempt)):
+        outcomes, logs = {}, {}
+        for run, start in self._given["verdict"]["runs"].items():
+            waited = {host: self._given["waited"].get(host) or {} for host in self._hosts[run]}
+            outcome = start["outcome"]
+            if not all(answer.get("skipped", not answer) for answer in waited.values()):
+                outcome = wait_outcome(waited)
+            outcomes[run], logs[run] = outcome, bad_logs(waited)
+            attempt, problems = start["attempt"], outcome["problems"]
+            if problems and (newer := self._newer_attempt(run, attempt)):
                 outcomes[run] = replaced_outcome(newer)
-                continue
-            info = (waited.get(self._leader(run)) or {}).get("info") or {}
-            if outcome["launch_failed"]:
-                self._launch_failed(
-                    run, attempt, verdict[run]["was_wanted"], outcome["problems"][0]
-                )
-            elif not outcome["problems"] and info.get("state") == RunState.DONE:
-                self._try_to_record(run, DesiredState.DONE)
+            elif outcome["launch_failed"]:
+                self._launch_failed(run, attempt, start["was_wanted"], problems[0])
+            elif not problems:
+                info = waited[self._leader(run)].get("info") or {}
+                if info.get("state") == RunState.DONE:
+                    self._try_to_record(run, DesiredState.DONE)
         failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
-        logs = {
-            run: bad_logs({host: waited.get(host) or {} for host in self._hosts[run]})
-            for run in failed
-        }
         return {
             "outcomes": outcomes,
             "hosts": {run: self._hosts[run] for run in failed},
             "stop": [host for run in failed if outcomes[run]["stop"] for host in self._hosts[run]],
             "failed_runs": {self._leader(run): run for run in failed},
-            "logs": {self._leader(run): lines for run, lines in logs.items() if lines},
+            "logs": {self._leader(run): logs[run] for run in failed if logs[run]},
         }
 
     def _leader(self, run: str) -> str:

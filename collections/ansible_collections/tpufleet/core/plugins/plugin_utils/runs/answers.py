@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .launch_outcome import said_once, stopped_processes
+from .launch_outcome import said_once
+from .observation import parse_process
+from .status import stopped_text
 
 Answer = Mapping[str, Any]
 
@@ -53,7 +55,14 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     Workers whose processes ended in the same way share a line. ``answers`` has the result of the
     module run with ``state: stopped`` for each host.
     """
-    return said_once(stopped_processes(answers))
+    infos = [(host, (answer or {}).get("info")) for host, answer in answers.items()]
+    return said_once(
+        [
+            (host, stopped_text(parse_process(host, info)))
+            for host, info in infos
+            if info and info["attempt"] is not None
+        ]
+    )
 
 
 def stray_lines(answers: Mapping[str, Answer]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from ...module_utils.worker.error_line import error_line, last_attempt
 from ..view.folded_names import folded
 from .observation import ProcessStatus, parse_process
-from .status import answer_error, process_text, stopped_text
+from .status import answer_error, process_text
 
 Answer = Mapping[str, Any]
 
@@ -75,31 +75,6 @@ class Waited:
         return ": ".join(filter(None, (self.host, text, message)))
 
 
-def start_outcomes(
-    processes: Mapping[str, Mapping[str, Any]],
-    first_starts: Mapping[str, Answer],
-    pushed: Mapping[str, Answer],
-    second_starts: Mapping[str, Answer],
-    stopped: Collection[str] = (),
-) -> dict[str, dict[str, Any]]:
-    """Return the outcome of the start of each run, by run.
-
-    Args:
-        processes: the process of each host, with its ``run``.
-        first_starts: the answer of each host to the first task that starts its process. A host
-            without the release cannot start it.
-        pushed: the answer of each host to the task that pushes the release.
-        second_starts: the answer of each host to the task that starts it after the push.
-        stopped: the runs that a user stopped during the launch.
-    """
-    return {
-        run: start_outcome(
-            start_answers(hosts, first_starts, pushed, second_starts), run in stopped
-        )
-        for run, hosts in hosts_by_run(processes).items()
-    }
-
-
 def start_answers(
     hosts: Sequence[str],
     first_starts: Mapping[str, Answer],
@@ -109,7 +84,14 @@ def start_answers(
     """Return, for each host of a run, the answer that decides whether its process has started.
 
     This is the answer to the push if it failed, else to the second start, else to the first start
-    if it succeeded, else ``{}``. For the arguments see start_outcomes.
+    if it succeeded, else ``{}``.
+
+    Args:
+        hosts: the hosts of the run.
+        first_starts: the answer of each host to the first task that starts its process. A host
+            without the release cannot start it.
+        pushed: the answer of each host to the task that pushes the release.
+        second_starts: the answer of each host to the task that starts it after the push.
     """
     found = {}
     for host in hosts:
@@ -121,37 +103,6 @@ def start_answers(
         else:
             first = first_starts.get(host) or {}
             found[host] = first if first.get("started") else {}
-    return found
-
-
-def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
-    """Return the outcome of the start of one run.
-
-    ``answers`` is the result of start_answers. ``stopped`` says that a user stopped the run during
-    the launch. Returns ``problems`` (lines), ``launch_failed``, and ``stop`` (whether the run must
-    be stopped on all workers).
-    """
-    problems = failures(answers) + (["it was stopped during its launch"] if stopped else [])
-    return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
-
-
-def wait_outcomes(
-    before: Mapping[str, Mapping[str, Any]],
-    processes: Mapping[str, Mapping[str, Any]],
-    waited: Mapping[str, Answer],
-) -> dict[str, Mapping[str, Any]]:
-    """Return the outcome of each run after waiting for it, by run.
-
-    Args:
-        before: the outcome of each run before the wait; a run that was not waited for keeps it.
-        processes: the process of each host, with its ``run``.
-        waited: the answer of each host to the task that waits.
-    """
-    found = dict(before)
-    for run, hosts in hosts_by_run(processes).items():
-        answers = {host: waited.get(host) or {} for host in hosts}
-        if not all(answer.get("skipped", not answer) for answer in answers.values()):
-            found[run] = wait_outcome(answers)
     return found
 
 
@@ -229,20 +180,6 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
         for host, answer in answers.items()
         if needed not in (answer or {})
     ]
-
-
-def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
-    """Return pairs of a worker's name and how the process of the run ended there.
-
-    ``answers`` has the answer of each worker to the task that stops the run. Workers without the
-    run are left out.
-    """
-    found = []
-    for host, answer in answers.items():
-        info = (answer or {}).get("info")
-        if info and info["attempt"] is not None:
-            found.append((host, stopped_text(parse_process(host, info))))
-    return found
 
 
 def hosts_by_run(processes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
