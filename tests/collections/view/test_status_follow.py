@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.status_follow import (
-    Status,
     StatusError,
     follow,
     has_ended,
@@ -207,12 +206,16 @@ def test_following_ends_when_no_run_is_wanted_and_every_worker_has_answered(stat
     assert is_over({"runs": [], "workers": [], "wanted": [], **status}) is expected
 
 
-def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]]:
+def status_with(line: str, *wanted: str) -> dict[str, Any]:
+    return {"lines": [line], "wanted": list(wanted), "runs": [], "workers": []}
+
+
+def followed(*answers: dict[str, Any] | StatusError) -> tuple[list[str], list[list[str]]]:
     """Follow the status through these answers; return the last lines and all lines shown."""
     shown: list[list[str]] = []
     remaining = iter(answers)
 
-    def read() -> Status:
+    def read() -> dict[str, Any]:
         answer = next(remaining)
         if isinstance(answer, StatusError):
             raise answer
@@ -222,7 +225,7 @@ def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]
 
 
 def test_the_previous_status_stays_with_the_reason_if_a_new_one_cannot_be_read():
-    training, done = Status(("training",), is_over=False), Status(("done",), is_over=True)
+    training, done = status_with("training", "mine"), status_with("done")
 
     result, shown = followed(training, StatusError("no network"), done)
 

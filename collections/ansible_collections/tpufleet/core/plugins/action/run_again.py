@@ -69,14 +69,27 @@ class ActionModule(ActionBase):
         return result | {"changed": True, "msg": f"run {run} was stopped and launched again"}
 
     def _record(self, run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
+        """Return the record of a run that may be restarted; raise RunError for other runs.
+
+        Unless ``even_if_stopped``, a run that somebody stopped is not restarted, so that a timer
+        does not resume it. A run that is done is never restarted.
+        """
         record = store.read(run)
         if record is None:
             raise RunError(
                 f"run {run}: no record. Start it: ansible-playbook train.yml -e run={run} "
                 "-e config=FILE"
             )
-        if blocker := restart_blocker(run, record.wanted, even_if_stopped):
-            raise RunError(blocker)
+        if record.wanted is DesiredState.DONE:
+            raise RunError(
+                f"run {run}: not restarted, it is done. Start another: "
+                "ansible-playbook train.yml -e run=NAME"
+            )
+        if not record.is_wanted and not even_if_stopped:
+            raise RunError(
+                f"run {run}: not restarted, somebody stopped it. Resume it with the same settings: "
+                f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
+            )
         return record
 
     def _restart(
@@ -116,22 +129,3 @@ def tpu_blocker(tpu_state: str) -> str:
     else:
         why = cause_text(Cause.of(CauseCode.TPU_STATE, tpu_state=tpu_state))
     return f"{why}. See the TPUs: ansible-playbook playbooks/status.yml"
-
-
-def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
-    """Return why a run must not be restarted; empty if it may be restarted.
-
-    ``wanted`` is the run's desired state. Unless ``even_if_stopped``, a run that somebody stopped
-    is not restarted, so that a timer does not resume it. A run that is done is never restarted.
-    """
-    if wanted == DesiredState.DONE:
-        return (
-            f"run {run}: not restarted, it is done. Start another: "
-            "ansible-playbook train.yml -e run=NAME"
-        )
-    if wanted == DesiredState.RUNNING or even_if_stopped:
-        return ""
-    return (
-        f"run {run}: not restarted, somebody stopped it. Resume it with the same settings: "
-        f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
-    )

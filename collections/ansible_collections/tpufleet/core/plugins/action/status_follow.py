@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +53,11 @@ class StatusError(Exception):
     """The status cannot be read; the text is one line for the user."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """One status: its lines for the user, and whether all its runs have ended."""
-
-    lines: tuple[str, ...]
-    is_over: bool
-
-
-def read_status(folder: Path, file: Path) -> Status:
+def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
     """Run the current ansible-playbook command in a child process that shows the status once.
 
     ``folder`` is a temporary directory for the command's output and log, ``file`` the JSON file to
-    which it writes the status. Raises StatusError.
+    which it writes the status. Returns the content of this file. Raises StatusError.
     """
     result, output = folder / "result.json", folder / "output"
     more = json.dumps({"follow": False, "status_json": str(file)})
@@ -83,12 +74,11 @@ def read_status(folder: Path, file: Path) -> Status:
     if error := ended or play_error(code, result, output):
         raise StatusError(error)
     try:
-        status = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StatusError(
             f"{file}: has no status in JSON ({error}). Use another file: -e status_json=FILE"
         ) from None
-    return Status(tuple(status["lines"]), is_over(status))
 
 
 def is_over(status: Mapping[str, Any]) -> bool:
@@ -108,7 +98,7 @@ def has_ended(run: Mapping[str, Any]) -> bool:
 
 
 def follow(
-    read: Callable[[], Status],
+    read: Callable[[], Mapping[str, Any]],
     show: Callable[[Sequence[str]], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
@@ -117,18 +107,16 @@ def follow(
     If a status cannot be read, the last one is shown again with the error. Raises StatusError if
     the first one cannot be read.
     """
-    status: Status | None = None
-    while status is None or not status.is_over:
+    status = read()
+    show(status["lines"])
+    while not is_over(status):
+        sleep(PAUSE_S)
         try:
             status = read()
-            show(status.lines)
+            show(status["lines"])
         except StatusError as error:
-            if status is None:
-                raise
-            show([*status.lines, f"No newer status: {error}"])
-        if not status.is_over:
-            sleep(PAUSE_S)
-    return list(status.lines)
+            show([*status["lines"], f"No newer status: {error}"])
+    return status["lines"]
 
 
 def show(lines: Sequence[str]) -> None:
