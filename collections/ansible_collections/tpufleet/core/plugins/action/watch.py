@@ -17,21 +17,22 @@ from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.plain_values import plain
-from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.event_kind import Action
 from ..plugin_utils.runs.lease import Leases
-from ..plugin_utils.runs.observe import (
-    Snapshot,
-    host_facts,
-    tpus_of_inventory,
-    tpus_of_nodes,
-)
+from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory, tpus_of_nodes
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
+from ..plugin_utils.runs.watch_heartbeat import (
+    Heartbeat,
+    HeartbeatError,
+    PassOutcome,
+    controller_name,
+    write_heartbeat,
+)
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
 from ..plugin_utils.runs.watch_pass import RunOutcome, WatchPass, unusable_outcomes
@@ -62,16 +63,15 @@ class ActionModule(ActionBase):
                 "limits": {"type": "dict", "default": {}},
             }
         )
-        variables, api = task_vars or {}, given["api"]
         began = time.time()
         try:
-            outcomes, upkeep = self._pass(given, variables, api)
+            outcomes, upkeep = self._pass(given, task_vars or {})
         except (RecordError, CloudError, TypeError, ValueError) as error:
-            self._heartbeat(given["fleet_state"], api, began, str(error))
+            self._heartbeat(given, began, str(error))
             raise AnsibleActionFail(str(error)) from None
         failed = [each.text for each in outcomes if each.failed]
         why = "; ".join(failed + ([upkeep.error] if upkeep.error else []))
-        self._heartbeat(given["fleet_state"], api, began, why)
+        self._heartbeat(given, began, why)
         acted = any(each.action is not Action.NOTHING for each in outcomes)
         return result | {
             "changed": acted or bool(upkeep.deleted),
@@ -83,9 +83,10 @@ class ActionModule(ActionBase):
         }
 
     def _pass(
-        self, given: Mapping[str, Any], variables: Mapping[str, Any], api: Mapping[str, Any]
+        self, given: Mapping[str, Any], variables: Mapping[str, Any]
     ) -> tuple[list[RunOutcome], UpkeepOutcome]:
-        fleet_state, check = given["fleet_state"], bool(self._task.check_mode)
+        fleet_state, api = given["fleet_state"], given["api"]
+        check = bool(self._task.check_mode)
         log = WatchLog(Path(given["log"]), quiet=check)
         fleet_name = parse_fleet_name(given["fleet_name"])
         hosts = plain(host_facts(variables))
@@ -122,20 +123,15 @@ class ActionModule(ActionBase):
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)
 
-    def _heartbeat(self, fleet_state: str, api: Mapping[str, Any], began: float, why: str) -> None:
+    def _heartbeat(self, given: Mapping[str, Any], began: float, why: str) -> None:
         if self._task.check_mode:
             return
-        now = time.time()
-        last = watch_heartbeat.Heartbeat(
-            controller=watch_heartbeat.controller_name(socket.gethostname()),
-            ended_at=now,
-            duration_s=now - began,
-            outcome=watch_heartbeat.PassOutcome.FAILED if why else watch_heartbeat.PassOutcome.OK,
-            error=why,
-        )
+        now, name = time.time(), controller_name(socket.gethostname())
+        outcome = PassOutcome.FAILED if why else PassOutcome.OK
+        last = Heartbeat(name, now, now - began, outcome, why)
         try:
-            watch_heartbeat.write_heartbeat(fleet_state, last, api)
-        except watch_heartbeat.HeartbeatError as error:
+            write_heartbeat(given["fleet_state"], last, given["api"])
+        except HeartbeatError as error:
             Display().warning(str(error))
 
 

@@ -139,10 +139,9 @@ class Upkeep:
 
 def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
     """Return the existing TPU for an entry of the fleet file; None if there is none or several."""
-    (inventory, *_) = snapshot.listings
     found = [
         seen
-        for seen in inventory
+        for seen in snapshot.listings[0]
         if seen.name == tpu.name and seen.zone in tpu.zones and seen.is_ours and seen.id
     ]
     return found[0] if len(found) == 1 else None

@@ -6,7 +6,6 @@ the end of each pass; status.yml and doctor.yml read it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -135,12 +134,8 @@ def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
 
 def _seconds(value: Mapping[str, Any], name: str) -> float:
     found = value.get(name)
-    if (
-        isinstance(found, bool)
-        or not isinstance(found, int | float)
-        or not math.isfinite(found)
-        or not 0 <= found <= _MOST_SECONDS
-    ):
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not 0 <= found <= _MOST_SECONDS:
         raise HeartbeatError(f"heartbeat of the watch: invalid {name}")
     return float(found)
 
