@@ -3,20 +3,18 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
-    ReasonCode,
-    RunState,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Decision
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     Observation,
     ObservedTpu,
     ProcessStatus,
+    parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits, Memory
 
-from tests.collections.runs.answers import ENDS
+from tests.collections.runs.answers import report_end
 from tests.collections.runs.records import run_record
 
 NOW = 1_000_000.0
@@ -47,11 +45,7 @@ def lost(state: str = "PREEMPTED", **more: Any) -> Observation:
 
 def ended(code: str, ago: float = 100, **more: Any) -> ProcessStatus:
     """Return a process that ended ``ago`` seconds ago with an exit code or a signal's name."""
-    state, reason = ENDS.get(code, ("failed", "exit_code" if code.isdecimal() else "signal"))
-    exited = {"exit_code": int(code)} if code.isdecimal() else {"signal": code}
-    found = replace(
-        IDLE, state=RunState(state), reason_code=ReasonCode(reason), ended_at=NOW - ago, **exited
-    )
+    found = parse_process("", report_end(code, attempt=3, ended_at=NOW - ago))
     return replace(found, **more)
 
 

@@ -94,6 +94,7 @@ def test_a_state_is_confirmed_only_by_a_second_answer_with_the_same_state():
     assert (seen.tpu_state, seen.is_confirmed) == ("CREATING", False)
     assert not observed(RECORD, HOSTS, {}, [lost]).is_confirmed
     assert observed(RECORD, HOSTS, {}, [lost], [lost]).is_confirmed
+    assert not observed(RECORD, dead, {}, [POD], [lost]).is_confirmed
 
 
 def test_a_listing_of_the_api_and_the_inventory_show_the_same_tpu():
@@ -231,33 +232,6 @@ def test_a_missing_environment_of_a_run_is_observed():
     )
 
 
-HEARTBEAT = {
-    "state": "evaluating",
-    "step": 7,
-    "start_step": 4,
-    "steps": 20,
-    "loss": 2.5,
-    "tokens_per_second": 1e4,
-    "mfu": 0.4,
-    "device_bytes": 3 << 30,
-    "device_limit_bytes": 16 << 30,
-}
-
-
-def test_every_number_of_a_report_is_read():
-    ages = {"heartbeat_age": 1.5, "output_age": 0.5, "ended_at": 12.5}
-    answer = report("waiting", heartbeat=HEARTBEAT, waiting_for=["pod-w1"], **ages)
-
-    found = parse_process("pod-w0", answer)
-
-    assert found.phase == "evaluating"
-    assert {name: getattr(found, name) for name in HEARTBEAT if name != "state"} == {
-        name: value for name, value in HEARTBEAT.items() if name != "state"
-    }
-    assert {name: getattr(found, name) for name in ages} == ages
-    assert (found.has_heartbeat, found.waiting_for) == (True, ("pod-w1",))
-
-
 def test_an_empty_report_has_an_unknown_state_and_no_attempt():
     found = parse_process("pod-w0", {})
 
@@ -280,9 +254,14 @@ def test_a_cause_keeps_how_a_process_ended(answer):
     assert ended.signal == answer["signal"]
 
 
-@pytest.mark.parametrize("loss", [float("inf"), 10**400, True, "2.5"])
-def test_a_loss_that_is_no_finite_number_is_unknown(loss):
-    assert parse_process("pod-w0", report(heartbeat={"loss": loss})).loss is None
+@pytest.mark.parametrize("value", [float("inf"), 10**400, True, "2.5"])
+def test_a_value_that_is_no_finite_number_is_unknown(value):
+    answer = report(heartbeat={"loss": value}, heartbeat_age=value, output_age=value)
+
+    found = parse_process("pod-w0", answer)
+
+    assert found.state is RunState.TRAINING
+    assert (found.loss, found.heartbeat_age, found.output_age) == (None, None, None)
 
 
 def processes(*states: RunState) -> list[ProcessStatus]:
