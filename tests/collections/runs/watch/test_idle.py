@@ -62,21 +62,23 @@ def test_a_tpu_that_is_not_ready_is_in_use():
     assert in_use(replace(POD, state="CREATING"), HOSTS, QUIET, [])
 
 
-def test_idle_time_starts_at_the_first_idle_pass_and_ends_with_use():
-    first = idle_since({}, "7", used=False, now=NOW)
-    later = idle_since({"id": "7", "since": first}, "7", used=False, now=NOW + 60)
-
-    assert (first, later) == (NOW, NOW)
-    assert idle_since({"id": "7", "since": first}, "7", used=True, now=NOW + 60) == 0
-
-
-def test_idle_time_restarts_for_another_tpu_with_the_same_name():
-    assert idle_since({"id": "7", "since": 1.0}, "8", used=False, now=NOW) == NOW
-
-
-def test_idle_time_restarts_if_the_stored_time_is_invalid_or_in_the_future():
-    for since in ("x", None, NOW + 1):
-        assert idle_since({"id": "7", "since": since}, "7", used=False, now=NOW) == NOW
+@pytest.mark.parametrize(
+    ("stored", "since"),
+    [
+        ({}, NOW),
+        ({"id": "7", "since": 1}, 1.0),
+        ({"id": "7", "since": NOW}, NOW),
+        ({"id": "7", "since": 0}, NOW),
+        ({"id": "7", "since": None}, NOW),
+        ({"id": "7", "since": "x"}, NOW),
+        ({"id": "7", "since": NOW + 1}, NOW),
+        ({"id": "8", "since": 1.0}, NOW),
+    ],
+    ids=["first pass", "stored", "now", "zero", "none", "text", "future", "another TPU"],
+)
+def test_idle_time_starts_at_the_first_idle_pass_or_at_its_valid_stored_time(stored, since):
+    assert idle_since(stored, "7", used=False, now=NOW) == since
+    assert idle_since(stored, "7", used=True, now=NOW) == 0
 
 
 def test_the_newest_and_young_unused_releases_stay():
@@ -123,12 +125,6 @@ def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
 
     assert not in_use(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
     assert in_use(one, {}, QUIET, [])
-
-
-def test_an_idle_time_of_zero_is_ignored():
-    assert idle_since({"id": "7", "since": 0}, "7", used=False, now=NOW) == NOW
-    assert idle_since({"id": "7", "since": 1}, "7", used=False, now=NOW) == 1.0
-    assert idle_since({"id": "7", "since": NOW}, "7", used=False, now=NOW) == NOW
 
 
 def test_a_release_that_is_exactly_a_day_old_stays():

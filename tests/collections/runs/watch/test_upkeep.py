@@ -39,15 +39,7 @@ def controller(tmp_path) -> Controller:
     return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO])
 
 
-def delete_idle(
-    controller,
-    answers=None,
-    allowed: str | None = "1h",
-    seconds=4000,
-    hosts=None,
-    all_answers=None,
-    **more,
-):
+def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=4000, **more):
     """Run two passes ``seconds`` apart; return the TPUs that the second one deleted."""
     entry = ENTRY | ({"idle_delete_after": allowed} if allowed else {})
     idle = RecordFolder(str(controller.fleet_state / "idle"))
@@ -61,8 +53,6 @@ def delete_idle(
                 for host in snapshot.answers
             },
         )
-        if hosts:
-            snapshot = replace(snapshot, hosts=hosts, answers=all_answers)
         usable = watch.store.read_all().usable
         found = Upkeep(watch, idle).delete_idle([entry], snapshot, usable)
         gone = [name for name, error in found if not error]
@@ -110,32 +100,20 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
     assert delete_idle(controller) == []
 
 
-def test_of_two_tpus_with_one_name_only_the_one_of_the_fleet_is_deleted(controller):
-    foreign = replace(TWO, zone=ELSEWHERE, id="9", is_ours=False)
-    controller.listing = [foreign, TWO]
+@pytest.mark.parametrize(("is_ours", "gone"), [(False, ["pod"]), (True, [])])
+def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(controller, is_ours, gone):
+    controller.listing = [replace(TWO, zone=ELSEWHERE, id="9", is_ours=is_ours), TWO]
+    hosts = {
+        f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
+        for tpu in controller.listing
+        for worker in range(2)
+    }
+    answers = {host: {"runs": [], "holders": []} for host in hosts}
     snapshot = controller.snapshot
-    controller.snapshot = lambda: replace(
-        snapshot(),
-        hosts={
-            f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
-            for tpu in controller.listing
-            for worker in range(2)
-        },
-        answers={f"{ZONE}-w{worker}": {"runs": [], "holders": []} for worker in range(2)},
-    )
+    controller.snapshot = lambda: replace(snapshot(), hosts=hosts, answers=answers)
 
-    assert delete_idle(controller) == ["pod"]
-    assert deleted(controller)[0]["zone"] == ZONE
-
-
-def test_two_tpus_of_the_fleet_with_one_name_both_stay(controller):
-    controller.listing = [POD, replace(POD, zone=ELSEWHERE, id="9")]
-    snapshot = controller.snapshot()
-    hosts = {"pod-here-w0": snapshot.hosts["pod-w0"] | {"tpu_zone": ZONE, "tpu_id": "7"}}
-    hosts["pod-there-w0"] = {"tpu_zone": ELSEWHERE, "tpu_id": "9"}
-    answers = dict.fromkeys(hosts, snapshot.answers["pod-w0"])
-
-    assert delete_idle(controller, hosts=hosts, all_answers=answers) == []
+    assert delete_idle(controller) == gone
+    assert [variables["zone"] for variables in deleted(controller)] == [ZONE] * len(gone)
 
 
 def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
@@ -264,6 +242,8 @@ def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(co
         "its workers were asked 91 s ago, the next pass asks them again"
     )
     controller.now -= 1
+    used = snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
+    assert blocker(controller, replace(snapshot, answers=used)) == "it is in use now"
     controller.wants()
     assert blocker(controller, snapshot) == "it is in use now"
 
@@ -276,15 +256,6 @@ def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
     why = blocker(controller, controller.snapshot(), store=Unlistable())
 
     assert why == "the bucket does not answer"
-
-
-def test_a_worker_answer_that_shows_use_prevents_a_deletion(controller):
-    snapshot = controller.snapshot()
-    used = replace(
-        snapshot, answers=snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
-    )
-
-    assert blocker(controller, used) == "it is in use now"
 
 
 def test_a_controller_without_releases_has_none_to_delete(tmp_path):
