@@ -1,6 +1,5 @@
 """The heartbeat of the watch: written at the end of a pass, checked when it is read."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -33,7 +32,7 @@ def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
 
 def test_controllers_that_share_a_bucket_see_each_other(bucket_api):
     for each in (LAPTOP, SERVER, LAPTOP):
-        write_heartbeat("gs://fleet/state", each, bucket_api)
+        write_heartbeat("gs://fleet/state/", each, bucket_api)
 
     Bucket.of("gs://fleet/state/watch/passes/runs", bucket_api).write("other.json", {"x": 1}, 0)
     assert read_heartbeats("gs://fleet/state", bucket_api) == (SERVER, LAPTOP)
@@ -56,9 +55,12 @@ def test_a_bucket_that_cannot_be_read_is_an_error(bucket_api):
         read_heartbeats("gs://nowhere/state", bucket_api)
 
 
-def test_an_invalid_heartbeat_does_not_hide_other_heartbeats(tmp_path):
+def test_invalid_heartbeats_and_other_files_are_skipped(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
     folder = tmp_path / "watch/passes/runs"
+    text = (folder / "server.example.json").read_text()
+    for name in (".server.example.json", "server.example.json.bak"):
+        (folder / name).write_text(text)
     (folder / "broken.json").write_text("{")
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "other.json").write_text('["not", "an", "object"]')
@@ -115,11 +117,7 @@ def test_any_document_is_a_heartbeat_or_an_error(value):
 def test_every_host_name_gives_a_valid_controller_name(hostname):
     name = controller_name(hostname)
 
-    assert parse_heartbeat(
-        json.loads(
-            json.dumps({"controller": name, "ended_at": 1, "duration_s": 0, "outcome": "ok"})
-        )
-    )
+    assert parse_heartbeat({"controller": name, "ended_at": 1, "duration_s": 0, "outcome": "ok"})
 
 
 def test_the_line_shows_age_and_error_of_the_last_pass():
@@ -127,6 +125,8 @@ def test_the_line_shows_age_and_error_of_the_last_pass():
     assert heartbeat_line([LAPTOP], NOW) == (
         "watch: last pass 2 h ago on laptop, failed: fleet_state cannot be read"
     )
+    without_reason = replace(LAPTOP, error="")
+    assert heartbeat_line([without_reason], NOW) == "watch: last pass 2 h ago on laptop, failed"
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,6 @@ def test_invalid_characters_of_a_host_name_are_replaced_or_removed(hostname, nam
     assert controller_name(hostname) == name
 
 
-def test_a_failed_pass_without_a_reason_is_shown_as_failed():
-    failed = Heartbeat("laptop", NOW - 40, 1.0, PassOutcome.FAILED)
-
-    assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
-
-
 def test_only_the_owner_can_read_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for _ in range(2):
@@ -222,21 +216,3 @@ def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):
         write_heartbeat(str(tmp_path), replace(SERVER, controller="../server"), {})
 
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_files_are_not_read_as_heartbeats(tmp_path):
-    write_heartbeat(str(tmp_path), SERVER, {})
-    folder = tmp_path / "watch/passes/runs"
-    text = (folder / "server.example.json").read_text()
-    for name in (".server.example.json", "server.example.json.bak"):
-        (folder / name).write_text(text)
-
-    assert read_heartbeats(str(tmp_path), {}) == (SERVER,)
-
-
-def test_the_address_of_a_bucket_may_end_with_a_slash(bucket_api):
-    write_heartbeat("gs://fleet/slash/", SERVER, bucket_api)
-
-    assert read_heartbeats("gs://fleet/slash", bucket_api) == (SERVER,)
-    (name,) = Bucket.of("gs://fleet/slash", bucket_api).names()
-    assert name == "watch/passes/runs/server.example.json"

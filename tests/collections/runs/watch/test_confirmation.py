@@ -93,15 +93,16 @@ def test_a_destructive_action_needs_recent_worker_answers_and_a_recent_listing(c
     assert listed == [controller.now]
 
 
-def test_a_tpu_whose_state_changed_is_observed_again(controller):
+@pytest.mark.parametrize("listed", [LOST, replace(POD, id="8")], ids=["state", "id"])
+def test_a_tpu_whose_state_or_id_changed_is_observed_again(controller, listed):
     controller.wants()
     hung = answers(controller, running(age=1e5))
-    controller.listing = [LOST]
+    controller.listing = [listed]
 
     (outcome,) = controller.pass_once(hung)
 
     assert (outcome.action, controller.actor.played) == ("nothing", [])
     assert why(outcome) == (
-        "pod-w0 has written no heartbeat for 100000 s; its TPU is PREEMPTED by now, "
+        f"pod-w0 has written no heartbeat for 100000 s; its TPU is {listed.state} by now, "
         "the next pass observes it again"
     )

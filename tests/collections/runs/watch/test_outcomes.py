@@ -259,13 +259,15 @@ def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
     assert "run bad: unknown: it broke" in log(controller)
 
 
-def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch):
+@pytest.mark.parametrize(("tpu", "action"), [(POD, "launch"), (LOST, "recreate")])
+def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch, tpu, action):
     controller.wants()
+    controller.listing = [tpu]
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "pod-w0: no space left")
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert (outcome.action, outcome.failed) == ("launch", True)
+    assert (outcome.action, outcome.failed) == (action, True)
     assert why(outcome) == "pod-w0: no space left"
 
 
@@ -282,28 +284,21 @@ def test_the_fence_of_a_run_is_the_fence_of_its_lease(controller):
 
 @pytest.mark.parametrize(
     ("after", "text"),
-    [(LOST, "its TPU is PREEMPTED again"), (None, "its TPU is gone again")],
+    [
+        ([LOST], "its TPU is PREEMPTED again"),
+        ([], "its TPU is gone again"),
+        ([replace(POD, id="8", is_ours=False)], "its TPU is foreign again"),
+    ],
 )
-def test_a_tpu_that_is_lost_again_at_once_is_a_failure(controller, after, text):
+def test_a_tpu_that_is_lost_again_or_foreign_at_once_is_a_failure(controller, after, text):
     controller.wants()
     controller.listing = [LOST]
-    controller.actor.meanwhile.append(
-        lambda: controller.listing.__setitem__(slice(None), [after] if after else [])
-    )
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(slice(None), after))
 
     (outcome,) = controller.pass_once()
 
+    assert controller.actor.playbooks == ["playbooks/create.yml"]
     assert (outcome.failed, why(outcome)) == (True, text)
-
-
-def test_a_failed_creation_has_its_reason(controller, monkeypatch):
-    controller.wants()
-    controller.listing = [LOST]
-    monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "no capacity")
-
-    (outcome,) = controller.pass_once()
-
-    assert (outcome.action, outcome.failed, why(outcome)) == ("recreate", True, "no capacity")
 
 
 def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypatch):

@@ -35,11 +35,6 @@ def fenced(controller, fence):
     return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
 
 
-def kill(controller, run="mine"):
-    generation = controller.records.read(run)["generation"]
-    controller.records.change(run, generation, {"wanted": "stopped"}, {"kind": "stopped"})
-
-
 @pytest.mark.parametrize("spent", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
 def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, spent):
     controller.wants(attempt=3, watch=spent)
@@ -202,7 +197,7 @@ def test_a_kill_after_the_records_were_read_is_obeyed(controller):
     controller.wants()
     watch = controller.watch()
     records = watch.store.read_all().usable
-    kill(controller)
+    controller.records.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
 
     (outcome,) = watch.act(records, answers(controller, ended("TERM")))
 
@@ -211,30 +206,26 @@ def test_a_kill_after_the_records_were_read_is_obeyed(controller):
     assert controller.records.read("mine")["wanted"] == "stopped"
 
 
-def test_a_kill_between_two_playbooks_of_an_action_is_obeyed(controller):
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"wanted": "stopped"}, "the run is stopped now"),
+        ({"fence": 99}, "its record was changed by another action after this one began"),
+    ],
+    ids=["a kill", "an action of another controller"],
+)
+def test_an_action_ends_before_its_next_playbook_if_its_record_changes(controller, fields, text):
+    def change() -> None:
+        generation = controller.records.read("mine")["generation"]
+        controller.records.change("mine", generation, fields, {"kind": "note"})
+
     controller.wants()
-    controller.actor.meanwhile.append(lambda: kill(controller))
+    controller.actor.meanwhile.append(change)
 
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert (why(outcome), outcome.failed) == ("the run is stopped now", True)
-
-
-def test_an_action_ends_after_another_controller_has_acted_on_the_run(controller):
-    def acts() -> None:
-        record = controller.records.read("mine")
-        controller.records.change(
-            "mine", record["generation"], {"fence": 99}, {"kind": "restarted"}
-        )
-
-    controller.wants()
-    controller.actor.meanwhile.append(acts)
-
-    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
-
-    assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert why(outcome) == "its record was changed by another action after this one began"
+    assert (why(outcome), outcome.failed) == (text, True)
 
 
 def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller):
@@ -389,18 +380,6 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
     assert why(mine) == "its TPU is PREEMPTED again"
 
 
-def test_a_run_is_not_launched_on_a_foreign_tpu_that_took_the_name(controller):
-    controller.wants()
-    controller.listing = [LOST]
-    foreign = replace(POD, id="8", is_ours=False)
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, foreign))
-
-    (outcome,) = controller.pass_once()
-
-    assert controller.actor.playbooks == ["playbooks/create.yml"]
-    assert outcome.failed
-
-
 def test_one_of_two_tpus_with_the_same_name_is_addressed_with_its_zone(controller):
     controller.wants()
     controller.listing = [POD, replace(POD, zone="europe-west4-b", id="9", is_ours=False)]
@@ -422,17 +401,6 @@ def test_a_run_is_not_stopped_because_of_outdated_worker_answers(controller):
     assert (outcome.action, controller.actor.played) == ("nothing", [])
     assert why(outcome).endswith("s ago, the next pass asks them again")
     assert "fence" not in controller.records.read("mine")
-
-
-def test_a_run_is_not_stopped_on_a_tpu_whose_id_has_changed(controller):
-    controller.wants()
-    snapshot = answers(controller, running(age=1e5))
-    controller.listing = [replace(POD, id="8")]
-
-    (outcome,) = controller.pass_once(snapshot)
-
-    assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert why(outcome).endswith("its TPU is READY by now, the next pass observes it again")
 
 
 def test_only_the_tpu_of_an_unreachable_worker_is_deleted(controller):
