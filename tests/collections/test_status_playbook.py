@@ -12,11 +12,25 @@ RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
 
 
 @pytest.fixture
-def environment(local_api):
+def record_file(local_api):
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
-    (folder / "mine.json").write_text(json.dumps(RECORD))
+    return folder / "mine.json"
+
+
+@pytest.fixture
+def environment(local_api, record_file):
+    record_file.write_text(json.dumps(RECORD))
     return environment_of(local_api)
+
+
+@pytest.fixture
+def inventory(tmp_path):
+    """An inventory with one worker that cannot be reached."""
+    file = tmp_path / "hosts.yml"
+    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    file.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
+    return str(file)
 
 
 def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp_path):
@@ -68,10 +82,8 @@ def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
     assert "mine 2 preempted 70" in flat(gone)
 
 
-def test_without_workers_records_that_cannot_be_read_are_an_error(local_api):
-    folder = local_api.state / "fleet/runs"
-    folder.mkdir(parents=True)
-    (folder / "mine.json").write_text("{")
+def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, record_file):
+    record_file.write_text("{")
 
     done = play(environment_of(local_api), "playbooks/status.yml", "-e", "run=mine")
 
@@ -79,23 +91,14 @@ def test_without_workers_records_that_cannot_be_read_are_an_error(local_api):
     assert "mine.json is not a JSON object. Repair it" in flat(done)
 
 
-def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(local_api, tmp_path):
-    folder = local_api.state / "fleet/runs"
-    folder.mkdir(parents=True)
-    (folder / "mine.json").write_text("{")
-    inventory = tmp_path / "hosts.yml"
-    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
-    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
+def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
+    local_api, record_file, inventory
+):
+    record_file.write_text("{")
     answer = {"run": "mine", "run_look": {"runs": [report("training", attempt=2)]}}
 
-    result = play(
-        environment_of(local_api),
-        "playbooks/status.yml",
-        "-i",
-        str(inventory),
-        "-e",
-        json.dumps(answer),
-    )
+    options = ("-i", inventory, "-e", json.dumps(answer))
+    result = play(environment_of(local_api), "playbooks/status.yml", *options)
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 training" in flat(result)
@@ -103,18 +106,13 @@ def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(local_a
 
 
 @pytest.fixture
-def play_on_worker(local_api, tmp_path):
+def play_on_worker(local_api, record_file, inventory, tmp_path):
     """Return a function that runs a verb for a worker that reports a run as done.
 
     The worker's answer is set as a variable, which takes precedence over registered results.
     """
-    folder = local_api.state / "fleet/runs"
-    folder.mkdir(parents=True)
-    (folder / "mine.json").write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
-    inventory = tmp_path / "hosts.yml"
-    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
-    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
-    options = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
+    record_file.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
+    options = ("-i", inventory, "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
 
     def play_verb(verb, attempt):
         process = report("done", attempt=attempt, log=["bye"])
@@ -135,15 +133,14 @@ def play_on_worker(local_api, tmp_path):
     ],
     ids=["status", "logs", "report", "fetch"],
 )
-def test_a_verb_that_sees_a_run_done_records_it(play_on_worker, local_api, verb, cases):
+def test_a_verb_that_sees_a_run_done_records_it(play_on_worker, record_file, verb, cases):
     for attempt, wanted in cases:
         play_on_worker(verb, attempt)
-        record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
-        assert record["wanted"] == wanted
+        assert json.loads(record_file.read_text())["wanted"] == wanted
 
 
-def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(play_on_worker, local_api):
-    (local_api.state / "fleet/runs/.mine.lock").mkdir()
+def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(play_on_worker, record_file):
+    record_file.with_name(".mine.lock").mkdir()
 
     done = play_on_worker("status", 2)
 

@@ -49,8 +49,17 @@ class Launch:
         given = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | given
         return Judge(self.broken or self.store, {"plan": self.planned, **answers, **given}, check)
 
+    def started(self) -> Any:
+        """Return the verdict on a start that succeeded on both workers."""
+        verdict = self.judge(started=both(STARTED)).judge_answers()
+        return self.judge(started=both(STARTED), verdict=verdict).judge_start()
+
     def record(self):
         return self.store.read("mine")
+
+    def change(self, kind: EventKind, **fields: Any) -> None:
+        """Change the record as another playbook does."""
+        self.store.change("mine", self.record().generation, fields, Event(kind))
 
 
 @pytest.fixture
@@ -122,7 +131,7 @@ def test_a_relaunch_is_recorded_after_its_workers_report_no_blocker(launch):
 )
 def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, change, why):
     launch.plan(is_relaunch=True)
-    launch.store.change("mine", launch.record().generation, change, Event(EventKind.NOTE))
+    launch.change(EventKind.NOTE, **change)
 
     judge = launch.judge(started=both(CHECKED), relaunch=True, fence=3)
     verdict = judge.judge_answers()
@@ -170,9 +179,7 @@ def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
 
 def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
     verdict = launch.judge(started=both(STARTED)).judge_answers()
-    launch.store.change(
-        "mine", launch.record().generation, {"wanted": "stopped"}, Event(EventKind.STOPPED)
-    )
+    launch.change(EventKind.STOPPED, wanted="stopped")
 
     start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
     outcome = launch.judge(verdict=start).judge_outcome()
@@ -209,9 +216,7 @@ def test_a_launch_that_fails_stops_nothing_if_the_run_was_launched_again_meanwhi
 def test_a_run_that_was_launched_again_and_stopped_meanwhile_is_stopped(launch):
     verdict = launch.judge(started=both(STARTED)).judge_answers()
     launched_again(launch)
-    launch.store.change(
-        "mine", launch.record().generation, {"wanted": "stopped"}, Event(EventKind.STOPPED)
-    )
+    launch.change(EventKind.STOPPED, wanted="stopped")
 
     start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
 
@@ -230,8 +235,7 @@ def test_no_worker_is_stopped_if_another_launch_has_started_a_newer_attempt(laun
 
 
 def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):
-    verdict = launch.judge(started=both(STARTED)).judge_answers()
-    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    start = launch.started()
     waited = both({"info": report_end("0"), "outcome": "settled"})
 
     launch.judge(verdict=start, waited=waited).judge_outcome()
@@ -240,8 +244,7 @@ def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):
 
 
 def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers(launch):
-    verdict = launch.judge(started=both(STARTED)).judge_answers()
-    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    start = launch.started()
     start["runs"]["other"] = start["runs"]["mine"]
     launch.planned["processes"]["other-w0"] = {"run": "other", "process_id": 0}
     waited = both({"info": report(heartbeat={"step": 7}), "outcome": "continues"})
@@ -253,8 +256,7 @@ def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers(launch):
 
 
 def test_the_logs_of_a_run_that_failed_are_shown_at_its_leader(launch):
-    verdict = launch.judge(started=both(STARTED)).judge_answers()
-    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    start = launch.started()
     waited = both({"info": report_end("1", log=["Traceback"]), "outcome": "settled"})
 
     outcome = launch.judge(verdict=start, waited=waited).judge_outcome()
