@@ -1,10 +1,7 @@
 """Texts that describe processes, passes of the watch and events."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
-    ReasonCode,
-    RunState,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
@@ -133,14 +130,16 @@ def test_a_cause_with_missing_or_invalid_values_shows_its_code(values):
     assert cause_text(Cause(CauseCode.PROCESS, {"state": "odd"})) == "unknown"
 
 
-@pytest.mark.parametrize("state", [state for state in RunState if state != RunState.WAITING])
-def test_every_state_has_a_text(state):
-    assert "_" not in state_text(state)
-
-
-@pytest.mark.parametrize("reason", list(ReasonCode))
-def test_every_reason_of_a_failure_has_a_text(reason):
-    assert process_text(ProcessStatus("w0", RunState.FAILED, reason))
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (RunState.PREEMPTION_SUSPECTED, "preemption suspected"),
+        (RunState.PARTLY_ENDED, "ended on some workers"),
+        (RunState.WAITING_FOR_WORKERS, "waiting for its workers"),
+    ],
+)
+def test_a_state_is_shown_in_the_words_of_its_code_or_a_text_of_its_own(state, text):
+    assert state_text(state) == text
 
 
 @pytest.mark.parametrize("kind", list(EventKind))
