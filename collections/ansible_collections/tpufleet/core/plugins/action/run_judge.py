@@ -20,8 +20,6 @@ from ..plugin_utils.runs.launch_outcome import (
     launch_verdict,
     leftovers,
     one_a_worker,
-    replaced_outcome,
-    replaced_text,
     start_answers,
     wait_outcome,
 )
@@ -106,12 +104,10 @@ class Judge:
                     refused[run] = [str(error)]
                     continue
                 launch, was = found.launch.to_json(), found.was_wanted
-            elif run in verdict["again"] and (newer := self._newer_attempt(run, launch["attempt"])):
+            elif run in verdict["again"] and (newer := self._newer(run, launch["attempt"])):
                 # Do not stop its processes: they belong to the newer attempt.
                 replaced.add(run)
-                refused[run] = [
-                    f"{replaced_text(newer)}. See its status: ansible-playbook playbooks/status.yml"
-                ]
+                refused[run] = [f"{newer}. See its status: ansible-playbook playbooks/status.yml"]
                 continue
             launches[run], was_wanted[run] = launch, was
         for run, lines in refused.items():
@@ -171,8 +167,9 @@ class Judge:
                 outcome = wait_outcome(waited)
             outcomes[run], logs[run] = outcome, bad_logs(waited)
             attempt, problems = start["attempt"], outcome["problems"]
-            if problems and (newer := self._newer_attempt(run, attempt)):
-                outcomes[run] = replaced_outcome(newer)
+            if problems and (newer := self._newer(run, attempt)):
+                # Do not stop the run: workers may already have processes of the newer attempt.
+                outcomes[run] = {"problems": [newer], "launch_failed": False, "stop": False}
             elif outcome["launch_failed"]:
                 self._launch_failed(run, attempt, start["was_wanted"], problems[0])
             elif not problems:
@@ -208,12 +205,12 @@ class Judge:
         record = self._read(run)
         return record is not None and record.wanted is DesiredState.STOPPED
 
-    def _newer_attempt(self, run: str, attempt: int) -> int:
-        """Return a newer attempt of the run that another launch started; 0 if there is none."""
+    def _newer(self, run: str, attempt: int) -> str:
+        """Return an error if another launch has replaced this attempt of the run, else ""."""
         record = self._read(run)
         if record is None or not record.is_wanted or record.attempt <= attempt:
-            return 0
-        return record.attempt
+            return ""
+        return f"another launch has started attempt {record.attempt} of it"
 
     def _read(self, run: str) -> RunRecord | None:
         """Return the record of a run; None, with a warning, if it cannot be read."""

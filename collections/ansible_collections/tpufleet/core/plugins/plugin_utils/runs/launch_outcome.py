@@ -124,19 +124,6 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
     }
 
 
-def replaced_text(newer: int) -> str:
-    """Return the error of a launch that a newer one, with the attempt ``newer``, has replaced."""
-    return f"another launch has started attempt {newer} of it"
-
-
-def replaced_outcome(newer: int) -> dict[str, Any]:
-    """Return the outcome of a launch that a newer one, with the attempt ``newer``, has replaced.
-
-    The run is not stopped, because workers may already have processes of the newer attempt.
-    """
-    return {"problems": [replaced_text(newer)], "launch_failed": False, "stop": False}
-
-
 def failed_first(waited: Sequence[Waited]) -> list[Waited]:
     """Return the failed workers, the earliest failure first: it often causes the others."""
 
