@@ -18,9 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
-    parse_record,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import after_change
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, Spent
 from hypothesis import given

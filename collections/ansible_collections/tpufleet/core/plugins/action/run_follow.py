@@ -44,10 +44,8 @@ class ActionModule(ActionBase):
             argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}
         )
         variables = task_vars or {}
-        host, hosts = (
-            str(variables["inventory_hostname"]),
-            [str(each) for each in variables["ansible_play_hosts"]],
-        )
+        host = str(variables["inventory_hostname"])
+        hosts = [str(each) for each in variables["ansible_play_hosts"]]
         forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
         if len(hosts) > forks:
             raise AnsibleActionFail(

@@ -13,15 +13,7 @@ from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
 from .event_kind import DesiredState, EventKind
 from .goodput import goodput
-from .observation import (
-    DEAD,
-    GONE,
-    READY,
-    Figures,
-    ProcessStatus,
-    deciding_process,
-    parse_process,
-)
+from .observation import DEAD, GONE, READY, Figures, ProcessStatus, deciding_process, parse_process
 
 HUNG_AFTER_S = 600.0
 """A process is HUNG if its last heartbeat is older than this, in seconds (the watch's default).

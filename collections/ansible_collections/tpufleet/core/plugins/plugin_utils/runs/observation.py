@@ -21,15 +21,7 @@ FOREIGN = "foreign"
 """The state of a run's TPU if a TPU of another fleet or person has its name now."""
 CHANGING = "changing"
 """The state of a TPU whose workers have different states in the inventory."""
-GOOD_STATES = frozenset(
-    {
-        RunState.STARTING,
-        RunState.RUNNING,
-        RunState.TRAINING,
-        RunState.STOPPING,
-        RunState.DONE,
-    }
-)
+GOOD_STATES = ACTIVE_STATES - {RunState.HUNG} | {RunState.DONE}
 DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 
 
@@ -182,17 +174,17 @@ class ProcessStatus(Figures):
 
 def cause_of(process: ProcessStatus) -> Cause:
     """Return a Cause with the code PROCESS and the values that describe the state of a process."""
-    values: dict[str, Value] = {
+    values: dict[str, Value | None] = {
         "host": process.host,
         "state": process.state.value,
         "reason_code": process.reason_code.value,
+        "exit_code": process.exit_code,
         "signal": process.signal,
         "peer": process.peer,
+        "peer_exit_code": process.peer_exit_code,
         "error": process.error,
     }
-    codes = {"exit_code": process.exit_code, "peer_exit_code": process.peer_exit_code}
-    known = {name: value for name, value in values.items() if value != ""}
-    known |= {name: code for name, code in codes.items() if code is not None}
+    known = {name: value for name, value in values.items() if value is not None and value != ""}
     return Cause(CauseCode.PROCESS, known)
 
 
@@ -258,8 +250,5 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
 
 def is_fine(process: ProcessStatus) -> bool:
     """Return whether this process has not failed by itself."""
-    return (
-        process.state in GOOD_STATES
-        or process.state is RunState.WAITING
-        or process.reason_code in (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
-    )
+    harmless = (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
+    return process.state in GOOD_STATES or process.reason_code in harmless
