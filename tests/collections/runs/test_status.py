@@ -40,10 +40,7 @@ from tests.collections.runs.answers import report, report_end
         (report_end("TERM"), "interrupted, not saved"),
         (report_end("77"), "ended because another worker ended"),
         (report_end("77", peer="w1"), "ended because w1 was lost"),
-        (
-            report_end("77", peer="w1", peer_exit_code=9),
-            "ended because w1 ended with exit code 9",
-        ),
+        (report_end("77", peer="w1", peer_exit_code=9), "ended because w1 ended with exit code 9"),
         (report_end("1"), "crashed (exit 1)"),
         (report_end("SEGV"), "crashed (signal SEGV)"),
         (report_end("KILL"), "killed"),
@@ -54,10 +51,7 @@ from tests.collections.runs.answers import report, report_end
         (report("failed", "checkpoints_not_shared"), "checkpoints not shared"),
         (report("failed", "start_failed"), "failed to start"),
         (report("failed", "no_step"), "crashed (exit 70: no step for too long)"),
-        (
-            report("failed", "command_not_found"),
-            "crashed (exit 127: the command was not found)",
-        ),
+        (report("failed", "command_not_found"), "crashed (exit 127: the command was not found)"),
         (
             report("failed", "command_not_executable"),
             "crashed (exit 126: the command can't be executed)",

@@ -110,13 +110,7 @@ def test_a_worker_without_the_run_reports_its_other_active_run():
 
 @pytest.mark.parametrize(
     ("chip", "other_chip", "expected"),
-    [
-        (-1, -1, "other"),
-        (-1, 2, "other"),
-        (2, -1, "other"),
-        (2, 2, "other"),
-        (1, 2, ""),
-    ],
+    [(-1, -1, "other"), (-1, 2, "other"), (2, -1, "other"), (2, 2, "other"), (1, 2, "")],
 )
 def test_a_run_on_another_chip_is_not_a_blocker(chip, other_chip, expected):
     launched = {"launched": {"chip": other_chip}} if other_chip >= 0 else {}

@@ -97,9 +97,7 @@ def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_re
     assert (train.variables["run"], train.variables["relaunch"]) == ("mine", True)
 
 
-def test_the_fence_is_recorded_before_the_playbook_that_gets_it_starts(
-    controller,
-):
+def test_the_fence_is_recorded_before_the_playbook_that_gets_it_starts(controller):
     controller.wants(fence=41)
 
     controller.pass_once(answers(controller, ended("75")))

@@ -227,11 +227,7 @@ def test_a_run_that_ended_without_failure_is_launched_again_at_once(processes, s
 
 @pytest.mark.parametrize(
     ("ago", "watch", "action"),
-    [
-        (299, {}, Action.NOTHING),
-        (300, {}, Action.LAUNCH),
-        (299, {"tries": 1}, Action.LAUNCH),
-    ],
+    [(299, {}, Action.NOTHING), (300, {}, Action.LAUNCH), (299, {"tries": 1}, Action.LAUNCH)],
 )
 def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, watch, action):
     history = [{"time": NOW - ago, "kind": "launched"}]

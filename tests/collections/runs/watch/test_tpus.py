@@ -44,12 +44,7 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
             {"tpu": "pod", "zone": "us-central2-b"},
         ),
         (Observation(FOREIGN), "name_taken", "tpu_name_taken", {}),
-        (
-            Observation(GONE),
-            "preemption_suspected",
-            "tpu_state confirming",
-            {"tpu_state": "gone"},
-        ),
+        (Observation(GONE), "preemption_suspected", "tpu_state confirming", {"tpu_state": "gone"}),
         (
             Observation("PREEMPTED"),
             "preemption_suspected",
@@ -57,24 +52,9 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
             {"tpu_state": "PREEMPTED"},
         ),
         (lost(GONE, can_be_created=False), "preempted", "tpu_state multislice", {}),
-        (
-            lost(tpus=(FOREIGN_POD,)),
-            "preempted",
-            "tpu_state not_ours",
-            {"delete": DELETE},
-        ),
-        (
-            Observation(NOT_LISTED),
-            "waiting_for_tpu",
-            "zone_not_listed",
-            {"zone": "us-central2-b"},
-        ),
-        (
-            Observation("CREATING"),
-            "waiting_for_tpu",
-            "tpu_state",
-            {"tpu_state": "CREATING"},
-        ),
+        (lost(tpus=(FOREIGN_POD,)), "preempted", "tpu_state not_ours", {"delete": DELETE}),
+        (Observation(NOT_LISTED), "waiting_for_tpu", "zone_not_listed", {"zone": "us-central2-b"}),
+        (Observation("CREATING"), "waiting_for_tpu", "tpu_state", {"tpu_state": "CREATING"}),
         (pod(IDLE, workers=2), "waiting_for_tpu", "workers_missing", {"count": 1, "of": 2}),
         (pod(AWAY, TRAINING, AWAY), "unreachable", "workers_unreachable", {"hosts": "w0, w2"}),
         (
