@@ -47,12 +47,6 @@ def test_an_unreachable_worker_is_named_and_prevents_the_launch():
     assert verdict["launch"] == []
 
 
-def test_a_run_that_started_everywhere_needs_no_second_step():
-    verdict = launch_verdict({"w0": started(), "w1": started()}, PARTS)
-
-    assert (verdict["launch"], verdict["again"], verdict["push"]) == (["mine"], [], [])
-
-
 def test_a_failed_push_counts_as_a_failure_of_the_worker():
     bare, failed = (
         ready() | {"release_is_missing": True},
@@ -124,6 +118,7 @@ def test_a_worker_that_gave_no_answer_is_a_failure():
     answers = {"w0": {"info": {}}, "w1": {"msg": "no space left"}, "w2": {}}
 
     assert failures(answers) == ["w1: no space left", "w2: no answer"]
+    assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
 
 
 def test_the_worker_that_failed_first_is_named_first_with_its_error():
@@ -136,12 +131,6 @@ def test_the_worker_that_failed_first_is_named_first_with_its_error():
         "w1: bad config: train: unknown key: stpes",
         "w0: crashed (signal ABRT): peer died",
     ]
-
-
-def test_a_failed_rendezvous_is_named_with_its_error():
-    failed = report_end("76", error="w1 did not come")
-
-    assert problems({"w0": {"info": failed}}) == ["w0: rendezvous failed: w1 did not come"]
 
 
 def test_only_the_last_attempts_lines_are_shown():
@@ -173,10 +162,6 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
         "w0": {"a": 1},
         "w1": {},
     }
-
-
-def test_a_worker_that_does_not_list_its_runs_is_a_failure():
-    assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
 
 
 def test_a_refused_run_and_processes_of_older_attempts_are_stopped():
