@@ -227,7 +227,13 @@ def test_a_run_that_ended_without_failure_is_launched_again_at_once(processes, s
 
 @pytest.mark.parametrize(
     ("ago", "watch", "action"),
-    [(299, {}, Action.NOTHING), (300, {}, Action.LAUNCH), (299, {"tries": 1}, Action.LAUNCH)],
+    [
+        (299, {}, Action.NOTHING),
+        (300, {}, Action.LAUNCH),
+        (299, {"tries": 1}, Action.LAUNCH),
+        (-86400, {}, Action.LAUNCH),
+    ],
+    ids=["recent", "long ago", "tried again", "in the future"],
 )
 def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, watch, action):
     history = [{"time": NOW - ago, "kind": "launched"}]
@@ -245,9 +251,12 @@ def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, wat
     [
         ({"kind": "watch", "state": "unreachable"}, Action.NOTHING),
         ({"kind": "watch", "state": "preempted", "action": "recreate"}, Action.LAUNCH),
+        ({"kind": "setup_done"}, Action.LAUNCH),
     ],
 )
-def test_only_an_action_of_the_watch_ends_the_grace_period_after_a_launch(event, action):
+def test_any_event_but_an_observation_of_the_watch_ends_the_grace_period_after_a_launch(
+    event, action
+):
     history = [{"time": NOW - 9, "kind": "launched"}, {"time": NOW - 5} | event]
 
     assert decided(pod(IDLE), history=history).action is action
@@ -261,18 +270,6 @@ def test_a_rendezvous_may_fail_while_the_code_of_another_worker_is_pushed():
 
     assert (waits.action, waits.state) == (Action.NOTHING, RunState.STARTING)
     assert failed.action is Action.LAUNCH
-
-
-def test_a_launch_time_in_the_future_causes_no_wait():
-    history = [{"time": NOW + 86400, "kind": "launched"}]
-
-    assert decided(pod(IDLE), history=history).action is Action.LAUNCH
-
-
-def test_a_run_without_a_process_is_launched_if_something_happened_after_its_launch():
-    history = [{"time": NOW - 9, "kind": "launched"}, {"time": NOW - 5, "kind": "setup_done"}]
-
-    assert decided(pod(IDLE), history=history).action is Action.LAUNCH
 
 
 def test_repeated_ends_without_failure_delay_the_launch():
