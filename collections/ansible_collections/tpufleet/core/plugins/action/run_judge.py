@@ -16,7 +16,6 @@ from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.launch_outcome import (
     bad_logs,
     failures,
-    hosts_by_run,
     launch_verdict,
     leftovers,
     one_a_worker,
@@ -75,7 +74,9 @@ class Judge:
     def __init__(self, store: RunStore, given: Json, check: bool) -> None:
         self._store, self._given, self._check = store, given, check
         self._plan = given["plan"]
-        self._hosts = hosts_by_run(self._plan["processes"])
+        self._hosts: dict[str, list[str]] = {}
+        for host, process in self._plan["processes"].items():
+            self._hosts.setdefault(process["run"], []).append(host)
         self._has_changed = False
         self._warnings: list[str] = []
 

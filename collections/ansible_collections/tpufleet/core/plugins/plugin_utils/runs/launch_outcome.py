@@ -169,14 +169,6 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
     ]
 
 
-def hosts_by_run(processes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the hosts of each run, by run name."""
-    found: dict[str, list[str]] = {}
-    for host, process in processes.items():
-        found.setdefault(process["run"], []).append(host)
-    return found
-
-
 def launch_verdict(
     answers: Mapping[str, Answer], processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
