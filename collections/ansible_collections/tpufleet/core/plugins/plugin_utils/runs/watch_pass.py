@@ -162,9 +162,8 @@ class WatchPass:
             missing := missing_here(record.launch, self.actor.kept)
         ):
             # Record nothing, so that a controller that has the release can still decide.
-            return RunOutcome(
-                record.run, RunState.WAITING_FOR_RELEASE, (_release_missing(record, missing),)
-            )
+            cause = _release_missing(record, missing)
+            return RunOutcome(record.run, RunState.WAITING_FOR_RELEASE, (cause,))
         if decision.action is Action.NOTHING:
             if decision.is_new:
                 self.log(outcome.text)
@@ -193,10 +192,7 @@ class WatchPass:
         lease: Lease,
         outcome: RunOutcome,
     ) -> RunOutcome:
-        observed = snapshot.of(record)
-        if decision.action in DESTRUCTIVE and (
-            outdated := self._outdated(record, observed, snapshot)
-        ):
+        if decision.action in DESTRUCTIVE and (outdated := self._outdated(record, snapshot)):
             return outcome.did_nothing(*outcome.causes, outdated)
         fence = max(lease.fence, record.fence + 1)
         wanted = {
@@ -210,7 +206,7 @@ class WatchPass:
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
         note = partial(self._note, record, snapshot, fence)
         act = partial(self.actor.act, record, fence=fence, claim=claim, note=note)
-        error = act(observed, decision.action)
+        error = act(snapshot.of(record), decision.action)
         if decision.action in RECREATIONS:
             return self._launch_recreated(record, snapshot, act, outcome, error)
         return outcome.after(error)
@@ -260,15 +256,13 @@ class WatchPass:
         except (RecordError, CloudError) as error:
             self.log(f"run {record.run}: the event {kind} is not recorded: {error}")
 
-    def _outdated(
-        self, record: RunRecord, observed: Observation, snapshot: Snapshot
-    ) -> Cause | None:
-        """Return why an observation is too old for an action in DESTRUCTIVE; None if it is not."""
+    def _outdated(self, record: RunRecord, snapshot: Snapshot) -> Cause | None:
+        """Return why a snapshot is too old for an action in DESTRUCTIVE; None if it is not."""
         age = self.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
             return Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age)
         if self.clock() - snapshot.listed_at > SNAPSHOT_VALID_S:
-            now = self._listed_again(snapshot).of(record)
+            observed, now = snapshot.of(record), self._listed_again(snapshot).of(record)
             if (now.tpu_state, _ids(now)) != (observed.tpu_state, _ids(observed)):
                 return Cause.of(CauseCode.TPU_CHANGED, tpu_state=now.tpu_state)
         return None
@@ -283,7 +277,7 @@ class WatchPass:
         if record.phase is None or not is_active:
             return False
         try:  # workers may answer during a preemption, and a cached inventory may say READY
-            return self._outdated(record, snapshot.of(record), snapshot) is None
+            return self._outdated(record, snapshot) is None
         except CloudError:
             return False  # the API did not answer; the next pass asks again
 
