@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import Snapshot
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
     KEPT_RELEASES,
     YOUNG_SECONDS,
@@ -23,8 +24,12 @@ IDLE = {"runs": [{"run": "old", "active": False}], "holders": []}
 QUIET = dict.fromkeys(HOSTS, IDLE)
 
 
+def is_used(tpu, hosts, answers, records):
+    return in_use(tpu, Snapshot(hosts, answers, (), NOW), records)
+
+
 def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
-    assert not in_use(POD, HOSTS, QUIET, [run_record(wanted="stopped")])
+    assert not is_used(POD, HOSTS, QUIET, [run_record(wanted="stopped")])
 
 
 @pytest.mark.parametrize(
@@ -55,11 +60,11 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
     ],
 )
 def test_a_tpu_that_is_or_may_be_used_is_in_use(hosts, answers, records):
-    assert in_use(POD, hosts, answers, records)
+    assert is_used(POD, hosts, answers, records)
 
 
 def test_a_tpu_that_is_not_ready_is_in_use():
-    assert in_use(replace(POD, state="CREATING"), HOSTS, QUIET, [])
+    assert is_used(replace(POD, state="CREATING"), HOSTS, QUIET, [])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_the_newest_and_young_unused_releases_stay():
 def test_a_wanted_run_uses_the_tpu_with_its_recorded_zone_and_id(node, used):
     record = run_record(tpu="renamed", nodes=[node])
 
-    assert in_use(POD, HOSTS, QUIET, [record]) == used
+    assert is_used(POD, HOSTS, QUIET, [record]) == used
 
 
 def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
@@ -117,14 +122,14 @@ def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
         "far": {"tpu_zone": "z", "tpu_id": "7"},
     }
 
-    assert not in_use(POD, HOSTS | others, QUIET | dict.fromkeys(others, busy), [])
+    assert not is_used(POD, HOSTS | others, QUIET | dict.fromkeys(others, busy), [])
 
 
 def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
     one = replace(POD, workers=1)
 
-    assert not in_use(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
-    assert in_use(one, {}, QUIET, [])
+    assert not is_used(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
+    assert is_used(one, {}, QUIET, [])
 
 
 def test_a_release_that_is_exactly_a_day_old_stays():

@@ -85,7 +85,7 @@ class Upkeep:
             seen = owned_tpu(tpu, snapshot)
             if tpu.idle_delete_after is None or seen is None:
                 continue
-            used = in_use(seen, snapshot.hosts, snapshot.answers, records.values())
+            used = in_use(seen, snapshot, records.values())
             if not self._is_idle(seen, tpu.idle_delete_after, used):
                 continue
             error = "" if self.watch.check else self._delete(seen, snapshot)
@@ -132,7 +132,7 @@ class Upkeep:
             return str(error)
         if records.unusable:
             return "a run record is invalid, so its run may need this TPU"
-        if in_use(tpu, snapshot.hosts, snapshot.answers, records.usable.values()):
+        if in_use(tpu, snapshot, records.usable.values()):
             return "it is in use now"
         return ""
 
@@ -170,34 +170,23 @@ YOUNG_SECONDS = 86400
 """Releases younger than this are not deleted: their launch may not have written a record yet."""
 
 
-def in_use(
-    tpu: ObservedTpu,
-    hosts: Mapping[str, Mapping[str, Any]],
-    answers: Mapping[str, Mapping[str, Any]],
-    records: Iterable[RunRecord],
-) -> bool:
+def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -> bool:
     """Return whether a TPU is or may be in use.
 
     A TPU is in use if a run is wanted on it, or if a worker has an active run or a process that
     holds the TPU device. It may be in use if the inventory does not list all its workers, or if the
-    answer of a worker is incomplete.
-
-    Args:
-        tpu: the TPU.
-        hosts: the inventory's variables of each host.
-        answers: the result of run_info on each host.
-        records: the records of all runs.
+    answer of a worker is incomplete. ``records`` are the records of all runs.
     """
     if any(each.is_wanted and is_on(each, tpu) for each in records):
         return True
     mine = [
         host
-        for host, facts in hosts.items()
+        for host, facts in snapshot.hosts.items()
         if (facts.get("tpu_zone"), facts.get("tpu_id")) == (tpu.zone, tpu.id)
     ]
     if tpu.state != READY or len(mine) < tpu.workers:
         return True
-    return any(is_busy(answers.get(host) or {}) for host in mine)
+    return any(is_busy(snapshot.answers.get(host) or {}) for host in mine)
 
 
 def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:

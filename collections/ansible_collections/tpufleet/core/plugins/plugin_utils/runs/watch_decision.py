@@ -147,9 +147,9 @@ def decide_ended(now: Situation) -> Decision:
         # A user's train.yml may still be pulling the image or pushing the code.
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
         return now.stay(RunState.STARTING, recently)
-    if not ended:
+    first = first_ended(now)
+    if first is None:
         return _with_delays(now, Action.LAUNCH, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
-    first = first_ended(ended, observed.processes)
     cause, reasons = cause_of(first), {each.reason_code for each in ended}
     if ReasonCode.BAD_CONFIG in reasons:
         return now.give_up(cause)
@@ -193,23 +193,22 @@ def ended_processes(now: Situation) -> list[ProcessStatus]:
     ]
 
 
-def first_ended(
-    ended: Sequence[ProcessStatus], processes: Sequence[ProcessStatus]
-) -> ProcessStatus:
+def first_ended(now: Situation) -> ProcessStatus | None:
     """Return the process that ended first, not counting those that another process made end.
 
     If none ended by itself, return the process that others name as the peer that was lost. It may
     have no known end, or may still be active on a worker that lost its connection to the others.
-    ``ended`` is the result of ended_processes, not empty; ``processes`` has all processes.
+    Returns None if no process of the last attempt has ended.
     """
+    ended = ended_processes(now)
     own = [
         each
         for each in ended
         if each.state is not RunState.DONE and each.reason_code is not ReasonCode.PEER_ENDED
     ]
     peers = {each.peer for each in ended}
-    named = [each for each in processes if each.host in peers]
-    return min(own or named or ended, key=lambda each: each.ended_at)
+    named = [each for each in now.observed.processes if each.host in peers]
+    return min(own or named or ended, key=lambda each: each.ended_at, default=None)
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
@@ -258,8 +257,8 @@ def _with_crash(now: Situation) -> Memory:
     memory, attempt = now.memory, now.record.attempt
     if memory.counted_attempt == attempt:
         return memory
-    ended = ended_processes(now)
-    bad = first_ended(ended, now.observed.processes).host if ended else ""
+    first = first_ended(now)
+    bad = first.host if first else ""
     crashes = memory.crashes + 1
     return replace(
         memory,
