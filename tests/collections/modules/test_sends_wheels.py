@@ -1,30 +1,31 @@
 """The controller sends wheels to workers without internet access."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
-from ansible_collections.tpufleet.core.plugins.plugin_utils.setup import sends_wheels
+from ansible_collections.tpufleet.core.plugins.action import python_env
 
 NEEDS = {"minor": 12, "machine": "x86_64", "glibc": 36}
 
 
-class Action(sends_wheels.SendsWheels):
+class Action(python_env.ActionModule):
     """Action with given answers of the worker; ``done`` records module runs and transfers."""
 
     def __init__(self, *answers: dict) -> None:
-        args = {"lock": "a==1", "cache": "~/wheels", "pack": "/tmp/own.tar"}  # noqa: S108
-        self._task = SimpleNamespace(action="tpufleet.core.python_env", args=args)
+        self._task = SimpleNamespace(args={"lock": "a==1", "cache": "~/wheels"})
         shell = SimpleNamespace(join_path=lambda *parts: "/".join(parts))
         self._connection = SimpleNamespace(_shell=shell)
         self.answers, self.done = list(answers), []
 
     def answer(self, monkeypatch) -> dict:
-        monkeypatch.setattr(sends_wheels.ActionBase, "run", lambda *_: {})
+        monkeypatch.setattr(python_env.ActionBase, "run", lambda *_: {})
         monkeypatch.setattr(
-            sends_wheels, "wheels_archive", lambda lock, target, *_: f"{lock} {target.minor}"
+            python_env, "wheels_archive", lambda lock, target, *_: f"{lock} {target.minor}"
         )
         worker = {
             "_execute_module": lambda **options: (
-                self.done.append(options["module_args"]) or self.answers.pop(0)
+                self.done.append(options.get("module_args")) or self.answers.pop(0)
             ),
             "_make_tmp_path": lambda: "/remote",
             "_transfer_file": lambda *paths: self.done.append(paths),
@@ -40,7 +41,7 @@ def test_wheels_are_sent_only_if_the_module_needs_them(monkeypatch):
     action = Action({"changed": False})
 
     assert action.answer(monkeypatch) == {"changed": False}
-    assert action.done == [{"lock": "a==1"}]  # without cache, which only the controller uses
+    assert action.done == [None]
 
 
 def test_missing_wheels_are_sent_and_the_module_runs_again(monkeypatch):
@@ -48,8 +49,21 @@ def test_missing_wheels_are_sent_and_the_module_runs_again(monkeypatch):
 
     assert action.answer(monkeypatch) == {"changed": True}
     assert action.done == [
-        {"lock": "a==1"},
+        None,
         ("a==1 12", "/remote/wheels.tar"),
-        {"lock": "a==1", "pack": "/remote/wheels.tar"},
+        {"lock": "a==1", "cache": "~/wheels", "pack": "/remote/wheels.tar"},
         "removed /remote",
     ]
+
+
+HANDLER = """
+from ansible.plugins.loader import init_plugin_loader, module_loader
+init_plugin_loader()
+print(module_loader.find_plugin_with_context("tpufleet.core.python_toolchain").action_plugin)
+"""
+
+
+def test_the_toolchain_gets_wheels_by_the_same_plugin():
+    found = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, check=True)
+
+    assert found.stdout == b"tpufleet.core.python_env\n"

@@ -1,9 +1,50 @@
-"""The controller's side of tpufleet.core.python_env: send wheels to offline workers."""
+"""The action plugin of python_env and python_toolchain: send wheels to offline workers.
+
+meta/runtime.yml makes python_toolchain use it, too.
+"""
 
 from __future__ import annotations
 
-from ..plugin_utils.setup.sends_wheels import SendsWheels
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.worker.python_env import EnvError
+from ..plugin_utils.setup.controller_wheels import Target, wheels_archive
 
 
-class ActionModule(SendsWheels):
-    """Sends wheels to workers without internet access."""
+class ActionModule(ActionBase):
+    """Runs the task's module, and sends wheels to the worker if the module needs them."""
+
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run the module; if its result says that it needs wheels, send them and run it again."""
+        super().run(tmp, task_vars)
+        options = self._task.args
+        answer = self._execute_module(task_vars=task_vars)
+        if answer.get("failed") or not answer.get("needs"):
+            return answer
+        target = Target(**{key: answer["needs"][key] for key in ("minor", "machine", "glibc")})
+        cache = Path(options.get("cache") or "~/.cache/tpufleet").expanduser()
+        try:
+            pack = wheels_archive(options["lock"], target, cache, options.get("env") or {})
+        except EnvError as error:
+            raise AnsibleActionFail(str(error)) from None
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+        folder = self._make_tmp_path()
+        try:
+            remote = self._connection._shell.join_path(folder, "wheels.tar")
+            self._transfer_file(str(pack), remote)
+            self._fixup_perms2((folder, remote))
+            return self._execute_module(
+                module_args={**options, "pack": remote}, task_vars=task_vars
+            )
+        finally:
+            self._remove_tmp_path(folder)
