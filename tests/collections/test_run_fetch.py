@@ -7,12 +7,11 @@ import subprocess
 import sys
 import zlib
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.action import run_fetch
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download, errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.checkpoint_download import fetch
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
     Bucket,
     StoredObject,
@@ -29,6 +28,7 @@ from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, flat, play
 from harness.stored_output import QUICK
 from harness.valid_record import record_fields
+from tests.collections.running_modules import run_module
 
 
 def saved(files):
@@ -104,27 +104,27 @@ def here(folder):
 def test_only_the_newest_sound_checkpoint_is_fetched_and_only_once(bucket, tmp_path):
     put(bucket, of(s10=GOOD, s20=GOOD, s30=CUT))
 
-    first = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
+    first = fetch(bucket, tmp_path, OWN, newest=True, check=False)
 
     assert here(tmp_path) == of(s20=GOOD)
     assert (first["changed"], len(first["passed_over"])) == (True, 1)
-    assert not run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
+    assert not fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
 
 
 def test_all_checkpoints_are_fetched_unchanged_even_if_unsound(bucket, tmp_path):
     files = of(s10=GOOD, s20=CUT)
     put(bucket, files)
-    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == files
 
 
 def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
     put(bucket, {"compiled/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
-    none = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    none = fetch(bucket, tmp_path, OWN, newest=False, check=False)
     assert "there are no checkpoints" in none["missing"]
     put(bucket, of(s10=GOOD))
-    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == of(s10=GOOD)
 
@@ -132,16 +132,14 @@ def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
 def test_check_mode_lists_files_and_fetches_none(bucket, tmp_path):
     put(bucket, of(s10=GOOD))
 
-    assert run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(
-        of(s10=GOOD)
-    )
+    assert fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(of(s10=GOOD))
     assert here(tmp_path) == {}
 
 
 def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "PIECE", 3)
     put(bucket, {"10/params/0": b"0123456789"})
-    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == {"10/params/0": b"0123456789"}
 
@@ -149,7 +147,7 @@ def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
 def test_the_error_about_missing_finished_checkpoints_lists_the_faults(bucket, tmp_path):
     put(bucket, of(s30=CUT))
 
-    result = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
+    result = fetch(bucket, tmp_path, OWN, newest=True, check=False)
 
     assert "no finished checkpoint (30: params/0 has 5 bytes" in result["missing"]
     assert not result["changed"]
@@ -175,7 +173,7 @@ def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(
     put(bucket, {"10/a": b"old", "10/b": b"fine"})
     replaced = unsteady(bucket, lambda name: name == "10/a" and put(bucket, {"10/a": b"new"}))
 
-    result = run_fetch.fetch(replaced, tmp_path, OWN, newest=False, check=False)
+    result = fetch(replaced, tmp_path, OWN, newest=False, check=False)
 
     assert result["unreadable"] == ["10/a: it was replaced or deleted during the download"]
     assert here(tmp_path) == {"10/b": b"fine"}
@@ -186,7 +184,7 @@ def test_a_file_of_the_same_length_with_other_content_is_downloaded_again(bucket
     (tmp_path / "10").mkdir()
     (tmp_path / "10/a").write_bytes(b"WEIGHTS")
 
-    result = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    result = fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert (result["files"], here(tmp_path)) == (["10/a"], {"10/a": b"weights"})
 
@@ -202,7 +200,7 @@ def listed_as(bucket, **fields):
 def test_content_that_does_not_match_its_checksum_is_not_kept(bucket, tmp_path, fields):
     put(bucket, {"10/a": b"weights"})
 
-    result = run_fetch.fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
+    result = fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
 
     assert "10/a: its content does not match its checksum" in result["unreadable"][0]
     assert here(tmp_path) == {}
@@ -212,8 +210,8 @@ def test_an_object_of_several_parts_is_verified_by_its_crc32c(bucket, tmp_path):
     put(bucket, {"10/a": b"weights"})
     composite = listed_as(bucket, md5="")  # the API gives no MD5 of a composite object
 
-    assert run_fetch.fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
-    assert not run_fetch.fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
+    assert fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
+    assert not fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
     assert here(tmp_path) == {"10/a": b"weights"}
 
 
@@ -225,7 +223,7 @@ def test_an_object_that_may_not_be_read_is_skipped_and_named(bucket, tmp_path):
     put(bucket, {"10/a": b"secret", "10/b": b"fine"})
     closed = unsteady(bucket, lambda name: name == "10/a" and refused(name))
 
-    result = run_fetch.fetch(closed, tmp_path, OWN, newest=False, check=False)
+    result = fetch(closed, tmp_path, OWN, newest=False, check=False)
 
     assert "10/a: it can't be read" in result["unreadable"][0]
     assert here(tmp_path) == {"10/b": b"fine"}
@@ -238,7 +236,7 @@ def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_an_older_one(
     put(bucket, of(s10=files, s20=files))
     closed = unsteady(bucket, lambda name: name == "20/params/0" and refused(name))
 
-    result = run_fetch.fetch(closed, tmp_path, layout, newest=True, check=False)
+    result = fetch(closed, tmp_path, layout, newest=True, check=False)
 
     assert here(tmp_path) == of(s10=files)
     assert result["passed_over"][0].startswith("20: params/0")
@@ -255,9 +253,7 @@ def listing(bucket, files):
 def test_an_object_name_that_leads_out_of_the_folder_is_skipped_and_named(bucket, tmp_path):
     names = {"10/../../x": b"1", "10//y": b"2", "10/": b"", "/etc/x": b"3", "10/z": b"4"}
 
-    result = run_fetch.fetch(
-        listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False
-    )
+    result = fetch(listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False)
 
     there = [line.partition(":")[0] for line in result["unreadable"]]
     assert there == ["/etc/x", "10/../../x", "10//y"]
@@ -267,7 +263,7 @@ def test_an_object_name_that_leads_out_of_the_folder_is_skipped_and_named(bucket
 def test_an_object_whose_name_is_also_a_directory_is_skipped_and_named(bucket, tmp_path):
     names = {"10/a": b"1", "10/a/b": b"2", "10/c": b"3"}
 
-    result = run_fetch.fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
+    result = fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
 
     assert len(result["unreadable"]) == 1
     assert here(tmp_path)["10/c"] == b"3"
@@ -321,7 +317,7 @@ def test_a_pattern_selects_the_checkpoints_of_any_trainer(pattern, newest):
 def test_the_error_about_missing_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
     put(bucket, {"gpt2/step-9/metadata.json": b"{}"})
 
-    result = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
+    result = fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
 
     assert "found only gpt2" in result["missing"]
     assert "-e checkpoint_pattern='*/step-*'" in result["missing"]
@@ -341,41 +337,13 @@ def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
     assert newest_finished(ORBAX, sizes, lambda _: b"") == ("20", [])
 
 
-def test_the_record_locates_the_checkpoints(emulator, tmp_path):
-    record = record_fields(checkpoints="gs://fleet/by-record/mine")
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/mine.json").write_text(json.dumps(record))
-    put(Bucket("gs://fleet/by-record/mine", address=emulator), of(s10=GOOD))
+def test_without_an_answer_of_the_bucket_the_error_is_returned_and_the_module_succeeds(tmp_path):
+    api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
 
-    result = played(tmp_path, emulator)
+    result = run_module("run_fetch", place="gs://b23/a", command=["a"], api=api, to=str(tmp_path))
 
-    assert result["place"] == "gs://fleet/by-record/mine"
-    assert here(tmp_path / "to") == {
-        f"checkpoints/{name}": text for name, text in of(s10=GOOD).items()
-    }
-
-
-def test_checkpoints_outside_buckets_are_left_to_the_workers(emulator, tmp_path):
-    assert played(tmp_path, emulator)["place"] == ""
-
-
-def played(folder, emulator):
-    """Run the action plugin without Ansible; return its result."""
-    action = run_fetch.ActionModule.__new__(run_fetch.ActionModule)
-    action._task = SimpleNamespace(check_mode=False)
-    action._connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None))
-    options = {
-        "run": "mine",
-        "fleet_state": str(folder),
-        "api": {"project": "local-fleet", "storage_endpoint": emulator},
-        "to": str(folder / "to"),
-        "which": "newest",
-        "pattern": "",
-    }
-    action.validate_argument_spec = lambda **_: (None, options)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run_fetch.ActionBase, "run", lambda *_: {})
-        return action.run()
+    assert "has no buckets" in result["missing"]
+    assert not result["changed"]
 
 
 @pytest.mark.parametrize(
@@ -397,13 +365,12 @@ def test_an_unknown_value_of_checkpoints_is_refused():
         checkpoint_choice("latest")
 
 
-def fetched(emulator, local_api, to, files, **fields):
-    """Run fetch.yml for a run that has only its record and these checkpoints left."""
+def fetched(emulator, local_api, to, **fields):
+    """Run fetch.yml for a run that has only its record and its checkpoints left."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
     (runs / "mine.json").write_text(json.dumps(record_fields(**fields)))
-    put(Bucket(fields["checkpoints"], address=emulator), files)
     arguments = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
     return play(environment_of(local_api), "playbooks/fetch.yml", *arguments)
 
@@ -411,8 +378,9 @@ def fetched(emulator, local_api, to, files, **fields):
 def test_fetch_copies_checkpoints_from_the_bucket_when_no_tpu_is_left(
     emulator, local_api, tmp_path
 ):
-    place = "gs://fleet/played/mine"
-    result = fetched(emulator, local_api, tmp_path, of(s10=GOOD), checkpoints=place)
+    put(Bucket("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
+
+    result = fetched(emulator, local_api, tmp_path, checkpoints="gs://fleet/played/mine")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "10/manifest.json" in here(tmp_path / "checkpoints")
@@ -421,8 +389,10 @@ def test_fetch_copies_checkpoints_from_the_bucket_when_no_tpu_is_left(
 def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
     emulator, local_api, tmp_path
 ):
+    put(Bucket("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
+
     fields = {"checkpoints": "gs://fleet/cut/mine", "command": ["python", "mine.py"]}
-    result = fetched(emulator, local_api, tmp_path, of(s10=WEIGHTS), **fields)
+    result = fetched(emulator, local_api, tmp_path, **fields)
 
     output = flat(result)
     assert result.returncode != 0

@@ -1,4 +1,5 @@
-"""Documentation of tpufleet.core.run_fetch for ansible-doc; the code is in plugins/action."""
+#!/usr/bin/python
+"""Module tpufleet.core.run_fetch: download a run's checkpoints to the controller."""
 
 from __future__ import annotations
 
@@ -6,11 +7,20 @@ DOCUMENTATION = r"""
 module: run_fetch
 short_description: Download a run's checkpoints from a bucket to the controller
 description:
-  - Runs on the controller only. The run's record has the location of the checkpoints, so no TPU is
-    needed. Does nothing for a run whose checkpoints are not in a bucket.
+  - Runs on the controller only. M(tpufleet.core.run_record) returns the location of the checkpoints
+    and the command of the trainer, so no TPU is needed.
   - Downloads the generation of each object that the bucket has listed, and verifies its checksum.
     An object is not downloaded again if the local file has the same checksum.
 options:
+  place:
+    description: The C(gs://) URL of the run's checkpoints.
+    type: str
+    required: true
+  command:
+    description: The command of the run's trainer.
+    type: list
+    elements: str
+    required: true
   to:
     description: The local directory. The checkpoints are stored below it as
       C(checkpoints/STEP/...).
@@ -32,8 +42,7 @@ options:
     type: str
     default: ""
 extends_documentation_fragment:
-  - tpufleet.core.run_name
-  - tpufleet.core.fleet_state
+  - tpufleet.core.tpu_api
   - tpufleet.core.check_mode
 author: tpufleet
 """
@@ -41,17 +50,14 @@ author: tpufleet
 EXAMPLES = r"""
 - name: Download the newest finished checkpoint
   tpufleet.core.run_fetch:
-    run: shakespeare
-    fleet_state: gs://bucket/fleet
+    place: gs://bucket/checkpoints/shakespeare
+    command: [python, -m, train, run, "{config}"]
+    api: "{{ tpu_api }}"
     to: fetched/shakespeare
     which: newest
 """
 
 RETURN = r"""
-place:
-  description: The bucket location of the checkpoints. Empty if they are not in a bucket.
-  returned: success
-  type: str
 files:
   description: The downloaded files, relative to the checkpoint location.
   returned: success
@@ -66,11 +72,49 @@ passed_over:
 unreadable:
   description: The objects that could not be downloaded, each with the error. All others were
     downloaded.
-  returned: when there is a bucket
+  returned: success
   type: list
   elements: str
 missing:
   description: Why there is no checkpoint to download. Empty if there is one.
-  returned: when there is a bucket
+  returned: success
   type: str
 """
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.cloud.checkpoint_download import fetch, fetched, layout_of
+from ..module_utils.cloud.errors import CloudError
+from ..module_utils.cloud.storage import Bucket
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "place": {"type": "str", "required": True},
+            "command": {"type": "list", "elements": "str", "required": True},
+            "api": {"type": "dict", "required": True},
+            "to": {"type": "path", "required": True},
+            "which": {"type": "str", "choices": ["newest", "all"], "default": "all"},
+            "pattern": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    layout = layout_of(given["command"], given["pattern"])
+    folder, newest = Path(given["to"]) / "checkpoints", given["which"] == "newest"
+    try:
+        bucket = Bucket.of(given["place"], given["api"])
+        result = fetch(bucket, folder, layout, newest, module.check_mode)
+    except CloudError as error:  # return the error, so that the play copies the logs first
+        result = fetched(missing=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
