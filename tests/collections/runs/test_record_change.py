@@ -9,10 +9,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Ru
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import DesiredState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
     changed,
+    no_record,
     record_failure,
+    unknown_run_text,
     want,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.valid_record import launch_spec, record_fields
@@ -23,7 +25,7 @@ OTHER = launch_spec(command=["python", "-m", "mine"], release="f" * 16)
 @pytest.fixture
 def store(tmp_path) -> RunStore:
     """A store without records."""
-    return RunStore(RecordFolder(str(tmp_path)))
+    return RunStore.of(str(tmp_path))
 
 
 def put_record(store: RunStore, **fields) -> None:
@@ -49,6 +51,7 @@ def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(stor
     assert (same.finished_attempt, same.changes) == (3, ())
     assert (other.finished_attempt, other.changes) == (0, ("command",))
     assert store.read("mine").attempt == 3
+    assert want(store, launch_spec(), is_checked=True).launch.attempt == 4
 
 
 @pytest.mark.parametrize(("launch", "is_recorded"), [(launch_spec(), False), (OTHER, True)])
@@ -74,12 +77,34 @@ def test_a_relaunch_needs_a_record(store):
         want(store, launch_spec(), is_relaunch=True, is_checked=True)
 
 
-def test_a_launch_without_a_lease_is_not_fenced(store):
+def test_a_relaunch_of_the_watch_after_a_kill_records_nothing(store):
+    put_record(store, wanted="stopped")
+
+    assert not want(store, launch_spec(), is_relaunch=True).is_recorded
+    with pytest.raises(RunError, match="its desired state is stopped"):
+        want(store, launch_spec(), is_relaunch=True, is_checked=True)
+    assert store.read("mine").wanted == "stopped"
+
+
+SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
+
+
+@pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
+def test_only_a_launch_by_a_user_resets_the_budgets(store, by_watch, left):
+    put_record(store, watch=SPENT)
+
+    want(store, launch_spec(), is_checked=True, is_relaunch=by_watch)
+
+    assert store.read("mine").watch == left
+
+
+def test_only_a_launch_with_a_lease_is_fenced(store):
     put_record(store, wanted="stopped", fence=5)
 
     assert want(store, launch_spec()).is_recorded
     with pytest.raises(RunError, match="another controller has acted on it"):
         want(store, launch_spec(), is_checked=True, fence=4)
+    assert want(store, launch_spec(), is_checked=True, fence=5).launch.attempt == 5
 
 
 def test_a_launch_at_another_location_names_both_locations(store):
@@ -91,7 +116,8 @@ def test_a_launch_at_another_location_names_both_locations(store):
 
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
-    assert not want(store, moved).is_recorded
+    for launch, same_place in ((moved, False), (launch_spec(), True)):
+        assert not want(store, launch, same_place=same_place).is_recorded
 
 
 ON_POD = launch_spec().nodes
@@ -152,17 +178,88 @@ def test_an_action_with_a_fencing_number_is_refused_without_a_record(store):
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
     put_record(store)
 
-    assert changed(store, "nime", DesiredState.STOPPED)["others"] == ["mine"]
+    answer = changed(store, "nime", DesiredState.STOPPED)
+
+    assert (answer["changed"], answer["exists"], answer["others"]) == (False, False, ["mine"])
     assert "others" not in changed(store, "nime", DesiredState.DONE)
 
 
-def test_a_kill_of_an_unusable_record_changes_nothing(store, tmp_path):
+def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(store, monkeypatch):
+    def fail(_):
+        raise RecordError("no such bucket")
+
+    monkeypatch.setattr(RunStore, "names", fail)
+
+    assert changed(store, "mine", DesiredState.STOPPED)["others"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"wanted": "x"}', "invalid record"),
+        ("[]", "is not a JSON object"),
+        ("{", "is not a JSON object"),
+    ],
+)
+def test_a_run_with_an_unusable_record_can_be_stopped_with_a_warning(store, tmp_path, text, error):
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/mine.json").write_text("{")
+    (tmp_path / "runs/broken.json").write_text(text)
+
+    answer = changed(store, "broken", DesiredState.STOPPED)
+
+    assert (answer["record"], answer["changed"], answer["exists"]) == ({}, False, True)
+    assert error in answer["warnings"][0]
+    assert "ansible-playbook playbooks/kill.yml -e run=" in answer["warnings"][0]
+
+
+def test_a_run_found_running_is_wanted_again_in_the_same_attempt(store):
+    put_record(store, wanted="stopped")
+
+    record = changed(store, "mine", DesiredState.RUNNING)["record"]
+
+    assert (record["wanted"], record["attempt"]) == ("running", 3)
+
+
+def test_a_run_that_is_done_exists_and_stays_done_when_it_is_stopped(store):
+    put_record(store, wanted="done")
 
     answer = changed(store, "mine", DesiredState.STOPPED)
 
-    assert (answer["record"], answer["changed"]) == ({}, False)
+    assert (answer["exists"], answer["record"]["wanted"]) == (True, "done")
+    assert want(store, launch_spec(), is_checked=True).launch.attempt == 4
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        ({"attempt": 2, "wanted": "running"}, "done"),
+        ({"attempt": 3, "wanted": "running"}, "running"),
+        ({"attempt": 3, "wanted": "stopped"}, "stopped"),
+        ({"attempt": 2, "wanted": "stopped"}, "done"),
+    ],
+)
+def test_only_the_last_attempt_of_a_run_is_recorded_as_done(store, record, wanted):
+    put_record(store, **record)
+
+    changed(store, "mine", DesiredState.DONE, attempt=2)
+
+    assert store.read("mine").wanted == wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "was_wanted", "left"),
+    [("running", False, "stopped"), ("running", True, "running"), ("stopped", True, "stopped")],
+    ids=["a first launch", "a relaunch", "stopped meanwhile"],
+)
+def test_a_failed_launch_stops_a_run_only_if_it_was_not_wanted_before(
+    store, wanted, was_wanted, left
+):
+    put_record(store, wanted=wanted)
+
+    record_failure(store, "mine", 3, "it failed", was_wanted=was_wanted)
+
+    record = store.read("mine")
+    assert (record.wanted, record.history[-1].text) == (left, "it failed")
 
 
 def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):
@@ -175,3 +272,19 @@ def test_a_failed_launch_of_an_earlier_attempt_changes_nothing(store):
     assert not record_failure(store, "mine", 2, "no ssh", was_wanted=False)
 
     assert (store.read("mine").wanted, store.read("mine").history) == ("running", ())
+
+
+def test_an_unknown_run_is_refused_with_the_closest_names_and_the_status_command():
+    error = unknown_run_text("fisrt", ["other", "first"], "/state", has_worker=True)
+
+    assert "no run fisrt is known: it has no record in /state" in error
+    assert "Runs with a record: first, other." in error
+    assert "ansible-playbook playbooks/status.yml" in error
+
+
+def test_a_run_is_not_called_unknown_if_no_worker_can_be_asked():
+    assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
+
+
+def test_the_warning_for_a_run_that_only_workers_have_names_other_fleet_states():
+    assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")
