@@ -76,7 +76,7 @@ class Controller:
     def watch(self, **more: Any) -> WatchPass:
         """Return a pass over the records."""
         parts = {
-            "store": RunStore(self.records),
+            "store": RunStore.of(str(self.fleet_state)),
             "leases": Leases(RecordFolder(str(self.fleet_state / "watch"))),
             "actor": self.actor,
             "log": self.actor.log,

@@ -146,7 +146,7 @@ def test_many_records_in_a_slow_bucket_do_not_prevent_a_restart(tmp_path):
 
     outcomes = controller.pass_once(
         controller.snapshot({"pod-w0": answers}),
-        store=RunStore(slow),
+        store=RunStore(slow, RecordFolder(str(tmp_path / "archive"))),
         clock=lambda: began + slow.spent(),
     )
 

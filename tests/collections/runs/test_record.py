@@ -11,7 +11,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     InvalidRecordError,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,7 +110,7 @@ def stored(folder: Path, **documents: str) -> RunStore:
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     for name, text in documents.items():
         (folder / "runs" / f"{name}.json").write_text(text, encoding="utf-8")
-    return RunStore(RecordFolder(str(folder)))
+    return RunStore.of(str(folder))
 
 
 @pytest.mark.parametrize(

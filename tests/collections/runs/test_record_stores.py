@@ -30,15 +30,27 @@ from harness.valid_record import record_fields
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def store(request, tmp_path: Path) -> RecordStore:
+def place(request, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A ``fleet_state`` and its settings, in a directory or a bucket."""
     if request.param == "directory":
-        return record_store(str(tmp_path))
-    return record_store(f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("bucket_api"))
+        return str(tmp_path), {}
+    return f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("bucket_api")
 
 
-def test_a_run_without_a_record_reads_as_an_empty_record(store):
+@pytest.fixture
+def store(place) -> RecordStore:
+    return record_store(*place)
+
+
+@pytest.fixture
+def runs(place) -> RunStore:
+    return RunStore.of(*place)
+
+
+def test_a_run_without_a_record_reads_as_an_empty_record(store, runs):
     assert store.read("mine") == {}
     assert store.runs() == []
+    assert runs.read("mine") is None
 
 
 def test_a_change_keeps_the_other_fields_and_reads_back(store):
@@ -256,12 +268,12 @@ def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(bucket_api, text
     assert store.runs() == ["bad"]
 
 
-def test_all_valid_records_are_read_and_invalid_ones_named(store):
+def test_all_valid_records_are_read_and_invalid_ones_named(store, runs):
     for run in ("first", "second"):
         store.change(run, 0, record_fields(run), {"kind": "launched"})
     store.change("bad", 0, {"wanted": "running"}, {"kind": "note"})
 
-    records = RunStore(store).read_all()
+    records = runs.read_all()
 
     assert sorted(records.usable) == ["first", "second"]
     assert records.usable["second"].run == "second"
@@ -269,19 +281,13 @@ def test_all_valid_records_are_read_and_invalid_ones_named(store):
     assert "invalid record" in records.unusable[0].why
 
 
-def test_a_run_without_a_record_reads_as_none(store):
-    assert RunStore(store).read("mine") is None
-
-
 @pytest.mark.parametrize("run", ["", "../mine", "-e", "a b", "{{ x }}"])
-def test_an_invalid_run_name_is_refused_before_reading(store, run):
+def test_an_invalid_run_name_is_refused_before_reading(runs, run):
     with pytest.raises(InvalidRecordError, match="is not a valid run name"):
-        RunStore(store).read(run)
+        runs.read(run)
 
 
-def test_only_a_valid_record_is_written(store):
-    runs = RunStore(store)
-
+def test_only_a_valid_record_is_written(store, runs):
     with pytest.raises(InvalidRecordError, match="release"):
         runs.change("mine", 0, {**record_fields(), "release": "latest"}, Event(EventKind.LAUNCHED))
     assert store.read("mine") == {}
@@ -293,15 +299,6 @@ def test_only_a_valid_record_is_written(store):
     assert runs.change("mine", 1, {"wanted": "stopped"}).history == record.history
     with pytest.raises(RecordConflictError):
         runs.change("mine", 1, {"wanted": "running"})
-
-
-def test_records_are_opened_in_a_directory_or_a_bucket(bucket_api, tmp_path):
-    for root in (str(tmp_path), "gs://fleet/opened"):
-        RunStore.of(root, bucket_api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
-
-        assert list(RunStore.of(root, bucket_api).read_all().usable) == ["mine"]
-    assert (tmp_path / "runs/mine.json").is_file()
-    assert Bucket.of("gs://fleet/opened", bucket_api).names() == ["runs/mine.json"]
 
 
 def test_put_replaces_only_the_expected_generation(store):
@@ -341,12 +338,4 @@ def test_the_archive_is_beside_the_records(tmp_path, end):
     assert runs.archive_finished([record], later) == ["mine"]
     assert (runs.read_all().usable, runs.read("mine")) == ({}, record)
     assert (tmp_path / "archive/runs/mine.json").is_file()
-    assert list(runs.read_all(archived=True).usable) == ["mine"]
-
-
-def test_a_store_without_an_archive_archives_nothing(store):
-    runs = RunStore(store)
-    record = runs.change("mine", 0, record_fields(wanted="done"), Event(EventKind.LAUNCHED))
-
-    assert runs.archive_finished([record], time.time() + 30 * 86400) == []
     assert list(runs.read_all(archived=True).usable) == ["mine"]

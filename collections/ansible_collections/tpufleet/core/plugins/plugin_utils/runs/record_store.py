@@ -176,17 +176,6 @@ class RecordBucket(RecordStore):
     def __init__(self, objects: Bucket) -> None:
         self._objects = objects
 
-    @classmethod
-    def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
-        """Open the records in a bucket. Raises RecordError.
-
-        ``fleet_state`` is its URL, ``api`` the inventory's variable ``tpu_api``.
-        """
-        try:
-            return cls(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api))
-        except CloudError as error:
-            raise RecordError(f"fleet_state: {error}") from None
-
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record."""
         try:
@@ -234,6 +223,9 @@ def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> Reco
     ``api`` is the inventory's variable tpu_api, with the endpoint and credentials for a bucket.
     Raises RecordError.
     """
-    if fleet_state.startswith("gs://"):
-        return RecordBucket.of(fleet_state, api or {})
-    return RecordFolder(fleet_state)
+    if not fleet_state.startswith("gs://"):
+        return RecordFolder(fleet_state)
+    try:
+        return RecordBucket(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api or {}))
+    except CloudError as error:
+        raise RecordError(f"fleet_state: {error}") from None

@@ -58,7 +58,7 @@ class RunStore:
     moves it back.
     """
 
-    def __init__(self, documents: RecordStore, archive: RecordStore | None = None) -> None:
+    def __init__(self, documents: RecordStore, archive: RecordStore) -> None:
         self._documents, self._archive = documents, archive
 
     @classmethod
@@ -77,10 +77,8 @@ class RunStore:
         """
         if not RUN_NAME.fullmatch(run):
             raise InvalidRecordError(run, "run", "is not a valid run name")
-        found = self._documents.read(run)
-        if found == {} and self._archive:
-            found = self._archive.read(run)
-        return parse_record(run, found) if found != {} else None
+        found = self._documents.read(run) or self._archive.read(run)
+        return parse_record(run, found) if found else None
 
     def names(self) -> list[str]:
         """Return the names of the runs with a record outside the archive. Raises RecordError."""
@@ -100,7 +98,7 @@ class RunStore:
                 return UnusableRecord(run, str(error))
 
         names = self._documents.runs()
-        if archived and self._archive:
+        if archived:
             names = sorted({*names, *self._archive.runs()})
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             found = list(pool.map(one, names))
@@ -122,7 +120,7 @@ class RunStore:
         known = before.fields() if before else {}
         happened = event.fields() if event else {}
         parse_record(run, after_change(known, run, generation, fields, happened))
-        if before and self._archive and self._documents.read(run) == {}:
+        if before and not self._documents.read(run):
             self._documents.put(run, 0, known)
         return parse_record(run, self._documents.change(run, generation, fields, happened))
 
@@ -132,14 +130,11 @@ class RunStore:
         ``now`` is in unix seconds. One call moves at most ARCHIVE_AT_ONCE records. Raises
         RecordError.
         """
-        archive = self._archive
-        if archive is None:
-            return []
         over = [each for each in records if is_over(each, now)][:ARCHIVE_AT_ONCE]
-        return [each.run for each in over if self._move(each, archive)]
+        return [each.run for each in over if self._move(each)]
 
-    def _move(self, record: RunRecord, archive: RecordStore) -> bool:
-        older = archive.read(record.run).get("generation", 0)
+    def _move(self, record: RunRecord) -> bool:
+        older = self._archive.read(record.run).get("generation", 0)
         if type(older) is not int:
             raise UnusableRecordError(
                 f"archive/runs/{record.run}.json in fleet_state: generation is not a whole number. "
@@ -148,7 +143,7 @@ class RunStore:
         try:
             # Copy before removing, so that a run always has a record. While both records exist,
             # reads return the one outside the archive.
-            archive.put(record.run, older, record.fields())
+            self._archive.put(record.run, older, record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
             return False  # the record was just changed, so the run may be wanted again
