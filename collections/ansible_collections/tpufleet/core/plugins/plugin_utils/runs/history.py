@@ -74,13 +74,14 @@ def parse_event(value: Mapping[str, Any], time: float) -> Event:
         state=RunState(state) if state in [each.value for each in RunState] else None,
         action=_line(value.get("action", "")),
         causes=causes,
-        created=_moment(value.get("created", 0.0)),
+        created=parse_time(value.get("created", 0.0)),
     )
 
 
-def _moment(value: Any) -> float:
+def parse_time(value: Any) -> float:
+    """Return a time or duration of a run record in seconds. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TIME:
-        raise ValueError("not a time")
+        raise ValueError("is not a time")
     return float(value)
 
 

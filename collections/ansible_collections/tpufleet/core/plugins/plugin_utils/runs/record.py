@@ -11,10 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.worker.contract import RUN_NAME
-from ...module_utils.worker.launch_spec import VARIABLE, InvalidLaunchError, LaunchSpec
+from ...module_utils.worker.launch_spec import (
+    VARIABLE,
+    Check,
+    InvalidLaunchError,
+    LaunchSpec,
+    checked,
+)
 from .causes import one_line
 from .event_kind import MOST_HISTORY, DesiredState, EventKind
-from .history import MOST_TIME, Event, parse_event
+from .history import Event, parse_event, parse_time
 from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
 
@@ -122,108 +128,91 @@ def parse_record(run: str, value: object) -> RunRecord:
 
     Raises InvalidRecordError, which names the first invalid field but never shows its value.
     """
-    reader = _Reader(run, value)
+    if not isinstance(value, Mapping):
+        raise InvalidRecordError(run, "the record", "is not a JSON object")
     if not RUN_NAME.fullmatch(run):
-        raise reader.wrong("run", "is not a valid run name")
-    if reader.get("run", str, run) != run:
-        raise reader.wrong("run", "is not the name of the record")
+        raise InvalidRecordError(run, "run", "is not a valid run name")
+    if value.get("run") not in (None, run):
+        raise InvalidRecordError(run, "run", "is not the name of the record")
+
+    def read(name: str, check: Check, default: Any = None) -> Any:
+        given = value.get(name)
+        try:
+            return check(default if given is None else given)
+        except ValueError as error:
+            raise InvalidRecordError(run, name, str(error)) from None
+
+    try:
+        launch = LaunchSpec.from_json({**value, "run": run})
+    except InvalidLaunchError as error:
+        raise InvalidRecordError(run, error.field, error.problem) from None
     return RunRecord(
-        wanted=reader.desired(),
-        launch=reader.launch(),
-        generation=reader.count("generation"),
-        fence=reader.count("fence"),
-        wanted_seconds=reader.seconds("wanted_seconds"),
-        wanted_since=reader.seconds("wanted_since"),
-        wanted_until=reader.seconds("wanted_until"),
-        phase=reader.phase(),
-        phase_since=reader.seconds("phase_since"),
-        spent=reader.spent(),
-        history=reader.history(),
-        watch=reader.watch(),
+        wanted=read("wanted", _desired),
+        launch=launch,
+        generation=read("generation", _count, 0),
+        fence=read("fence", _count, 0),
+        wanted_seconds=read("wanted_seconds", _seconds),
+        wanted_since=read("wanted_since", _seconds),
+        wanted_until=read("wanted_until", _seconds),
+        phase=read("phase", _phase, ""),
+        phase_since=read("phase_since", _seconds),
+        spent=read("spent", _spent, {}),
+        history=read("history", _history, []),
+        watch=read("watch", _watch, {}),
     )
 
 
-class _Reader:
-    """Reads and validates single fields of an untrusted JSON object.
+def _desired(value: Any) -> DesiredState:
+    if value not in list(DesiredState):
+        raise ValueError(f"is none of {', '.join(DesiredState)}")
+    return DesiredState(value)
 
-    ``run`` is the name of the run, for errors. ``value`` is the JSON object.
-    """
 
-    def __init__(self, run: str, value: object) -> None:
-        self._run = run
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise self.wrong("the record", "is not a JSON object")
-        self._value = value
+def _count(value: Any) -> int:
+    if not 0 <= checked(value, int) <= MOST_COUNT:
+        raise ValueError(f"is not between 0 and {MOST_COUNT}")
+    return value
 
-    def wrong(self, name: str, what: str) -> InvalidRecordError:
-        return InvalidRecordError(self._run, name, what)
 
-    def get(self, name: str, kind: type, default: Any) -> Any:
-        value = self._value.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            raise self.wrong(name, f"is a {type(value).__name__}, expected {kind.__name__}")
-        return value
+def _seconds(value: Any) -> float | None:
+    return None if value is None else parse_time(value)
 
-    def count(self, name: str) -> int:
-        value = self.get(name, int, 0)
-        if not 0 <= value <= MOST_COUNT:
-            raise self.wrong(name, f"is not between 0 and {MOST_COUNT}")
-        return value
 
-    def seconds(self, name: str) -> float | None:
-        value = self._value.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(name, "is not a number")
-        if not 0 <= value <= MOST_TIME:
-            raise self.wrong(name, "is not a time")
-        return float(value)
+def _phase(value: Any) -> Spent | None:
+    return Spent(value) if checked(value, str) in PHASES else None
 
-    def desired(self) -> DesiredState:
+
+def _spent(value: Any) -> dict[str, float]:
+    given = checked(value, Mapping)
+    spent: dict[str, float] = {}
+    for phase in PHASES:
         try:
-            return DesiredState(self.get("wanted", str, ""))
+            if given.get(phase) is not None:
+                spent[phase.value] = parse_time(given[phase])
+        except ValueError as error:
+            raise ValueError(f"{phase} {error}") from None
+    return spent
+
+
+def _history(value: Any) -> tuple[Event, ...]:
+    events = []
+    for event in checked(value, list)[-MOST_HISTORY:]:
+        try:
+            events.append(parse_event(event, _seconds(checked(event, Mapping).get("time")) or 0.0))
         except ValueError:
-            raise self.wrong("wanted", f"is none of {', '.join(DesiredState)}") from None
+            raise ValueError("has an item that is not an event") from None
+    return tuple(events)
 
-    def phase(self) -> Spent | None:
-        value = self.get("phase", str, "")
-        return Spent(value) if value in PHASES else None
 
-    def spent(self) -> dict[str, float]:
-        found = _Reader(self._run, self.get("spent", Mapping, {}))
-        seconds = {phase.value: found.seconds(phase) for phase in PHASES}
-        return {name: value for name, value in seconds.items() if value is not None}
-
-    def launch(self) -> LaunchSpec:
-        try:
-            return LaunchSpec.from_json({**self._value, "run": self._run})
-        except InvalidLaunchError as error:
-            raise self.wrong(error.field, error.problem) from None
-
-    def history(self) -> tuple[Event, ...]:
-        events = []
-        for event in self.get("history", list, [])[-MOST_HISTORY:]:
-            if not isinstance(event, Mapping):
-                raise self.wrong("history", "has an item that is not an event")
-            moment = _Reader(self._run, event).seconds("time")
-            try:
-                events.append(parse_event(event, moment or 0.0))
-            except ValueError:
-                raise self.wrong("history", "has an item that is not an event") from None
-        return tuple(events)
-
-    def watch(self) -> Mapping[str, str | int | float]:
-        found: dict[str, str | int | float] = {}
-        for name, value in self.get("watch", Mapping, {}).items():
-            if not VARIABLE.fullmatch(name) or isinstance(value, bool):
-                continue
-            if isinstance(value, str):
-                found[name] = one_line(value)
-            elif isinstance(value, int | float):
-                if not -MOST_NUMBER <= value <= MOST_NUMBER:
-                    raise self.wrong("watch", "holds a number that is out of range")
-                found[name] = value
-        return found
+def _watch(value: Any) -> Mapping[str, str | int | float]:
+    found: dict[str, str | int | float] = {}
+    for name, item in checked(value, Mapping).items():
+        if not VARIABLE.fullmatch(name) or isinstance(item, bool):
+            continue
+        if isinstance(item, str):
+            found[name] = one_line(item)
+        elif isinstance(item, int | float):
+            if not -MOST_NUMBER <= item <= MOST_NUMBER:
+                raise ValueError("holds a number that is out of range")
+            found[name] = item
+    return found
