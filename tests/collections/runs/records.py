@@ -40,7 +40,7 @@ def keep_release(kept: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         _staged(Path(folder))
         cache_release(Path(folder) / "staged", kept_release(kept, RELEASE))
-    keep_lock(str(kept), LOCK_TEXT)
+    keep_lock(kept, LOCK_TEXT)
     return kept
 
 

@@ -1,30 +1,22 @@
 """Files that a relaunch needs on the controller, and variables that it passes to playbooks."""
 
-import hashlib
 import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import LaunchSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
     plays_of,
     relaunch_variables,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     Observation,
     ProcessStatus,
     parse_process,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
-    LaunchSpec,
-    RunRecord,
-    parse_record,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     keep_lock,
@@ -33,28 +25,17 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     missing_here,
 )
 
-from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
+from tests.collections.runs.records import LOCK, LOCK_TEXT, RELEASE, keep_release, run_record
 
-LOCK = b"jax==0.1 --hash=sha256:00"
-DIGEST = hashlib.sha256(LOCK).hexdigest()
 KEPT = Path("/home/me/.tpufleet")
-
-
-def record(**fields: Any) -> RunRecord:
-    return parse_record("mine", record_fields(requirements=DIGEST, **fields))
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> LaunchSpec:
     """A launch whose code and lock file this controller has in tmp_path."""
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "main.py").write_text("print('here')\n")
-    release = release_id(stage(code, (), tmp_path / "staged"))
-    shutil.copytree(tmp_path / "staged", kept_release(tmp_path, release))
-    keep_lock(str(tmp_path), LOCK)
-    return record(release=release).launch
+    keep_release(tmp_path)
+    return run_record().launch
 
 
 def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, tmp_path):
@@ -62,6 +43,8 @@ def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, 
 
     assert missing_here(launch, tmp_path) == ""
     lock.write_bytes(b"jax==0.2")
+    assert missing_here(launch, tmp_path) == str(lock)
+    lock.unlink()
     assert missing_here(launch, tmp_path) == str(lock)
     shutil.rmtree(kept_release(tmp_path, launch.release))
     assert missing_here(launch, tmp_path) == str(kept_release(tmp_path, launch.release))
@@ -80,7 +63,7 @@ def test_a_relaunch_sets_up_workers_that_an_older_version_set_up(process, needs_
     processes = (fine, replace(fine, host="pod-w1", **process))
     observed = Observation("READY", processes, workers=2, address="pod")
 
-    plays = plays_of(Action.LAUNCH, record(), observed, KEPT, "gs://b", fence=1)
+    plays = plays_of(Action.LAUNCH, run_record(), observed, KEPT, "gs://b", fence=1)
 
     played = [name for play in plays for name in play.playbooks]
     setup = ["setup.yml", "playbooks/push.yml"] if needs_setup else []
@@ -92,14 +75,14 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
     """The workers have the default environment, and the run was launched with another one."""
     process = ProcessStatus("pod-w0", RunState.RUNNING, has_environment=False)
     observed = Observation("READY", (process,), workers=1, address="pod")
-    launched = record(jax_requirements="worker-torch")
+    launched = run_record(jax_requirements="worker-torch")
 
     plays = plays_of(action, launched, observed, KEPT, "gs://b", fence=1)
 
     given = [(Path(play.playbooks[-1]).stem, play.variables) for play in plays]
     assert [name for name, _ in given] == [*stops, "setup", "train"]
     for _, variables in given[len(stops) :]:
-        assert variables["jax_lock"] == f"{KEPT}/locks/{DIGEST}.lock"
+        assert variables["jax_lock"] == f"{KEPT}/locks/{LOCK}.lock"
         assert variables["jax_requirements"] == "worker-torch"
 
 
@@ -108,14 +91,7 @@ def test_a_worker_reports_whether_it_is_set_up_for_this_version():
     assert parse_process("w0", report(is_set_up=True)).is_set_up is True
 
 
-def test_a_lost_lock_file_is_reported_as_missing(launch, tmp_path):
-    lock = kept_lock(tmp_path, launch.requirements)
-    lock.unlink()
-
-    assert missing_here(launch, tmp_path) == str(lock)
-
-
-@pytest.mark.parametrize("text", [LOCK, LOCK + b"\n", b"\n" + LOCK + b"\n\n"])
+@pytest.mark.parametrize("text", [LOCK_TEXT, LOCK_TEXT + b"\n", b"\n" + LOCK_TEXT + b"\n\n"])
 def test_white_space_around_a_lock_file_is_ignored(launch, tmp_path, text):
     kept_lock(tmp_path, launch.requirements).write_bytes(text)
 
@@ -123,49 +99,40 @@ def test_white_space_around_a_lock_file_is_ignored(launch, tmp_path, text):
 
 
 def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(tmp_path):
-    keep_lock(str(tmp_path), LOCK)
-    lock = kept_lock(tmp_path, DIGEST)
+    keep_lock(tmp_path, LOCK_TEXT)
+    lock = kept_lock(tmp_path, LOCK)
     lock.write_bytes(b"jax==0.2")
 
-    keep_lock(str(tmp_path), LOCK)
+    keep_lock(tmp_path, LOCK_TEXT)
 
-    assert lock.read_bytes() == LOCK + b"\n"
+    assert lock.read_bytes() == LOCK_TEXT + b"\n"
 
 
 def test_a_valid_lock_file_is_not_written_again(tmp_path):
-    keep_lock(str(tmp_path), LOCK)
-    first = kept_lock(tmp_path, DIGEST).stat()
+    keep_lock(tmp_path, LOCK_TEXT)
+    first = kept_lock(tmp_path, LOCK).stat()
 
-    keep_lock(str(tmp_path), LOCK)
+    keep_lock(tmp_path, LOCK_TEXT)
 
-    assert kept_lock(tmp_path, DIGEST).stat().st_ino == first.st_ino
+    assert kept_lock(tmp_path, LOCK).stat().st_ino == first.st_ino
 
 
 def test_lock_files_are_in_the_state_directory_and_only_the_owner_can_read_them(tmp_path):
     state = tmp_path / "new/state"
 
-    keep_lock(str(state), LOCK)
+    keep_lock(state, LOCK_TEXT)
 
-    assert [path.name for path in (state / "locks").iterdir()] == [f"{DIGEST}.lock"]
+    assert [path.name for path in (state / "locks").iterdir()] == [f"{LOCK}.lock"]
     assert stat.S_IMODE((state / "locks").stat().st_mode) == 0o700
 
 
-def test_the_state_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    assert kept_release("~/state", "0123456789abcdef") == (
-        tmp_path / "state/releases/0123456789abcdef"
-    )
-    assert kept_lock("~/state", DIGEST) == tmp_path / f"state/locks/{DIGEST}.lock"
-
-
 def test_playbooks_get_only_names_and_paths():
-    assert relaunch_variables(record(), KEPT, "gs://bucket/fleet") == {
+    assert relaunch_variables(run_record(), KEPT, "gs://bucket/fleet") == {
         "run": "mine",
         "tpu": "pod",
         "relaunch": True,
-        "code": "/home/me/.tpufleet/releases/0123456789abcdef",
-        "jax_lock": f"/home/me/.tpufleet/locks/{DIGEST}.lock",
+        "code": "/home/me/.tpufleet/releases/" + RELEASE,
+        "jax_lock": f"/home/me/.tpufleet/locks/{LOCK}.lock",
         "jax_requirements": "worker-tpu",
         "fleet_state": "gs://bucket/fleet",
         "wait": "started",
@@ -173,19 +140,19 @@ def test_playbooks_get_only_names_and_paths():
 
 
 def test_a_record_without_requirements_passes_no_requirements():
-    old = record(jax_requirements=None)
+    old = run_record(jax_requirements=None)
 
     assert "jax_requirements" not in relaunch_variables(old, KEPT, "/fleet")
 
 
 @pytest.mark.parametrize("chip", [0, 3])
 def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
-    whole = relaunch_variables(record(), KEPT, "/fleet")
+    whole = relaunch_variables(run_record(), KEPT, "/fleet")
 
-    variables = relaunch_variables(record(chip=chip), KEPT, "/fleet")
+    variables = relaunch_variables(run_record(chip=chip), KEPT, "/fleet")
 
     assert variables == whole | {"per_chip": True, "chip": chip}
 
 
 def test_a_relaunch_gets_the_current_address_of_the_tpu():
-    assert relaunch_variables(record(), KEPT, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"
+    assert relaunch_variables(run_record(), KEPT, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"

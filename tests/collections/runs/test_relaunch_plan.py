@@ -1,26 +1,17 @@
 """run_plan, executed by Ansible, plans a relaunch from the run's record alone."""
 
-import hashlib
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
-    keep_lock,
-    kept_release,
-)
 
-from harness.valid_record import record_fields
+from tests.collections.runs.records import keep_release, record_fields
 from tests.collections.test_run_role import played
 
-LOCK = b"jax==0.1 --hash=sha256:00"
 TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch OWNED') }}"
 HOSTS = """
 tpu:
@@ -69,17 +60,14 @@ class Controller:
     """A controller that launched a run; ``play`` plans a relaunch of it."""
 
     folder: Path
-    release: str
 
     def record(self, **fields: Any) -> dict[str, Any]:
         """Write the run's record and return it."""
-        record = record_fields(
-            release=self.release, requirements=hashlib.sha256(LOCK).hexdigest(), generation=1
-        )
+        record = record_fields() | fields
         path = self.folder / "fleet/runs/mine.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record | fields))
-        return record | fields
+        path.write_text(json.dumps(record))
+        return record
 
     def variables(self) -> dict[str, Any]:
         """Return the variables that the watch passes to the playbooks."""
@@ -99,14 +87,8 @@ class Controller:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "main.py").write_text("print('here')\n")
-    entries = stage(code, (), tmp_path / "staged")
-    fleet = tmp_path / "fleet"
-    shutil.copytree(tmp_path / "staged", kept_release(fleet, release_id(entries)))
-    keep_lock(str(fleet), LOCK)
-    return Controller(tmp_path, release_id(entries))
+    keep_release(tmp_path / "fleet")
+    return Controller(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +160,9 @@ def test_a_short_secret_is_refused_before_anything_is_launched(controller):
 
 def test_a_damaged_copy_of_the_code_is_not_launched(controller):
     variables = controller.variables()
-    (Path(variables["code"]) / "main.py").write_text("print('other')\n")
+    (Path(variables["code"]) / "train.py").write_text("print('other')\n")
 
     code, output, _ = controller.play(variables)
 
     assert code != 0
-    assert "the cached release is damaged (main.py differs)" in output
+    assert "the cached release is damaged (train.py differs)" in output

@@ -266,8 +266,9 @@ class ActionModule(ActionBase):
         """Cache the code as a release, and the lock file; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
-            cache_release(tree, kept_release(options["kept"], release))
-            keep_lock(options["kept"], lock)
+            kept = Path(options["kept"])
+            cache_release(tree, kept_release(kept, release))
+            keep_lock(kept, lock)
         return release
 
 

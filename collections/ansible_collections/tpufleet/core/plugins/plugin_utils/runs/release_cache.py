@@ -106,20 +106,20 @@ def local_state_dir(fleet_state: str) -> str:
     return str(Path(fleet_state).expanduser())
 
 
-def kept_release(kept: Path | str, release: str) -> Path:
+def kept_release(kept: Path, release: str) -> Path:
     """Return the path of a cached release; ``kept`` is the controller's local state directory."""
-    return Path(kept).expanduser() / RELEASES / release
+    return kept / RELEASES / release
 
 
-def kept_lock(kept: Path | str, digest: str) -> Path:
+def kept_lock(kept: Path, digest: str) -> Path:
     """Return the path of the cached lock file with this SHA-256 digest.
 
     ``kept`` is the controller's local state directory.
     """
-    return Path(kept).expanduser() / LOCKS / f"{digest}.lock"
+    return kept / LOCKS / f"{digest}.lock"
 
 
-def keep_lock(kept: str, lock: bytes) -> None:
+def keep_lock(kept: Path, lock: bytes) -> None:
     """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
 
     ``kept`` is the controller's local state directory, ``lock`` the content of the file.
