@@ -224,7 +224,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
                 tpu=whole,
                 slices=count,
                 overrides=trial.words,
-                env=dict(trial.env),
+                env=trial.env,
                 chip=member.chip,
                 worker=member.chip_of,
             )

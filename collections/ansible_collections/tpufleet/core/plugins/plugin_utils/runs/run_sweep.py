@@ -7,8 +7,8 @@ The file is a YAML list. An entry may have ``set`` (a mapping, or a list of key=
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Trial:
     words: tuple[str, ...] = ()
     name: str = ""
     tpu: str = ""
-    env: tuple[tuple[str, str], ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_sweep(path: Path) -> list[Trial]:
@@ -104,8 +104,8 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
             name = check_name(str(name))
         except RunError as error:
             raise _mistake(path, name_line, str(error)) from None
-    pairs = tuple(sorted((str(key), "" if v is None else str(v)) for key, v in env.items()))
-    return Trial(line, words, str(name), str(found.get("tpu", ("", line))[0] or ""), pairs)
+    variables = {str(key): "" if value is None else str(value) for key, value in env.items()}
+    return Trial(line, words, str(name), str(found.get("tpu", ("", line))[0] or ""), variables)
 
 
 def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
