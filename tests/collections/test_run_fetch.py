@@ -9,7 +9,6 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download, errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.checkpoint_download import fetch
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
@@ -19,9 +18,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_sound import (
     Layout,
     newest_finished,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import (
-    checkpoint_choice,
 )
 
 from harness.emulated_storage import put_object
@@ -344,25 +340,6 @@ def test_without_an_answer_of_the_bucket_the_error_is_returned_and_the_module_su
 
     assert "has no buckets" in result["missing"]
     assert not result["changed"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "meant"),
-    [
-        (True, "all"),
-        ("false", "none"),
-        ("newest", "newest"),
-        ("All", "all"),
-        ("gs://mine/checkpoints", "none"),  # the location of checkpoints, from the inventory
-    ],
-)
-def test_the_option_checkpoints_accepts_several_forms(asked, meant):
-    assert checkpoint_choice(asked) == meant
-
-
-def test_an_unknown_value_of_checkpoints_is_refused():
-    with pytest.raises(AnsibleFilterError, match="expected newest or all"):
-        checkpoint_choice("latest")
 
 
 def fetched(emulator, local_api, to, **fields):

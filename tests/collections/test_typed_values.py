@@ -1,6 +1,7 @@
-"""A value that Ansible would cut at its first space is refused."""
+"""Values that users type: in several forms, quoted, and not cut at a space."""
 
 import pytest
+from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import typed_values
 
 from harness.playbooks import environment_of, flat, play
@@ -38,3 +39,47 @@ def test_each_option_that_may_contain_spaces_is_checked(monkeypatch, name):
 )
 def test_complete_values_and_other_types_are_accepted(monkeypatch, given):
     assert cut(monkeypatch, given) == ""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"A": "b c", "N": 1}, '{"A": "b c", "N": 1}', "A='b c' N=1", ' A="b c"  N=1 '],
+)
+def test_every_form_of_the_environment_is_parsed_to_the_same_variables(given):
+    assert typed_values.parse_env(given) == {"A": "b c", "N": "1"}
+
+
+def test_a_value_may_hold_an_equals_sign():
+    assert typed_values.parse_env("XLA_FLAGS=--a=b") == {"XLA_FLAGS": "--a=b"}
+
+
+@pytest.mark.parametrize("given", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
+def test_an_invalid_environment_option_is_one_line_with_the_expected_form(given):
+    with pytest.raises(AnsibleFilterError, match="Use a mapping"):
+        typed_values.parse_env(given)
+
+
+def test_an_error_about_the_environment_shows_no_value():
+    with pytest.raises(AnsibleFilterError) as refused:
+        typed_values.parse_env("TOKEN=hunter2 oops")
+
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        (True, "all"),
+        ("false", "none"),
+        ("newest", "newest"),
+        ("All", "all"),
+        ("gs://mine/checkpoints", "none"),  # the location of checkpoints, from the inventory
+    ],
+)
+def test_the_option_checkpoints_accepts_several_forms(asked, meant):
+    assert typed_values.checkpoint_choice(asked) == meant
+
+
+def test_an_unknown_value_of_checkpoints_is_refused():
+    with pytest.raises(AnsibleFilterError, match="expected newest or all"):
+        typed_values.checkpoint_choice("latest")

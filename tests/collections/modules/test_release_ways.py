@@ -154,38 +154,32 @@ def test_the_directory_of_shared_connections_is_created(tmp_path):
     assert sockets.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_control_path_in_the_ssh_arguments_is_used():
-    options = {
-        "ssh_executable": "ssh",
-        "control_path": "%(directory)s/%%h",
-        "control_path_dir": "/run/cp",
-        "ssh_common_args": "-o ControlPath=/run/own",
-        "host": "10.0.0.2",
-    }
-
+def ssh_settings(**options) -> list[str]:
+    """Return the settings of ssh for a worker with these options of the connection."""
+    options |= {"ssh_executable": "ssh", "host": "10.0.0.2"}
     command = [*ssh_command(options.get)[:-1], "-G", "worker"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
-    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert "controlpath /run/own" in shown
+
+def test_a_control_path_in_the_ssh_arguments_is_used():
+    assert "controlpath /run/own" in ssh_settings(
+        control_path="%(directory)s/%%h",
+        control_path_dir="/run/cp",
+        ssh_common_args="-o ControlPath=/run/own",
+    )
 
 
 def test_rsync_connects_as_ansible_does():
-    options = {
-        "ssh_executable": "ssh",
-        "ssh_args": "-o ControlMaster=auto",
-        "timeout": 30,
-        "port": 2222,
-        "remote_user": "ada",
-        "private_key_file": "~/.ssh/a key",
-        "control_path": "%(directory)s/%%h",
-        "control_path_dir": "/run/cp",
-        "ssh_common_args": "-o HostKeyAlias=tpu-w0",
-        "host": "10.0.0.2",
-    }
-
-    command = [*ssh_command(options.get)[:-1], "-G", "worker"]
-
-    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    shown = ssh_settings(
+        ssh_args="-o ControlMaster=auto",
+        timeout=30,
+        port=2222,
+        remote_user="ada",
+        private_key_file="~/.ssh/a key",
+        control_path="%(directory)s/%%h",
+        control_path_dir="/run/cp",
+        ssh_common_args="-o HostKeyAlias=tpu-w0",
+    )
     assert {
         "batchmode yes",
         "connecttimeout 30",

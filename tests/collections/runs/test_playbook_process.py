@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def pids(folder: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
+def left_running(folder: Path) -> list[int]:
+    """Return which of the processes in ``folder/pids`` are still running after 20 seconds."""
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in pids(folder) if is_running(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def run(folder: Path, command: list[str], why_stop: Callable[[], str]) -> tuple[int, str]:
+    with (folder / "output").open("w") as output:
+        return run_process(command, folder, {}, output, why_stop)
+
+
 def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
     tmp_path, monkeypatch
 ):
@@ -53,22 +69,15 @@ def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
     def why_stop() -> str:
         return "the lease is lost" if len(pids(tmp_path)) == 2 else ""
 
-    with (tmp_path / "output").open("w") as output:
-        code, reason = run_process(["sh", "-c", STUBBORN], tmp_path, {}, output, why_stop)
-
-    assert (code, reason) == (-9, "the lease is lost")
-    deadline = time.monotonic() + 20
-    while any(map(is_running, pids(tmp_path))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in pids(tmp_path) if is_running(pid)] == []
+    assert run(tmp_path, ["sh", "-c", STUBBORN], why_stop) == (-9, "the lease is lost")
+    assert left_running(tmp_path) == []
 
 
 def test_a_process_that_must_stop_ends_without_ps(tmp_path, monkeypatch):
     sleep = shutil.which("sleep")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with (tmp_path / "output").open("w") as output:
-        result = run_process([sleep, "60"], tmp_path, {}, output, lambda: "the lease is lost")
+    result = run(tmp_path, [sleep, "60"], lambda: "the lease is lost")
 
     assert result == (-15, "the lease is lost")
 
@@ -88,21 +97,16 @@ def test_a_playbook_ends_with_the_watch_that_started_it(tmp_path):
     deadline = time.monotonic() + 30
     while not pids(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    (child,) = pids(tmp_path)
+    assert len(pids(tmp_path)) == 1
 
     parent.terminate()
     parent.wait(30)
 
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(child)
+    assert left_running(tmp_path) == []
 
 
 def test_a_process_that_ends_by_itself_has_its_exit_code_and_no_reason(tmp_path):
-    with (tmp_path / "output").open("w+") as output:
-        result = run_process(["sh", "-c", "echo x; exit 3"], tmp_path, {}, output, lambda: "")
-
-    assert result == (3, "")
+    assert run(tmp_path, ["sh", "-c", "echo x; exit 3"], lambda: "") == (3, "")
     assert (tmp_path / "output").read_text() == "x\n"
 
 
@@ -116,7 +120,8 @@ PLAYBOOK = """
 
 
 @pytest.fixture
-def actor(tmp_path, monkeypatch):
+def run_playbook(tmp_path, monkeypatch):
+    """Return a function that runs a playbook for a run as the watch does; it returns the error."""
     # The ansible.cfg of the project names an inventory that calls Google's API.
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(ROOT / "collections"))
@@ -127,44 +132,44 @@ def actor(tmp_path, monkeypatch):
         "- hosts: localhost\n  gather_facts: false\n  tasks:\n"
         "    - ansible.builtin.fail: {msg: \"{{ run }} is '{{ value }}'\"}\n"
     )
-    return lambda seconds: Actor(tmp_path, tmp_path, "", log, time.monotonic() + seconds)
+
+    def run_playbook(name: str, seconds: float = 60, claim: Claim = FREE, **variables: str) -> str:
+        found = Actor(tmp_path, tmp_path, "", log, time.monotonic() + seconds)
+        return found._play("run mine", "mine", Play((name,), variables), claim)
+
+    return run_playbook
 
 
-def test_a_playbook_whose_lease_is_lost_ends_with_its_tasks(actor, tmp_path):
+def test_a_playbook_whose_lease_is_lost_ends_with_its_tasks(run_playbook, tmp_path):
     claim = Claim(lambda: "the lease is lost" if pids(tmp_path) else "", lambda: "")
 
-    why = actor(60)._play("run mine", "mine", Play(("long.yml",), {}), claim)
+    why = run_playbook("long.yml", claim=claim)
 
     assert why.endswith("s: the lease is lost")
-    deadline = time.monotonic() + 20
-    while any(map(is_running, pids(tmp_path))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in pids(tmp_path) if is_running(pid)] == []
+    assert left_running(tmp_path) == []
 
 
-def test_a_pass_that_is_out_of_time_ends_its_playbook_and_starts_no_other(actor, tmp_path):
-    why = actor(3)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
-    late = actor(0)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
+def test_a_pass_that_is_out_of_time_ends_its_playbook_and_starts_no_other(run_playbook, tmp_path):
+    why = run_playbook("long.yml", 3)
+    late = run_playbook("long.yml", 0)
 
     assert "still running after" in why
     assert late == ("long.yml was not started: this pass is out of time. The next pass continues")
 
 
-def test_extra_variables_are_one_json_argument(actor, tmp_path):
+def test_extra_variables_are_one_json_argument(run_playbook, tmp_path):
     value = "a b=c -e x"
 
-    why = actor(60)._play(
-        "run mine", "mine", Play(("fails.yml",), {"run": "m", "value": value}), FREE
-    )
+    why = run_playbook("fails.yml", run="m", value=value)
 
     assert why.endswith(f": m is '{value}'")
     assert "(its output: " in (tmp_path / "watch.log").read_text()
 
 
-def test_a_playbook_is_not_started_after_its_run_was_stopped(actor, tmp_path):
+def test_a_playbook_is_not_started_after_its_run_was_stopped(run_playbook, tmp_path):
     claim = Claim(lambda: "", lambda: "the run is stopped now")
 
-    why = actor(60)._play("run mine", "mine", Play(("long.yml",), {}), claim)
+    why = run_playbook("long.yml", claim=claim)
 
     assert (why, pids(tmp_path)) == ("the run is stopped now", [])
 
@@ -187,15 +192,15 @@ def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_p
     assert options == ["--vault-password-file", "/home/me/vault", *files]
 
 
-def test_a_playbook_that_succeeds_leaves_a_result_without_failures(actor, tmp_path):
+def test_a_playbook_that_succeeds_leaves_a_result_without_failures(run_playbook, tmp_path):
     (tmp_path / "succeeds.yml").write_text("- hosts: localhost\n  gather_facts: false\n")
 
-    assert actor(60)._play("run mine", "mine", Play(("succeeds.yml",), {}), FREE) == ""
+    assert run_playbook("succeeds.yml") == ""
     assert "succeeds.yml succeeded" in (tmp_path / "watch.log").read_text()
 
 
-def test_a_playbook_that_cannot_be_read_fails_with_its_exit_code_and_names_its_output(actor):
-    why = actor(60)._play("run mine", "mine", Play(("missing.yml",), {}), FREE)
+def test_a_playbook_that_cannot_be_read_fails_with_its_exit_code_and_names_its_output(run_playbook):
+    why = run_playbook("missing.yml")
 
     assert "exit code 1, it left no result. See its output: tail " in why
     output = Path(why.rpartition("tail ")[2])

@@ -30,17 +30,12 @@ VALID = record_fields(
 TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch /tmp/owned') }}"
 
 
-def test_a_valid_record_is_parsed_completely() -> None:
+def test_a_valid_record_is_parsed_completely_and_reads_back_equal() -> None:
     record = parse_record(RUN, VALID)
 
     assert record.wanted is DesiredState.RUNNING
     assert record.launch.nodes == (NodeIdentity("pod", "us-east1-d", "4711"),)
     assert record.fields() == {**VALID, "fence": 0}
-
-
-def test_a_stored_record_reads_back_equal() -> None:
-    record = parse_record(RUN, VALID)
-
     assert parse_record(RUN, json.loads(json.dumps(record.fields()))) == record
 
 

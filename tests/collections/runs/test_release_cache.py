@@ -44,42 +44,31 @@ def cached(code: Path) -> Path:
     return path
 
 
-def damage(path: Path, how: str) -> None:
-    main, manifest = path / "train/main.py", path / MANIFEST
-    if how == "a file lost its content":
-        main.write_text("")
-    elif how == "a file is missing":
-        main.unlink()
-    elif how == "a file became a link":
-        main.unlink()
-        main.symlink_to("/etc/passwd")
-    elif how == "a file was added":
-        (path / "train/more.py").write_text("")
-    elif how == "a file is no longer executable":
-        (path / "run.sh").chmod(0o644)
-    elif how == "the manifest is missing":
-        manifest.unlink()
-    elif how == "the manifest is empty":
-        manifest.write_text("")
-    elif how == "the manifest is no list":
-        manifest.write_text("3")
-    elif how == "the manifest is another release's":
-        main.unlink()
-        entries = load(manifest.read_bytes())
-        manifest.write_text(dump(entry for entry in entries if entry.path != "train/main.py"))
+def become_a_link(path: Path) -> None:
+    (path / MAIN).unlink()
+    (path / MAIN).symlink_to("/etc/passwd")
 
 
-DAMAGES = [
-    "a file lost its content",
-    "a file is missing",
-    "a file became a link",
-    "a file was added",
-    "a file is no longer executable",
-    "the manifest is missing",
-    "the manifest is empty",
-    "the manifest is no list",
-    "the manifest is another release's",
-]
+def become_another_release(path: Path) -> None:
+    (path / MAIN).unlink()
+    entries = load((path / MANIFEST).read_bytes())
+    (path / MANIFEST).write_text(dump(entry for entry in entries if entry.path != MAIN))
+
+
+MAIN = "train/main.py"
+CHANGES = {
+    "a file lost its content": lambda path: (path / MAIN).write_text(""),
+    "a file is no longer executable": lambda path: (path / "run.sh").chmod(0o644),
+}
+DAMAGES = CHANGES | {
+    "a file is missing": lambda path: (path / MAIN).unlink(),
+    "a file became a link": become_a_link,
+    "a file was added": lambda path: (path / "train/more.py").write_text(""),
+    "the manifest is missing": lambda path: (path / MANIFEST).unlink(),
+    "the manifest is empty": lambda path: (path / MANIFEST).write_text(""),
+    "the manifest is no list": lambda path: (path / MANIFEST).write_text("3"),
+    "the manifest is another release's": become_another_release,
+}
 
 
 def test_a_cached_release_does_not_change_with_the_code(code, cached):
@@ -90,9 +79,9 @@ def test_a_cached_release_does_not_change_with_the_code(code, cached):
     assert release_id(stage(cached, [], code.with_name("again"))) == cached.name
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_release_is_refused_and_written_again(code, cached, how):
-    damage(cached, how)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_release_is_refused_and_written_again(code, cached, damage):
+    damage(cached)
 
     with pytest.raises(ReleaseError, match=str(cached)):
         verify_release(cached)
@@ -102,9 +91,9 @@ def test_a_damaged_release_is_refused_and_written_again(code, cached, how):
     assert [each.name for each in cached.parent.iterdir()] == [cached.name]
 
 
-@pytest.mark.parametrize("how", ["a file lost its content", "a file is no longer executable"])
-def test_a_damaged_release_is_not_staged_under_another_name(code, cached, how):
-    damage(cached, how)
+@pytest.mark.parametrize("damage", CHANGES.values(), ids=CHANGES)
+def test_a_damaged_release_is_not_staged_under_another_name(code, cached, damage):
+    damage(cached)
 
     with pytest.raises(ReleaseError, match="differs from the release's manifest"):
         stage(cached, [], code.with_name("again"))
