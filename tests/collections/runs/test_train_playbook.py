@@ -69,10 +69,14 @@ STARTED = {**ABSENT, "started": True, "changed": True, "info": report("starting"
 
 
 class Fleet:
-    """Two workers; a key of ``answers`` is a state and a process id, such as ``launched 1``."""
+    """Two workers, on which a run starts unless the test changes ``answers``.
+
+    A key of ``answers`` is a state, or a state and a process id, such as ``launched 1``.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.answers = folder, {"stopped": {"info": report_end("75")}}
+        self.folder = folder
+        self.answers = {"launched": STARTED, "stopped": {"info": report_end("75")}}
         (folder / "code").mkdir()
         (folder / "code/main.py").write_text("print('hello')\n")
         (folder / "hosts.yml").write_text(HOSTS)
@@ -143,8 +147,6 @@ def fleet(tmp_path) -> Fleet:
 
 
 def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
-
     done = fleet.train()
 
     assert done.returncode == 0, done.stdout
@@ -158,7 +160,7 @@ def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
 
 def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
-    fleet.answers |= {"launched 0": STARTED, "launched 1": blocked}
+    fleet.answers["launched 1"] = blocked
 
     done = fleet.train()
 
@@ -190,7 +192,6 @@ def test_workers_without_the_release_get_it_and_a_start_that_fails_stops_all(fle
 
 
 def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     crashed = report_end("1", log=["Traceback: no module named jax"], error="no module named jax")
     fleet.answers["run_wait"] = {"outcome": "settled", "info": crashed}
 
@@ -211,7 +212,6 @@ def add_other_tpu(fleet: Fleet) -> None:
 
 
 def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     assert fleet.train().returncode == 0
     add_other_tpu(fleet)
 
@@ -224,7 +224,6 @@ def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
 
 
 def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     assert fleet.train(run="mine-1").returncode == 0
     add_other_tpu(fleet)
     sweep = fleet.folder / "sweep.yml"
@@ -238,7 +237,6 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
 
 
 def test_a_launch_names_its_differences_from_the_last_launch(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     fleet.answers["run_wait"] = {"outcome": "settled", "info": report_end("1")}
     first = fleet.train(wait="first_step")
     assert "than the last one" not in first.stdout
@@ -251,7 +249,6 @@ def test_a_launch_names_its_differences_from_the_last_launch(fleet):
 
 
 def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_path):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     folder = fleet.folder / "group_vars/all"
     folder.mkdir(parents=True)
     example = ROOT / "inventory/gcp/group_vars/all/secrets.yml.example"
@@ -307,7 +304,6 @@ def test_secrets_in_plain_text_that_others_can_read_are_refused(fleet):
 
 
 def test_secrets_in_a_private_file_are_accepted_and_secrets_outside_of_the_mapping_named(fleet):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     secrets = {"HF_TOKEN": "planted-in-plain-text"}
     key = "planted-beside-secrets"
     secrets_in_plain_text(fleet, 0o600, secrets=secrets, WANDB_API_KEY=key)
@@ -323,7 +319,6 @@ def test_secrets_in_a_private_file_are_accepted_and_secrets_outside_of_the_mappi
 
 
 def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
-    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
     lock = b"apple==1.0\n"
     (tmp_path / "mine.lock").write_bytes(lock)
     digest = hashlib.sha256(lock.strip()).hexdigest()
