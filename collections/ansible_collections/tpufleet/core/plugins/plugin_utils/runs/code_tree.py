@@ -67,18 +67,9 @@ def git_files(root: Path) -> Iterator[str]:
 
     Files of submodules are included. Raises ReleaseError.
     """
-    command = [
-        "git",
-        "-C",
-        str(root),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others"]
     try:
-        asked = subprocess.run(command, capture_output=True, check=False)
+        asked = subprocess.run([*command, "--exclude-standard"], capture_output=True, check=False)
     except FileNotFoundError as error:
         raise ReleaseError(
             f"{root} is a git repository, but git is not installed here. Install git"

@@ -36,8 +36,11 @@ def run_process(
         why_stop: called twice a second. If it returns a reason, all processes of the command get
             SIGTERM, and SIGKILL after TERM_S.
     """
+    # The command gets SIGTERM if this process dies, unless setpriv(1) is missing.
+    setpriv = shutil.which("setpriv")
+    with_parent = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
     with subprocess.Popen(
-        with_parent(command),
+        [*with_parent, *command],
         cwd=folder,
         env=dict(env),
         stdin=subprocess.DEVNULL,
@@ -46,24 +49,14 @@ def run_process(
         start_new_session=True,
     ) as process:
         try:
-            return _ended(process, why_stop)
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(CHECK_EVERY_S), ""
+                if reason := why_stop():
+                    return end_tree(process), reason
         except BaseException:  # includes the exception that this process raises at SIGTERM
             end_tree(process)
             raise
-
-
-def _ended(process: subprocess.Popen[str], why_stop: Callable[[], str]) -> tuple[int, str]:
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(CHECK_EVERY_S), ""
-        if reason := why_stop():
-            return end_tree(process), reason
-
-
-def with_parent(command: Sequence[str]) -> list[str]:
-    """Return a command that gets SIGTERM when its parent dies; unchanged without setpriv(1)."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else list(command)
 
 
 def end_tree(process: subprocess.Popen[str]) -> int:
