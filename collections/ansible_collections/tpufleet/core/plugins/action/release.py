@@ -69,15 +69,13 @@ class ActionModule(ActionBase):
             argument_spec={
                 "code": {"type": "path", "required": True},
                 "code_paths": {"type": "list", "elements": "str", "default": []},
-                "name": {"type": "str"},
                 "link": {"type": "str", "default": "current"},
             }
         )
         # A relative path starts at the current directory of ansible-playbook, not at the playbook.
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - Path.absolute() keeps ".."
         is_own = options["link"] == PROGRAMS
-        name = options["name"] or (PROGRAMS if is_own else code.name)
-        name = re.sub(r"[^A-Za-z0-9_-]", "-", name) or "code"
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", PROGRAMS if is_own else code.name) or "code"
         try:
             tree, release = staged(str(code), options["code_paths"], is_own=is_own)
         except OSError as error:
@@ -87,12 +85,12 @@ class ActionModule(ActionBase):
         folder = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
         folder.mkdir(exist_ok=True)
         way = Way.of(task_vars or {}, folder)
+        has_release = False
         try:
             result = self._bring(options, tree, release, name, task_vars, way)
-        except BaseException:
-            way.tell(False)
-            raise
-        way.tell(not result.get("failed"))
+            has_release = not result.get("failed")
+        finally:
+            way.tell(has_release)
         if "before" in result:
             result["diff"] = {
                 "before": result.pop("before"),
@@ -108,9 +106,9 @@ class ActionModule(ActionBase):
         """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
         ``options`` are the module's options, ``tree`` is the copy of the code on the controller,
-        and ``name`` is the name of the code. This does not check first whether the worker has the
-        release: such a check takes as long as verifying the release, and rsync skips the files
-        that the worker has.
+        and ``name`` is the directory below INCOMING in which the worker keeps the sent files. This
+        does not check first whether the worker has the release: such a check takes as long as
+        verifying the release, and rsync skips the files that the worker has.
         """
         if self._task.check_mode or way.wait():
             by_leader = not self._task.check_mode

@@ -28,10 +28,6 @@ options:
     type: list
     elements: str
     default: []
-  name:
-    description: The name of the code. The worker keeps the files that were sent last under this
-      name. By default C(programs) for O(link=programs), else the name of the directory O(code).
-    type: str
   link:
     description:
       - The link below C(/opt/tpufleet) to the release.
@@ -171,7 +167,6 @@ def main() -> None:
         argument_spec={
             "code": {"type": "path", "required": True},
             "code_paths": {"type": "list", "elements": "str", "default": []},
-            "name": {"type": "str"},
             "link": {"type": "str", "choices": ["current", "programs"], "default": "current"},
             "release": {"type": "str"},
             "incoming": {"type": "path"},
