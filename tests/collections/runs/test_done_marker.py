@@ -22,15 +22,11 @@ from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
     read_done_marker,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
-from harness.valid_record import launch_spec, process, record_fields
+from harness.valid_record import process
 from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
 
@@ -218,15 +214,3 @@ def test_a_launch_warns_if_the_done_marker_cannot_be_read(tmp_path, monkeypatch)
 
     assert answer["status"] == "absent"
     assert "cannot check whether the run is done (Input/output error)" in answer["blockers"][0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"), [({}, 3), ({"config": "steps: 20\n"}, 0), ({"release": "f" * 16}, 0)]
-)
-def test_only_a_launch_equal_to_the_recorded_one_can_already_be_done(tmp_path, changes, expected):
-    store = RunStore.of(str(tmp_path), {})
-    store.change("mine", 0, record_fields(attempt=3), Event(EventKind.LAUNCHED))
-
-    found = want(store, launch_spec(**changes))
-
-    assert found.finished_attempt == expected

@@ -8,6 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import lease as
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LEASE_S,
     MAX_SKEW_S,
+    Lease,
     LeaseHeldError,
     Leases,
 )
@@ -62,9 +63,13 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_lease_is_stored_with_its_holder_and_its_end(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+@pytest.fixture
+def lease(documents: Documents, clock: Clock) -> Lease:
+    """A lease that this controller holds."""
+    return clock.leases(documents).acquire("x")
 
+
+def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
     stored = documents.kept["x"]
     assert stored["until"] == BEGAN + LEASE_S
     host, pid, token = stored["holder"].rsplit(":", 2)
@@ -75,9 +80,7 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(documents, clock):
     assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
 
 
-def test_a_lease_ends_exactly_when_its_time_is_over(documents, clock):
-    lease = clock.leases(documents).acquire("x")
-
+def test_a_lease_ends_exactly_when_its_time_is_over(lease, clock):
     clock.now = BEGAN + LEASE_S - 0.01
     assert lease.lost() == ""
     clock.now = BEGAN + LEASE_S
@@ -103,8 +106,9 @@ def test_the_error_names_the_holder_without_its_token(documents, clock):
 
 
 @pytest.mark.parametrize("skew", [-MAX_SKEW_S, 0.0, MAX_SKEW_S])
-def test_a_holder_loses_its_lease_before_another_gets_it_for_any_skew(documents, clock, skew):
-    lease = clock.leases(documents).acquire("x")
+def test_a_holder_loses_its_lease_before_another_gets_it_for_any_skew(
+    lease, documents, clock, skew
+):
     contender = clock.leases(documents, skew)
 
     while clock.now <= BEGAN + LEASE_S + 2 * MAX_SKEW_S:
@@ -120,8 +124,7 @@ def test_a_holder_loses_its_lease_before_another_gets_it_for_any_skew(documents,
     assert lease.lost() == "the lease x could not be renewed in time"
 
 
-def test_a_renewal_counts_from_its_request_and_not_from_its_late_answer(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_a_renewal_counts_from_its_request_and_not_from_its_late_answer(lease, documents, clock):
     change = documents.change
 
     def slow_change(*arguments: Any) -> dict[str, Any]:
@@ -149,8 +152,7 @@ def test_a_released_lease_is_free_at_once_and_its_fence_increases(documents, clo
     assert second.fence > first.fence
 
 
-def test_a_lease_that_was_lost_is_not_released(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_a_lease_that_was_lost_is_not_released(lease, documents, clock):
     clock.now += LEASE_S
     changes = documents.changes
 
@@ -159,8 +161,7 @@ def test_a_lease_that_was_lost_is_not_released(documents, clock):
     assert documents.changes == changes
 
 
-def test_a_failed_release_is_not_an_error(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_a_failed_release_is_not_an_error(lease, documents):
     documents.failures = [RecordError("the bucket does not answer")]
 
     lease.release()
@@ -259,9 +260,7 @@ def nothing() -> None:
     """A round in which nothing happens."""
 
 
-def test_a_lease_is_renewed_every_20_seconds(documents, clock):
-    lease = clock.leases(documents).acquire("x")
-
+def test_a_lease_is_renewed_every_20_seconds(lease, documents, clock):
     def later() -> None:
         clock.now += 20
 
@@ -273,8 +272,7 @@ def test_a_lease_is_renewed_every_20_seconds(documents, clock):
     assert lease.lost() == ""
 
 
-def test_a_failed_renewal_is_retried(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_a_failed_renewal_is_retried(lease, documents, clock):
     documents.failures = [RecordError("the bucket does not answer"), None]
 
     def later() -> None:
@@ -286,8 +284,7 @@ def test_a_failed_renewal_is_retried(documents, clock):
     assert lease.lost() == ""
 
 
-def test_an_expired_lease_is_not_renewed(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_an_expired_lease_is_not_renewed(lease, documents, clock):
     changes = documents.changes
 
     def too_late() -> None:
@@ -298,9 +295,7 @@ def test_an_expired_lease_is_not_renewed(documents, clock):
     assert documents.changes == changes
 
 
-def test_a_lease_that_another_has_taken_is_neither_renewed_nor_released(documents, clock):
-    lease = clock.leases(documents).acquire("x")
-
+def test_a_lease_that_another_has_taken_is_neither_renewed_nor_released(lease, documents):
     def taken() -> None:
         documents.kept["x"] = {**documents.kept["x"], "holder": "other:1:aa", "generation": 9}
 
@@ -311,9 +306,7 @@ def test_a_lease_that_another_has_taken_is_neither_renewed_nor_released(document
     assert documents.kept["x"]["holder"] == "other:1:aa"
 
 
-def test_a_renewal_whose_answer_was_lost_keeps_the_lease(documents, clock):
-    lease = clock.leases(documents).acquire("x")
-
+def test_a_renewal_whose_answer_was_lost_keeps_the_lease(lease, documents):
     def answer_lost() -> None:
         documents.kept["x"] = {**documents.kept["x"], "generation": 5}
 
@@ -323,8 +316,7 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(documents, clock):
     assert documents.kept["x"]["generation"] == 6
 
 
-def test_the_holder_is_read_again_after_a_failed_read(documents, clock):
-    lease = clock.leases(documents).acquire("x")
+def test_the_holder_is_read_again_after_a_failed_read(lease, documents):
     read = documents.read
 
     def no_answer(run: str) -> dict[str, Any]:

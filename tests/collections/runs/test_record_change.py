@@ -50,6 +50,8 @@ def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(stor
     assert (same.is_recorded, same.was_wanted, same.launch.attempt) == (False, True, 3)
     assert (same.finished_attempt, same.changes) == (3, ())
     assert (other.finished_attempt, other.changes) == (0, ("command",))
+    for change in ({"config": "steps: 20\n"}, {"release": "f" * 16}):
+        assert want(store, launch_spec(**change)).finished_attempt == 0
     assert store.read("mine").attempt == 3
     assert want(store, launch_spec(), is_checked=True).launch.attempt == 4
 
