@@ -228,7 +228,7 @@ def test_an_action_ends_before_its_next_playbook_if_its_record_changes(controlle
 
 def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller):
     controller.wants()
-    with Leases(controller.watch().leases._documents).held("runs-of-pod"):
+    with Leases(controller.watch().leases.documents).held("runs-of-pod"):
         (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     assert (outcome.action, controller.actor.played) == ("nothing", [])
@@ -238,7 +238,7 @@ def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller
 def test_a_lost_lease_ends_the_action_before_its_next_playbook(controller):
     clock = [0.0]
     controller.wants()
-    documents = controller.watch().leases._documents
+    documents = controller.watch().leases.documents
     leases = Leases(documents, clock=lambda: controller.now, monotonic=lambda: clock[0])
     controller.actor.meanwhile.append(lambda: clock.__setitem__(0, LEASE_S + 1))
 

@@ -92,7 +92,7 @@ class Leases:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        self._documents, self._clock, self._monotonic = documents, clock, monotonic
+        self.documents, self.clock, self.monotonic = documents, clock, monotonic
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[Lease]:
@@ -117,8 +117,8 @@ class Leases:
         Raises LeaseHeldError if another controller holds the lease, and RecordError if its end is
         later than a controller can set: such a lease would block its TPU even if the holder died.
         """
-        before = _Document.parse(name, self._documents.read(name))
-        left = before.until - self._clock()
+        before = _Document.parse(name, self.documents.read(name))
+        left = before.until - self.clock()
         if left > LEASE_S + MAX_SKEW_S:
             raise RecordError(
                 f"lease {name}: ends in {left:.0f} s (expected at most "
@@ -126,9 +126,9 @@ class Leases:
                 f"{_shown(before.holder)}. If both are right and that process has ended, remove "
                 f"watch/runs/{name}.json from fleet_state"
             )
-        if before.until and before.until + MAX_SKEW_S > self._clock():
+        if before.until and before.until + MAX_SKEW_S > self.clock():
             raise _held_by(name, before.holder)
-        lease = Lease(name, before.generation, self._documents, self._clock, self._monotonic)
+        lease = Lease(self, name, before.generation)
         try:
             lease.renew()
         except RecordConflictError:
@@ -139,21 +139,13 @@ class Leases:
 class Lease:
     """A lease of this process. ``fence`` is its fencing number, greater than all earlier ones.
 
-    ``generation`` is the stored document's; for ``clock`` and ``monotonic`` see Leases.
+    ``generation`` is the stored document's.
     """
 
-    def __init__(
-        self,
-        name: str,
-        generation: int,
-        documents: RecordStore,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-    ) -> None:
+    def __init__(self, leases: Leases, name: str, generation: int) -> None:
         self.name = name
         self.fence = generation + 1
-        self._generation = generation
-        self._documents, self._clock, self._monotonic = documents, clock, monotonic
+        self._leases, self._generation = leases, generation
         self._me = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._valid_until = 0.0
         self._taken = False
@@ -162,7 +154,7 @@ class Lease:
         """Return why this process has lost the lease; empty while it holds the lease."""
         if self._taken:
             return f"another controller took the lease {self.name}"
-        late = self._monotonic() - self._valid_until
+        late = self._leases.monotonic() - self._valid_until
         return f"the lease {self.name} could not be renewed in time" if late >= 0 else ""
 
     def renew(self) -> None:
@@ -170,8 +162,8 @@ class Lease:
 
         Raises RecordConflictError if the stored document has changed, RecordError.
         """
-        began = self._monotonic()
-        self._write(self._clock() + LEASE_S)
+        began = self._leases.monotonic()
+        self._write(self._leases.clock() + LEASE_S)
         self._valid_until = began + LEASE_S
 
     def release(self) -> None:
@@ -197,13 +189,13 @@ class Lease:
         lost.
         """
         with contextlib.suppress(RecordError):
-            there = _Document.parse(self.name, self._documents.read(self.name))
+            there = _Document.parse(self.name, self._leases.documents.read(self.name))
             self._taken = there.holder != self._me
             self._generation = there.generation
 
     def _write(self, until: float) -> None:
         fields: dict[str, Any] = {"holder": self._me, "until": until}
-        written = self._documents.change(self.name, self._generation, fields, {})
+        written = self._leases.documents.change(self.name, self._generation, fields, {})
         self._generation = _Document.parse(self.name, written).generation
 
 
