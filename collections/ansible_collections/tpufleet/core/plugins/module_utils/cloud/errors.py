@@ -105,7 +105,7 @@ class CapacityError(CloudError):
 
 
 class Unavailable(CloudError):
-    """The API still returned HTTP 429 or 5xx after the last retry."""
+    """The last try failed with a status in TRANSIENT_STATUSES, such as HTTP 429 or 503."""
 
     reason = "unavailable"
 
@@ -228,7 +228,7 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
         return QuotaError(f"can't {what}: {message}")
     if status in TRANSIENT_STATUSES:
         return Unavailable(
-            f"can't {what}: the API still returns HTTP {status} ({message}); try again later"
+            f"can't {what}: the API returned HTTP {status} ({message}). Try again later"
         )
     return InvalidRequest(f"can't {what}: {message}")
 
