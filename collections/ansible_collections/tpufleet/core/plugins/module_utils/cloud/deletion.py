@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,19 @@ class Found:
     id: str
     state: str = ""
     is_being_deleted: bool = False
+
+
+def check_agreed(what: str, key: str, agreed: Collection[str] | None) -> None:
+    """Raise Different if the user was not asked about the deletion of this resource.
+
+    ``what`` names the resource in the error, ``key`` is its unique key. ``agreed`` has the keys of
+    the resources that the user agreed to delete; None allows any.
+    """
+    if agreed is not None and key not in agreed:
+        raise errors.Different(
+            f"{what} is not deleted, because it was created after the list that you confirmed. To "
+            "delete it, run this again"
+        )
 
 
 def delete_exactly(

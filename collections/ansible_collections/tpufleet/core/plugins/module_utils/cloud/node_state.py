@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import errors
-from .deletion import Found, delete_exactly
+from .deletion import Found, check_agreed, delete_exactly
 from .disks import attachable, ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
 from .nodes import Node, parse_node
@@ -56,7 +56,14 @@ def ensure_present(
     node = read_node(api, spec.zone, spec.name)
 
     def create() -> NodeOutcome:
-        return _replace(api, spec, node, deadline, check, progress, check_owner)
+        made = None
+        if not check:
+            if node:
+                _delete(api, node, deadline, progress)
+            made = _create(api, spec, deadline, progress, check_owner)
+        was_alive = node is not None and not node.is_lost and not node.is_being_deleted
+        outcome = outcome_of(spec, node, True, made, created=True)
+        return replace(outcome, replaced=node if was_alive else None)
 
     if node is None or node.is_being_deleted:
         return create()
@@ -73,8 +80,7 @@ def ensure_present(
     if differences.immutable:
         if not recreate:
             raise _different(spec, node, differences)
-        if agreed is not None and node.key not in agreed:
-            raise _not_agreed(node)
+        check_agreed(f"TPU {node.where}", node.key, agreed)
         return create()
     if node.state in ("STOPPED", "STOPPING"):
         raise errors.Different(
@@ -83,17 +89,17 @@ def ensure_present(
         )
     if check:
         return outcome_of(spec, node, bool(differences.mask))
-    found, node = node, _wait_ready(api, spec, deadline, progress)
-    if found.id not in ("", node.id):
+    ready = _wait_ready(api, spec, deadline, progress)
+    if node.id not in ("", ready.id):
         # The checks of the owner and of the differences were for the earlier TPU.
         raise errors.Different(
             f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
         )
     if not differences.mask:
-        return outcome_of(spec, node, False)
+        return outcome_of(spec, ready, False)
     operation = api.patch_node(node.zone, node.name, differences.patch, differences.mask)
     api.wait(operation, f"change TPU {node.where}", deadline)
-    return outcome_of(spec, node, True, _wait_ready(api, spec, deadline, progress))
+    return outcome_of(spec, ready, True, _wait_ready(api, spec, deadline, progress))
 
 
 def ensure_absent(
@@ -114,8 +120,7 @@ def ensure_absent(
     node = read_node(api, zone, name)
     if node is None:
         return NodeOutcome(False, f"TPU {name} ({zone}) does not exist", {}, {})
-    if agreed is not None and node.key not in agreed:
-        raise _not_agreed(node)
+    check_agreed(f"TPU {node.where}", node.key, agreed)
     if not check:
         _delete(api, node, api.polling.deadline_in(timeout), progress)
     msg = f"TPU {node.where} {'would be' if check else 'is'} deleted"
@@ -177,25 +182,6 @@ def read_node(api: TpuApi, zone: str, name: str) -> Node | None:
     """Return a TPU; None if it does not exist."""
     found = api.get_node(zone, name)
     return None if found is None else parse_node(found)
-
-
-def _replace(
-    api: TpuApi,
-    spec: NodeSpec,
-    old: Node | None,
-    deadline: float,
-    check: bool,
-    progress: Progress,
-    check_owner: OwnerCheck,
-) -> NodeOutcome:
-    node = None
-    if not check:
-        if old:
-            _delete(api, old, deadline, progress)
-        node = _create(api, spec, deadline, progress, check_owner)
-    was_alive = old is not None and not old.is_lost and not old.is_being_deleted
-    outcome = outcome_of(spec, old, True, node, created=True)
-    return replace(outcome, replaced=old if was_alive else None)
 
 
 def _create(
@@ -274,11 +260,4 @@ def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.D
     return errors.Different(
         f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "
         "recreate=true (in a task: recreate: true)"
-    )
-
-
-def _not_agreed(node: Node) -> errors.Different:
-    return errors.Different(
-        f"TPU {node.where} is not deleted, because it was created after the list that you "
-        "confirmed. To delete it, run this again"
     )

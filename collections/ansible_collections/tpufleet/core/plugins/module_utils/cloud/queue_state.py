@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .deletion import Found, delete_exactly
+from .deletion import Found, check_agreed, delete_exactly
 from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
 from .outcome import Outcome
@@ -116,11 +116,7 @@ def ensure_not_requested(
     request = _read(api, zone, name)
     if request is None:
         return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
-    if agreed is not None and request.key not in agreed:
-        raise errors.Different(
-            f"queued resource {request.where} is not deleted, because it was created after the "
-            "list that you confirmed. To delete it, run this again"
-        )
+    check_agreed(f"queued resource {request.where}", request.key, agreed)
     if not check:
         _delete(api, request, api.polling.deadline_in(timeout), force, progress)
     msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"
@@ -190,8 +186,7 @@ def _wait_active(
 ) -> QueuedResource:
     what = f"wait for queued resource {first.where} to be ACTIVE"
     request: QueuedResource | None = first
-    tried = 0
-    while True:
+    for tried in itertools.count():
         if request is None or request.key != first.key:
             raise errors.OperationFailed(f"can't {what}: it no longer exists")
         if request.state == "ACTIVE":
@@ -200,7 +195,6 @@ def _wait_active(
             raise _failure(request, what)
         progress(request.state)
         api.polling.pause(f"{what} (it is still {request.state})", tried, deadline)
-        tried += 1
         request = _read(api, first.zone, first.name)
 
 
