@@ -10,7 +10,7 @@ from typing import Any
 
 from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
 from .errors import BadAnswer, NotConfigured
-from .names import last_part
+from .names import PROJECT, last_part
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]*")
 
@@ -31,6 +31,23 @@ def check_zone(zone: str) -> None:
             f"invalid zone ({zone!r:.80}). Use a zone such as us-central2-b; "
             "`gcloud compute tpus locations list` shows all"
         )
+
+
+def path_parts(data: object, kind: str, what: str) -> tuple[str, str, str]:
+    """Return project, zone and name from the path in the field ``name`` of a resource.
+
+    ``kind`` is the kind of resource in the path: ``nodes``. ``what`` is the kind of resource in the
+    error: ``TPU``. Raises BadAnswer.
+    """
+    path = data.get("name") if isinstance(data, Mapping) else None
+    pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME})"
+    found = re.fullmatch(pattern, path) if isinstance(path, str) else None
+    if not found:
+        raise BadAnswer(
+            f"malformed API response: expected a {what}'s name as projects/…/locations/…/{kind}/… "
+            f"({path!r:.80})"
+        )
+    return found[1], found[2], found[3]
 
 
 class Fields:

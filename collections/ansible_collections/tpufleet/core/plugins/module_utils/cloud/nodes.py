@@ -7,20 +7,15 @@ names, group names and on ssh's command line, so every field is validated before
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..worker.node_identity import NODE_NAME, ZONE
-from .errors import BadAnswer
-from .fields import Fields
-from .names import PROJECT, Disk
+from .fields import Fields, path_parts
+from .names import Disk
 from .shapes import type_of_config
 
 #: States of a TPU that the cloud has taken back. Such a TPU never runs again.
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
-
-_FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_NAME})")
 
 
 @dataclass(frozen=True)
@@ -96,14 +91,7 @@ class Node:
 
 def parse_node(data: object) -> Node:
     """Parse one node from the Cloud TPU API's JSON. Raises BadAnswer."""
-    full_name = data.get("name") if isinstance(data, Mapping) else None
-    found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
-    if not found:
-        raise BadAnswer(
-            "malformed API response: expected a TPU's name as projects/…/locations/…/nodes/… "
-            f"({full_name!r:.80})"
-        )
-    project, zone, name = found[1], found[2], found[3]
+    project, zone, name = path_parts(data, "nodes", "TPU")
     read = Fields(data, f"TPU {name} ({zone})")
     config = read.part("acceleratorConfig")
     topology = config.word("topology")

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..worker.node_identity import NODE_NAME, ZONE
+from ..worker.node_identity import NODE_NAME
 from .errors import BadAnswer, NotConfigured, one_line
-from .fields import Fields, check_name
-from .names import PROJECT
+from .fields import Fields, check_name, path_parts
 from .shapes import chips_of, type_of_config
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 #: Final states of a queued resource: Google never tries it again.
 _DEAD_STATES = ("FAILED", "SUSPENDED")
 _GOING_STATES = ("DELETING", "SUSPENDING")
-_FULL_NAME = re.compile(rf"projects/(?:{PROJECT})/locations/({ZONE})/queuedResources/({NODE_NAME})")
 _MAX_SLICES = 10_000
 
 
@@ -199,14 +197,7 @@ class QueuedResourceSpec:
 
 def parse_queued_resource(data: object) -> QueuedResource:
     """Parse a queued resource from the API's JSON. Raises BadAnswer."""
-    full_name = data.get("name") if isinstance(data, Mapping) else None
-    found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
-    if not found:
-        raise BadAnswer(
-            "malformed API response: expected a queued resource's name as "
-            f"projects/…/locations/…/queuedResources/… ({full_name!r:.80})"
-        )
-    zone, name = found[1], found[2]
+    _, zone, name = path_parts(data, "queuedResources", "queued resource")
     read = Fields(data, f"queued resource {name} ({zone})")
     state = read.part("state")
     specs = read.part("tpu").parts("nodeSpec")
