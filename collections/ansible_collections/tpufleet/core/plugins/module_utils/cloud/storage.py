@@ -106,16 +106,12 @@ class Bucket:
 
     @classmethod
     def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
-        """Create a client with the settings in ``api``, the inventory's variable ``tpu_api``."""
-        return cls.of_settings(url, ApiSettings.of(api))
+        """Create a client with the settings in ``api``, the inventory's variable ``tpu_api``.
 
-    @classmethod
-    def of_settings(cls, url: str, settings: ApiSettings) -> Bucket:
-        """Create a client with the key file and storage endpoint of ``settings``.
-
-        Raises NotConfigured for an invalid URL, and if ``settings`` name a cloud without Cloud
+        Raises NotConfigured for an invalid URL, and if the settings name a cloud without Cloud
         Storage.
         """
+        settings = ApiSettings.of(api)
         if not settings.storage_address:
             raise errors.NotConfigured(f"{url}: this cloud has no buckets")
         return cls(

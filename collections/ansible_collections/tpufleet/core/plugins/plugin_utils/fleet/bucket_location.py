@@ -34,10 +34,11 @@ def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str
     ``url`` is ``gs://bucket/prefix``. Raises NotConfigured for an invalid URL.
     """
     BucketUrl.parse(url)
-    if not settings.storage_address:
+    address = settings.storage_address
+    if not address:
         return ""
     try:
-        bucket = Bucket.of_settings(url, settings)
+        bucket = Bucket(url, address=address, credentials_file=settings.credentials_file)
         return location_warning(bucket.place.bucket, bucket.describe(), zones)
     except CloudError as error:
         return str(error)
