@@ -278,11 +278,10 @@ class GoogleApi:
             self.polling.pause(what, tried, deadline)
             progress()
             tried += 1
-            try:
-                operation = self._http.ask("GET", path, f"read the operation: {what}")
-            except errors.NotFound as missing:
-                _check_is_from_api(missing)
+            found = self._get(path, f"read the operation: {what}")
+            if found is None:
                 return  # the API forgets finished operations; the caller reads the resource
+            operation = found
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_operation(error, what)
