@@ -15,7 +15,6 @@ from dataclasses import dataclass
 class Shape:
     """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each."""
 
-    generation: str
     chips: int
     workers: int
     chips_per_worker: int
@@ -58,9 +57,9 @@ def shape_of(accelerator_type: str) -> Shape | None:
         return None
     chips = math.ceil(int(found[2]) / 2) if family.counts_cores else int(found[2])
     if chips <= family.single_vm_chips:
-        return Shape(family.name, chips, 1, chips)
+        return Shape(chips, 1, chips)
     workers = math.ceil(chips / _CHIPS_PER_POD_VM)
-    return Shape(family.name, chips, workers, _CHIPS_PER_POD_VM)
+    return Shape(chips, workers, _CHIPS_PER_POD_VM)
 
 
 def chips_of(accelerator_type: str) -> int:
