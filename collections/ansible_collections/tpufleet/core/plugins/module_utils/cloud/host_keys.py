@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,14 +211,11 @@ def remember_host_keys(
     """
     file = KnownHostsFile(known_hosts_file)
     deadline = polling.deadline_in(PUBLISHED_WITHIN_S)
-    tried = 0
-    while True:
+    for tried in itertools.count():
         missing = _unknown_workers(file, node)
         if missing:
-            published: list[KnownHost] = []
             with suppress(NotFound, NoAnswer, Unavailable):  # they may be published later
-                published = list(read_keys())
-            file.add(published)
+                file.add(read_keys())
             missing = _unknown_workers(file, node)
         if not missing:
             return []
@@ -226,7 +224,6 @@ def remember_host_keys(
             polling.pause("read the host keys", tried, deadline)
         except DeadlineExceeded:
             return missing
-        tried += 1
 
 
 def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
