@@ -51,7 +51,12 @@ TABLE = {
     "tpu_plan": (FLEET, False),
     "tpu_node, present": (tpu("new", **KIND, tags=["a"], labels={"b": "c"}), True),
     "tpu_node, changed": (
-        tpu("changing", **{**KIND, "accelerator_type": "v4-16"}, labels={"b": "c"}),
+        tpu(
+            "changing",
+            **{**KIND, "accelerator_type": "v4-16"},
+            labels={"b": "c"},
+            metadata={"k": "v"},
+        ),
         True,
     ),
     "tpu_node, absent": (tpu("going", state="absent"), True),

@@ -299,24 +299,6 @@ def test_a_queued_resource_with_tpus_is_deleted_only_by_force(environment, tmp_p
     assert "To delete its TPUs, too, set force: true" in refused(environment, task)
 
 
-@pytest.mark.parametrize("task_for", [node_task, queued_resource_task])
-def test_a_module_uses_the_inventory_s_api_and_is_idempotent(environment, tmp_path, task_for):
-    task = tmp_path / "task.yml"
-    task.write_text(play_of(*map(task_for, ("present", "present", "absent", "absent"))))
-    result = succeeds(environment, task)
-    seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
-    assert seen == ["changed", "ok", "changed", "ok"]
-
-
-def test_a_module_fails_with_its_error_and_no_traceback(environment, tmp_path):
-    task = tmp_path / "task.yml"
-    task.write_text(play_of(node_task("present", "v4-17")))
-    result = play(environment, task)
-    assert result.returncode != 0
-    assert "v4-17" in result.stdout + result.stderr
-    assert "Traceback" not in result.stdout + result.stderr
-
-
 def test_a_relative_code_directory_starts_at_the_working_directory(environment, tmp_path):
     task = tmp_path / "task.yml"
     task.write_text(play_of("\n    - tpufleet.core.release: {code: ../no-such-code}\n"))

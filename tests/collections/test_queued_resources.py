@@ -42,13 +42,6 @@ def test_ensure_requested_queues_a_request_and_waits_for_its_tpu(api, local_api)
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
 
 
-def test_a_request_that_does_not_differ_is_not_repeated(api, local_api):
-    ensure_requested(api, DEMO, timeout=20)
-    before = changes(local_api, "queuedResources")
-    assert not ensure_requested(api, DEMO, timeout=20).changed
-    assert changes(local_api, "queuedResources") == before
-
-
 def test_check_mode_shows_the_request_and_sends_none(api, local_api):
     predicted = ensure_requested(api, DEMO, timeout=20, check=True)
     assert (predicted.changed, changes(local_api, "queuedResources")) == (True, [])

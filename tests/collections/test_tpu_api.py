@@ -126,12 +126,6 @@ def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted
     assert waits_between_tries == 5 + 3
 
 
-def test_an_error_about_refused_credentials_names_the_login_command(client, scripted):
-    scripted.answerer = lambda _: error(401, "Request had invalid authentication credentials")
-    with pytest.raises(errors.Unauthorized, match="gcloud auth application-default login"):
-        client.list_nodes()
-
-
 def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, scripted):
     scripted.token_answer = Say({"error": "invalid_grant", "error_description": "no such key"}, 400)
     with pytest.raises(errors.Unauthorized, match="invalid_grant"):

@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scripted_api import Drop, Say, error
+from harness.scripted_api import Drop, Say
 from tests.localcloud.api.local_api import LocalApi
 
 OFFICE = "203.0.113.0/28"
@@ -74,13 +74,6 @@ def test_mosh_is_allowed_from_the_same_ranges_and_can_be_closed_again(compute, l
     assert not allow_ssh_from(compute, OFFICE, mosh=True).changed
     assert allow_ssh_from(compute, OFFICE).changed
     assert ports() == [{"IPProtocol": "tcp", "ports": ["22"]}]
-
-
-def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):
-    allow_ssh_from(compute, OFFICE)
-    before = shown(local_api)
-    assert not allow_ssh_from(compute, OFFICE).changed
-    assert shown(local_api) == before
 
 
 def test_a_changed_range_updates_the_rule_and_an_empty_list_removes_it(compute, local_api):
@@ -205,13 +198,6 @@ def test_the_denying_rule_is_created_first(client, scripted):
     allow_ssh_from(client.compute, OFFICE)
     made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
     assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
-
-
-def test_a_refused_rule_is_reported_with_google_s_message(client, scripted):
-    refused = error(403, "Required 'compute.firewalls.list' permission")
-    scripted.script = [refused]
-    with pytest.raises(errors.Forbidden, match=r"compute\.firewalls\.list"):
-        allow_ssh_from(client.compute, OFFICE)
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
