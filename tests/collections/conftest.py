@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling, RetryPolicy
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
@@ -12,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from harness.emulated_storage import emulated_storage
 from harness.playbooks import environment_of
 from harness.scripted_api import ScriptedApi, serving
+from harness.stored_output import QUICK
 from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
@@ -77,5 +78,4 @@ def bucket_api(emulator: str) -> dict[str, str]:
 @pytest.fixture
 def bucket(emulator: str, request: pytest.FixtureRequest) -> Bucket:
     """A directory for this test in the bucket of the emulator."""
-    quick = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
-    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=quick)
+    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)

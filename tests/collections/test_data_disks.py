@@ -1,5 +1,7 @@
 """Data disks: created on request, shared read-only, deleted only after a confirmation."""
 
+from pathlib import Path
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
@@ -27,6 +29,19 @@ POD = DEMO | {"data_disks": [CORPUS]}
 
 def disk(api: TpuApi, name: str = "corpus"):
     return api.compute.get_disk(ZONE, name)
+
+
+def make_disk(api: TpuApi, zone: str, description: str = MARK) -> None:
+    body = {"name": "corpus", "sizeGb": "50", "description": description}
+    operation = api.compute.insert_disk(zone, body)
+    api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
+
+
+def fleet_options(folder: Path, *entries) -> tuple[str, str]:
+    """Write a fleet file with these entries; return the options that load it."""
+    file = folder / "fleet.yml"
+    file.write_text(f"tpu_fleet: {list(entries)}\n")
+    return ("-e", f"@{file}")
 
 
 def test_a_disk_is_created_once_and_attached_read_only_to_all_workers(api, local_api):
@@ -165,9 +180,7 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
     gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
     assert gone.returncode == 0, flat(gone)
     assert disk(api) is not None
-    fleet = tmp_path / "fleet.yml"
-    fleet.write_text(f"tpu_fleet: {[POD]}\n")
-    options = ("-e", f"@{fleet}", "-e", "tpu=demo", "-e", "disks=true")
+    options = (*fleet_options(tmp_path, POD), "-e", "tpu=demo", "-e", "disks=true")
     asked = play(environment, "playbooks/delete.yml", *options)
     assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(asked)
     assert disk(api) is not None
@@ -177,9 +190,7 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
 
 
 def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_api, api, tmp_path):
-    compute = api.compute
-    operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
-    compute.wait(operation, "make a disk", api.polling.deadline_in(20))
+    make_disk(api, ZONE, "")
     make(api, POD)
     options = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
     gone = play(environment, "playbooks/delete.yml", *options)
@@ -187,18 +198,9 @@ def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_a
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
 
 
-def make_disk(api: TpuApi, zone: str) -> None:
-    operation = api.compute.insert_disk(
-        zone, {"name": "corpus", "sizeGb": "50", "description": MARK}
-    )
-    api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
-
-
 def asked_to_delete(environment, tmp_path, entry, tpu: str) -> str:
     """Return the question that delete.yml asks before it deletes a TPU and its disks."""
-    fleet = tmp_path / "fleet.yml"
-    fleet.write_text(f"tpu_fleet: {[entry]}\n")
-    options = ("-e", f"@{fleet}", "-e", f"tpu={tpu}", "-e", "disks=true")
+    options = (*fleet_options(tmp_path, entry), "-e", f"tpu={tpu}", "-e", "disks=true")
     return flat(play(environment, "playbooks/delete.yml", *options))
 
 

@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
 
 from harness.playbooks import OURS, flat, play
 from harness.scripted_api import ZONE
+from tests.collections.test_data_disks import fleet_options
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_shortage import make
 
@@ -125,9 +126,7 @@ def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(
     assert not made.failed, made.msg
     (again,) = make(api, entry, recreate=True)
     assert not again.changed, again.msg
-    fleet = tmp_path / "fleet.yml"
-    fleet.write_text(f"tpu_fleet: {[entry]}\n")
-    planned = play(environment, "playbooks/plan.yml", "-e", f"@{fleet}")
+    planned = play(environment, "playbooks/plan.yml", *fleet_options(tmp_path, entry))
     assert "nothing to do: the fleet is as desired" in flat(planned)
 
 
@@ -169,9 +168,8 @@ def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
 
 
 def fill(environment, tmp_path, *options, fleet=(POD,)):
-    file = tmp_path / "fleet.yml"
-    file.write_text(f"tpu_fleet: {list(fleet)}\n")
-    return play(environment, "playbooks/fill_disk.yml", "-e", f"@{file}", *options)
+    options = (*fleet_options(tmp_path, *fleet), *options)
+    return play(environment, "playbooks/fill_disk.yml", *options)
 
 
 NAMED = ("-e", "disk=corpus", "-e", "source=/")
@@ -347,8 +345,6 @@ def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
     environment, local_api, api, tmp_path
 ):
     make(api, POD | {"labels": OURS})
-    fleet = tmp_path / "fleet.yml"
-    fleet.write_text(f"tpu_fleet: {[POD]}\n")
     book = tmp_path / "book.yml"
     task = {
         "api": "{{ tpu_api }}",
@@ -359,7 +355,7 @@ def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
     }
     play_ = {"hosts": "localhost", "gather_facts": False}
     book.write_text(json.dumps([play_ | {"tasks": [{"tpufleet.core.shared_disk": task}]}]))
-    done = play(environment, book, "-e", f"@{fleet}")
+    done = play(environment, book, *fleet_options(tmp_path, POD))
     assert "the TPUs that share the disk corpus have changed since you were asked (demo" in flat(
         done
     )

@@ -72,10 +72,11 @@ def test_a_suspending_request_is_not_replaced_without_replace_dead(client, scrip
     assert set(scripted.methods()) == {"GET"}
 
 
-def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted):
-    def refuse(found):
-        raise Different(f"{found.where} is not ours")
+def refuse(found):
+    raise Different(f"{found.where} is not ours")
 
+
+def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted):
     scripted.answerer = lambda _: Say(request("SUSPENDING"))
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
@@ -83,9 +84,6 @@ def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted)
 
 
 def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
-    def refuse(found):
-        raise Different(f"{found.where} is not ours")
-
     scripted.script = [GONE, error(409, "already exists"), Say(request("ACTIVE"))]
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, timeout=20, check_owner=refuse)

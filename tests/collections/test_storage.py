@@ -1,7 +1,6 @@
 """Objects in a bucket, changed only by compare-and-swap; tested with a real GCS emulator."""
 
 import gzip
-import socket
 
 import pytest
 import requests
@@ -19,6 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 
 from harness.scripted_api import Say, error
 from harness.stored_output import QUICK
+from tests.collections.error_lines.bad import nowhere
 
 API = {"project": "local-fleet"}
 
@@ -152,12 +152,9 @@ def test_the_browser_url_of_an_object_is_where_google_asks_for_a_login():
 
 
 def test_an_unreachable_bucket_is_named():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-
+    bucket = Bucket("gs://fleet/x", address=nowhere(), retry=QUICK)
     with pytest.raises(errors.NoAnswer, match=r"gs://fleet/x/a\.json: no answer from"):
-        Bucket("gs://fleet/x", address=address, retry=QUICK).read("a.json")
+        bucket.read("a.json")
 
 
 @pytest.mark.parametrize("url", ["fleet/x", "gs://", "gs:///x", "s3://fleet"])
