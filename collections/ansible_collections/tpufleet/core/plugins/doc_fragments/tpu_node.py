@@ -70,8 +70,8 @@ options:
         default: 0
       type:
         description:
-          - The disk type to create. By default C(pd-balanced) up to v5p, and C(hyperdisk-balanced)
-            for v6e and later.
+          - The disk type to create. By default C(pd-balanced) up to v5p; for v6e and later,
+            C(hyperdisk-ml) for a read-only disk and C(hyperdisk-balanced) for a read-write disk.
         type: str
         default: ""
   network:
