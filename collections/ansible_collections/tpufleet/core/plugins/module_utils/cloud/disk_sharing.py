@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from .nodes import Node
     from .tpu_api import TpuApi
 
-_WRITER = "0"
-"""The number of the worker that writes to the disk."""
-
 
 @dataclass(frozen=True)
 class Attachment:
@@ -93,7 +90,7 @@ def ensure_writable(
     """
     _check_unshared(api, writer.zone, disk)
     source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
-    wanted = Attachment(source, "READ_WRITE", (_WRITER,) if len(writer.endpoints) > 1 else ())
+    wanted = Attachment(source, "READ_WRITE", ("0",) if len(writer.endpoints) > 1 else ())
     return _attach(api, writer, disk, wanted, deadline, check)
 
 
