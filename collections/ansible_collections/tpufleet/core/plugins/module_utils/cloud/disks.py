@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 from .deletion import Found, delete_exactly
 from .fields import Fields
-from .names import Disk
+from .names import Disk, ZonalResource
 from .shapes import generation_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def disk_type_for(accelerator_type: str, *, writable: bool) -> str:
 
 
 @dataclass(frozen=True)
-class StoredDisk:
+class StoredDisk(ZonalResource):
     """An existing disk as Compute Engine reports it; only a Hyperdisk has an ``access_mode``."""
 
     zone: str
@@ -56,11 +56,6 @@ class StoredDisk:
     def key(self) -> str:
         """Unique key of this disk, which no TPU and no later disk of the same name has."""
         return f"disk {self.zone}.{self.name}@{self.id}"
-
-    @property
-    def where(self) -> str:
-        """Name and zone for messages: ``corpus (us-central2-b)``."""
-        return f"{self.name} ({self.zone})"
 
     def described(self) -> dict[str, Any]:
         """Return what the confirmation prompt for a deletion shows about the disk."""

@@ -19,6 +19,18 @@ def last_part(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+class ZonalResource:
+    """Base class of resources whose names are unique in their zones."""
+
+    name: str
+    zone: str
+
+    @property
+    def where(self) -> str:
+        """Name and zone for messages: ``demo (us-central2-b)``."""
+        return f"{self.name} ({self.zone})"
+
+
 @dataclass(frozen=True)
 class Disk:
     """A data disk of a TPU.

@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import NotConfigured
 from .fields import check_name, check_zone
-from .names import SCHEDULING_FLAGS, Disk
+from .names import SCHEDULING_FLAGS, Disk, ZonalResource
 from .shapes import CONFIG_TYPES, shape_of, type_of_config
 
 #: Metadata entry that enables OS Login in place of ssh keys in the metadata
@@ -55,7 +55,7 @@ _AS_GIVEN = (
 
 
 @dataclass(frozen=True)
-class NodeSpec:
+class NodeSpec(ZonalResource):
     """Desired state of a TPU.
 
     If a field is None, a new TPU gets the API's default, and an existing TPU may have any value.
@@ -109,11 +109,6 @@ class NodeSpec:
             labels=_texts(given["labels"]),
             metadata=_texts(given["metadata"]),
         )
-
-    @property
-    def where(self) -> str:
-        """Name and zone for messages: ``demo (us-central2-b)``."""
-        return f"{self.name} ({self.zone})"
 
     @property
     def kind(self) -> str:

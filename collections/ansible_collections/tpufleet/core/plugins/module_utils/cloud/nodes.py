@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .fields import Fields, path_parts
-from .names import Disk
+from .names import Disk, ZonalResource
 from .shapes import type_of_config
 
 #: States of a TPU that the cloud has taken back. Such a TPU never runs again.
@@ -27,7 +27,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(ZonalResource):
     """One TPU: a slice of one or more workers.
 
     A string is empty if the API does not report the field. ``queued_resource`` is the name of the
@@ -67,11 +67,6 @@ class Node:
     def key(self) -> str:
         """Unique key: the id, which no other TPU ever has, or the zone and name without an id."""
         return self.id or f"{self.zone}.{self.name}"
-
-    @property
-    def where(self) -> str:
-        """Name and zone for messages: ``demo (us-central2-b)``."""
-        return f"{self.name} ({self.zone})"
 
     @property
     def is_preemptible(self) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..worker.node_identity import NODE_NAME
 from .errors import BadAnswer, NotConfigured, one_line
 from .fields import Fields, check_name, path_parts
+from .names import ZonalResource
 from .shapes import chips_of, type_of_config
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _MAX_SLICES = 10_000
 
 
 @dataclass(frozen=True)
-class QueuedResource:
+class QueuedResource(ZonalResource):
     """A queued resource as the API reports it.
 
     Args:
@@ -53,11 +54,6 @@ class QueuedResource:
     def key(self) -> str:
         """Unique key, which no later queued resource of the same name has."""
         return f"{self.zone}.{self.name}@{self.created}"
-
-    @property
-    def where(self) -> str:
-        """Name and zone for messages: ``sweep (us-central2-b)``."""
-        return f"{self.name} ({self.zone})"
 
     @property
     def is_dead(self) -> bool:
