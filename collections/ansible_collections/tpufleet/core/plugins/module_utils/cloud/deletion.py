@@ -54,7 +54,6 @@ def delete_exactly(
     accepts an id or etag in a deletion request, so the id is read immediately before every try.
 
     Args:
-        api: the client.
         what: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the id of the resource to delete.
         deadline: a time of ``polling.clock``.

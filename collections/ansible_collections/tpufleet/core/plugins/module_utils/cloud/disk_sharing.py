@@ -79,7 +79,6 @@ def ensure_writable(
     """Attach the disk to worker 0 of ``writer`` for writing. No other TPU may have it.
 
     Args:
-        api: the client.
         disk: the name of a disk in the TPU's zone; in check mode, it may be missing.
         writer: the TPU whose worker writes.
         deadline: the time of ``polling.clock`` by which all steps must be done.

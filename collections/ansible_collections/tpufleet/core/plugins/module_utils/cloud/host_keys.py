@@ -204,8 +204,6 @@ def remember_host_keys(
     Args:
         read_keys: returns the keys published so far. It is called repeatedly; a 404 and an outage
             do not end the wait.
-        node: the TPU.
-        known_hosts_file: path of the fleet's known_hosts file.
         polling: the clock, and the pauses between reads.
         progress: receives a text that says what this function waits for.
     """

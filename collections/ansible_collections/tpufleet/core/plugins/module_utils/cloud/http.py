@@ -300,11 +300,7 @@ class GoogleApi:
     def _delete(
         self, path: str, what: str, params: Mapping[str, str] | None = None
     ) -> Mapping[str, Any] | None:
-        """Request a deletion; return the operation, or None if the resource does not exist.
-
-        Never retried, because a newer resource may have the name when the retry is sent. The caller
-        checks the id before each try (deletion.py).
-        """
+        """Request a deletion once; return the operation, or None if the resource does not exist."""
         try:
             return self._http.ask("DELETE", path, what, params=params, once=True)
         except errors.NotFound as missing:

@@ -38,8 +38,6 @@ def ensure_present(
     """Create or change a TPU, and wait until it is READY and matches its spec.
 
     Args:
-        api: the client.
-        spec: the desired state.
         timeout: for all steps together, in seconds.
         check: change nothing; return what would change.
         recreate: delete and recreate a TPU that differs in an immutable field.
