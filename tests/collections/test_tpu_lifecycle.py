@@ -152,18 +152,6 @@ def test_metadata_is_never_shown(client, scripted):
     assert "s3cret" not in str((done.before, done.after))
 
 
-def test_a_tpu_is_stopped_and_started_again(api, local_api):
-    ensure_present(api, replace(DEMO, accelerator_type="v4-8"), timeout=20)
-    assert ensure_power(api, ZONE, "demo", started=False, timeout=20, check=True).changed
-    assert local_api.node("demo")["state"] == "READY"
-    results = [
-        ensure_power(api, ZONE, "demo", started=started, timeout=20)
-        for started in (False, False, True, True)
-    ]
-    assert [done.changed for done in results] == [True, False, True, False]
-    assert [done.node.state for done in results] == ["STOPPED", "STOPPED", "READY", "READY"]
-
-
 def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
     scripted.script = [Say(node()), Drop(), Say(node(state="STOPPING")), Say(node(state="STOPPED"))]
     assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
