@@ -19,12 +19,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from harness.playbooks import ROOT, environment_of, play
 from tests.collections.test_killed_create import KeyedMachines
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.local_api import NODE, LocalApi
 
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 API = {"api": "{{ tpu_api }}"}
 KIND = {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}
-ZONE = "locations/us-central2-b"
 
 
 def tpu(name: str, **more: object) -> dict[str, object]:
@@ -130,14 +129,8 @@ def create_resources(api: LocalApi) -> None:
     for name in ("changing", "going", "running", "unwanted", "sharing"):
         api.ready(name, labels={LABEL: DEFAULT_FLEET_NAME})
     api.ready("single", acceleratorType="v4-8")
-    spec = {
-        "parent": f"projects/local-fleet/{ZONE}",
-        "nodeId": "asked",
-        "node": {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"},
-    }
-    path, body = f"{ZONE}/queuedResources", {"tpu": {"nodeSpec": [spec]}}
-    assert api.call("POST", path, body, queuedResourceId="asked").status_code == 200
-    wait_for(lambda: api.call("GET", f"{ZONE}/nodes/asked").status_code == 200 or None)
+    spec = {"nodeId": "asked", "node": {**NODE, "acceleratorType": "v4-8"}}
+    assert api.queue("asked", spec).status_code == 200
     api.state_is("asked", "READY")
     rule = {
         "name": "older-rest",

@@ -15,9 +15,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from harness.valid_record import record_fields
+from tests.collections.test_data_disks import fleet_options
 from tests.collections.test_fleet import SlowMachines
 from tests.collections.test_killed_create import KeyedMachines
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.local_api import NODE, LocalApi
+
+SMALL = {**NODE, "acceleratorType": "v4-8"}
 
 
 def node_task(state: str, kind: str = "v4-8") -> str:
@@ -368,15 +371,9 @@ def test_workers_that_are_reached_from_outside_get_external_addresses(environmen
 
 def later_request(local_api: LocalApi, name: str) -> None:
     """Queue a request whose TPU is created after an hour."""
-    location = "locations/us-central2-b"
-    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": name, "node": node}
-    body = {
-        "tpu": {"nodeSpec": [spec]},
-        "queueingPolicy": {"validAfterDuration": "3600s"},
-    }
-    path = f"{location}/queuedResources"
-    assert local_api.call("POST", path, body, queuedResourceId=name).status_code == 200
+    policy = {"validAfterDuration": "3600s"}
+    done = local_api.queue(name, {"nodeId": name, "node": SMALL}, queueingPolicy=policy)
+    assert done.status_code == 200
 
 
 def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(environment, local_api):
@@ -390,12 +387,7 @@ def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(environment, local_
 def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     machines = SlowMachines()
     local_api = LocalApi(tmp_path / "cloud", machines)
-    location = "locations/us-central2-b"
-    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": "demo", "node": node}
-    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
-    local_api.call("POST", f"{location}/queuedResources", body, queuedResourceId="asked")
-    wait_for(lambda: local_api.call("GET", f"{location}/nodes/demo").status_code == 200 or None)
+    local_api.queue("asked", {"nodeId": "demo", "node": SMALL}, spot={})
     local_api.state_is("demo", "READY")
     preemption = f"{local_api.endpoint}/_localcloud/nodes/demo:preempt"
     thread = threading.Thread(target=local_api.new_session().post, args=(preemption,))
@@ -462,13 +454,12 @@ def test_one_of_two_tpus_with_the_same_name_is_deleted_by_name_and_zone(environm
     assert "/us-central2-b/" in left["name"]
 
 
+KIND = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
+
+
 def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
     """Write a fleet file with the TPU demo in these zones; return the options that load it."""
-    entry = {"name": "demo", "zones": [*zones], "accelerator_type": "v2-8"}
-    entry["runtime_version"] = "tpu-ubuntu2204-base"
-    file = folder / "fleet.json"
-    file.write_text(json.dumps({"tpu_fleet": [entry]}))
-    return ("-e", f"@{file}")
+    return fleet_options(folder, {"name": "demo", "zones": [*zones], **KIND})
 
 
 def test_only_the_tpu_of_the_named_zone_is_recreated(environment, local_api, tmp_path):
@@ -537,12 +528,9 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
 
 def two_tpus(folder: Path) -> tuple[str, ...]:
     """Write a fleet file with a and b in different zones; return the options that load it."""
-    kind = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
     zones = {"a": "us-central1-b", "b": "us-central1-c"}
-    file = folder / "fleet.json"
-    entries = [{"name": name, "zone": zone, **kind} for name, zone in zones.items()]
-    file.write_text(json.dumps({"tpu_fleet": entries}))
-    return ("-e", f"@{file}", "-e", "ansible_ssh_executable=/bin/false")
+    entries = [{"name": name, "zone": zone, **KIND} for name, zone in zones.items()]
+    return (*fleet_options(folder, *entries), "-e", "ansible_ssh_executable=/bin/false")
 
 
 def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
