@@ -29,18 +29,9 @@ def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
     # sshd -i uses its standard input and output, so it needs no port.
     proxy = f"{SSHD} -i -f /dev/null -h {tmp_path / 'host'} -o PidFile=none"
     options = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
+    command = ["ssh", "-v", "-F", "none", "-o", f"ProxyCommand={proxy}", *options]
     done = subprocess.run(
-        [
-            "ssh",
-            "-v",
-            "-F",
-            "none",
-            "-o",
-            f"ProxyCommand={proxy}",
-            *options,
-            "nobody@worker",
-            "true",
-        ],
+        [*command, "nobody@worker", "true"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Po
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
-from harness.scripted_api import PROJECT, TOKEN, ZONE, Drop, Request, Say, ScriptedApi, error, node
+from harness.scripted_api import PROJECT, TOKEN, ZONE, Drop, Request, Say, error, node
 
 BUSY = error(503, "busy", "UNAVAILABLE")
 RATE_LIMITED = error(
@@ -249,13 +249,10 @@ def test_requests_to_loopback_bypass_the_proxy_of_the_environment(client, script
     assert client.list_nodes().entries == []
 
 
-def test_the_key_of_a_local_cloud_is_not_sent_to_another_token_endpoint(
-    scripted: ScriptedApi, clock
-):
+def test_the_key_of_a_local_cloud_is_not_sent_to_another_token_endpoint(client, scripted):
     account = json.loads(scripted.credentials_file.read_text())
     account["token_uri"] = "http://192.0.2.1/token"
     scripted.credentials_file.write_text(json.dumps(account))
-    client = TpuApi(ApiSettings.of(scripted.api), polling=Polling(clock.sleep, clock))
     with pytest.raises(errors.NoAnswer):
         client.list_nodes()
     assert scripted.asked == []
