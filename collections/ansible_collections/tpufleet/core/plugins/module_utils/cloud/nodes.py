@@ -14,9 +14,6 @@ from .fields import Fields, path_parts
 from .names import Disk, ZonalResource
 from .shapes import type_of_config
 
-#: States of a TPU that the cloud has taken back. Such a TPU never runs again.
-LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
-
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -75,8 +72,8 @@ class Node(ZonalResource):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the cloud has taken the TPU back, so that it must be recreated."""
-        return self.state in LOST_STATES
+        """Whether the cloud has taken the TPU back. It never runs again and must be recreated."""
+        return self.state in ("PREEMPTED", "TERMINATED")
 
     @property
     def is_being_deleted(self) -> bool:

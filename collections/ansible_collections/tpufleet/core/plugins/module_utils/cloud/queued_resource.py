@@ -21,9 +21,6 @@ from .shapes import chips_of, type_of_config
 if TYPE_CHECKING:
     from .node_spec import NodeSpec
 
-#: Final states of a queued resource: Google never tries it again.
-_DEAD_STATES = ("FAILED", "SUSPENDED")
-_GOING_STATES = ("DELETING", "SUSPENDING")
 _MAX_SLICES = 10_000
 
 
@@ -58,12 +55,12 @@ class QueuedResource(ZonalResource):
     @property
     def is_dead(self) -> bool:
         """Whether the queued resource failed or lost its TPUs for good, and only holds quota."""
-        return self.state in _DEAD_STATES
+        return self.state in ("FAILED", "SUSPENDED")
 
     @property
     def is_going(self) -> bool:
         """Whether Google is deleting or suspending the queued resource."""
-        return self.state in _GOING_STATES
+        return self.state in ("DELETING", "SUSPENDING")
 
     @property
     def is_being_deleted(self) -> bool:
