@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,57 @@ def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
     unit = (tmp_path / "unit").read_text().splitlines()
     assert [each for each in unit if "Groups" in each] == ([line] if line else [])
     assert "WorkingDirectory=~" in unit
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("systemd-tmpfiles"), reason="needs root and systemd"
+)
+def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ANSIBLE_STDOUT_CALLBACK", "ansible.builtin.default")
+    uid, shared, other = 64042, tmp_path / "shared", tmp_path / "other"
+    cache, checkpoints = f"{shared}/jax-cache", f"{shared}/checkpoints"
+    tasks = yaml.safe_load((ROOT / "roles/run/tasks/main.yml").read_text())
+    tasks = [task for task in tasks if "shared directories" in task["name"]]
+    damage = f"chmod 0777 {cache}; chown 0:0 {checkpoints}"
+    replace = f"rmdir {cache}; mkdir {other}; ln -s {other} {cache}; chown -h {uid} {cache}"
+    steps = [  # a command, whether check mode follows it, and the directories to report
+        (f"install -d -o {uid} {shared}", True, [checkpoints, cache]),
+        ("true", False, [checkpoints, cache]),
+        ("true", False, []),
+        (damage, True, [checkpoints, cache]),
+        ("true", False, [checkpoints, cache]),
+        (f"stat -c '%a %u %g' {checkpoints} {cache} >{tmp_path}/found", False, []),
+        (replace, True, []),
+        ("true", False, []),
+    ]
+    values = {"run_shared_dir": str(shared), "tpufleet_uid": uid}
+    plays = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "check_mode": check,
+            "vars": {**values, "run_checkpoints": checkpoints},
+            "pre_tasks": [
+                {"ansible.builtin.shell": command, "check_mode": False, "changed_when": False}
+            ],
+            "tasks": tasks,
+        }
+        for command, check, _ in steps
+    ]
+    plays[-1]["vars"]["run_checkpoints"] = "gs://bucket/checkpoints"
+
+    done = played(tmp_path, json.dumps(plays), "-i", "localhost,", "-c", "local")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    reported = [
+        re.findall(r"changed: \[localhost\] => \(item=(.*)\)", play)
+        for play in done.stdout.split("PLAY [localhost]")[1:]
+    ]
+    assert reported == [expected for _, _, expected in steps]
+    assert (tmp_path / "found").read_text() == f"755 {uid} {uid}\n700 {uid} {uid}\n"
+    assert other.stat().st_uid == 0
 
 
 def check_values(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:
