@@ -27,26 +27,24 @@ def parent_of(path: Path, make: bool = False) -> Iterator[int]:
     """Open the directory that contains ``path``, and yield its file descriptor for ``dir_fd``.
 
     With ``make``, creates missing directories with mode 0755. Raises OSError with ``path`` as its
-    file name; ELOOP if the path contains a link that an untrusted user may have made.
+    file name, also for an error in the with block; ELOOP if the path contains a link that an
+    untrusted user may have made.
     """
     try:
         directory = _walk(PurePath(path).parent, make)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        yield directory
-    finally:
-        os.close(directory)
 
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises OSError; also if it is a link, pipe or directory."""
     with parent_of(path) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            opened = os.open(path.name, flags, dir_fd=directory)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from None
+        opened = os.open(path.name, flags, dir_fd=directory)
     found = os.fstat(opened)
     # A file with several hard links may be another user's file.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
@@ -95,23 +93,16 @@ def write_file(path: Path, text: str, mode: int, durable: bool = True, group: in
                 if durable:
                     os.fsync(to.fileno())
             os.replace(new, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException as error:
+        except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=directory)
-            if isinstance(error, OSError):
-                raise OSError(error.errno, error.strerror, str(path)) from None
             raise
 
 
 def remove_file(path: Path) -> None:
     """Remove a file or a link if it exists. Raises OSError."""
-    try:
-        with parent_of(path) as directory:
-            os.unlink(path.name, dir_fd=directory)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    with suppress(FileNotFoundError), parent_of(path) as directory:
+        os.unlink(path.name, dir_fd=directory)
 
 
 def make_directory(path: Path, uid: int, mode: int) -> None:
@@ -120,35 +111,28 @@ def make_directory(path: Path, uid: int, mode: int) -> None:
     Raises OSError, also if ``path`` is a link.
     """
     with parent_of(path, make=True) as directory:
+        with suppress(FileExistsError):
+            os.mkdir(path.name, mode, dir_fd=directory)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        opened = os.open(path.name, flags, dir_fd=directory)
         try:
-            with suppress(FileExistsError):
-                os.mkdir(path.name, mode, dir_fd=directory)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            opened = os.open(path.name, flags, dir_fd=directory)
-            try:
-                found = os.fstat(opened)
-                if (found.st_uid, found.st_gid) != (uid, uid):
-                    os.fchown(opened, uid, uid)
-                if stat.S_IMODE(found.st_mode) != mode:
-                    os.fchmod(opened, mode)
-            finally:
-                os.close(opened)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from None
+            found = os.fstat(opened)
+            if (found.st_uid, found.st_gid) != (uid, uid):
+                os.fchown(opened, uid, uid)
+            if stat.S_IMODE(found.st_mode) != mode:
+                os.fchmod(opened, mode)
+        finally:
+            os.close(opened)
 
 
-def is_directory(path: Path, uid: int, mode: int | None = None) -> bool:
-    """Return whether ``path`` is a directory, not a link, with ``uid`` as its user and group.
-
-    With ``mode``, the directory must also have this mode.
-    """
+def is_directory(path: Path, uid: int) -> bool:
+    """Return whether ``path`` is a directory, not a link, with ``uid`` as its user and group."""
     try:
         with parent_of(path) as directory:
             found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    is_owned = stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid) == (uid, uid)
-    return is_owned and mode in (None, stat.S_IMODE(found.st_mode))
+    return stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid) == (uid, uid)
 
 
 def _walk(path: PurePath, make: bool) -> int:
