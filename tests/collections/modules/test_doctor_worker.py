@@ -19,8 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machin
     lock_finding,
     memory_finding,
     records_findings,
-    setup_finding,
-    version_findings,
+    setup_findings,
 )
 
 from tests.collections.running_modules import run_module
@@ -122,8 +121,8 @@ def test_only_a_lockfile_that_no_process_holds_is_to_be_removed(machine):
 
 
 def test_a_worker_without_a_setup_stamp_needs_setup(machine):
-    assert setup_finding(machine).fix == "ansible-playbook setup.yml --limit pod-w0"
-    assert list(version_findings(machine)) == []
+    [found] = setup_findings(machine)
+    assert found.fix == "ansible-playbook setup.yml --limit pod-w0"
 
 
 def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
@@ -132,7 +131,8 @@ def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
         (packages / f"{name}.dist-info").mkdir(parents=True)
     ready = machine.root / "ready.json"
     ready.write_text('{"content": "x", "environment": "abc"}')
-    [found] = version_findings(machine)
+    completed, found = setup_findings(machine)
+    assert completed.state == "ok"
     assert found.message == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
 
 
@@ -153,6 +153,7 @@ def test_libtpus_errors_of_the_last_day_are_reported(machine):
     log.write_text("I1121 10:00:00 fine\nE1121 10:00:01 chip 2 is lost\n")
     (machine.tpu_logs / "tpu_driver.INFO").symlink_to(log)
     (machine.tpu_logs / "tpu_driver.WARNING").symlink_to(machine.tpu_logs / "removed")
+    os.mkfifo(machine.tpu_logs / "tpu_driver.pipe")
     assert libtpu_finding(machine, time.time()).message == "E1121 10:00:01 chip 2 is lost"
     assert libtpu_finding(machine, time.time() + 90000).state == "ok"
 

@@ -18,6 +18,7 @@ from .contract import ROOT
 from .devices import device_files, holders, open_files, program
 from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_write
+from .run_log import tail
 from .setup_stamp import read_stamp
 from .strays import strays
 
@@ -25,6 +26,7 @@ DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - only r
 LEAST_DISK = 0.05
 LEAST_MEMORY = 0.05
 ERROR_LINES = 3
+LOG_LINES = 2000
 LOG_HOURS = 24
 KERNEL_TROUBLE = re.compile(
     r"out of memory|oom-kill|killed process|i/o error|hung task|blocked for more than"
@@ -82,8 +84,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
         *device_findings(machine),
         *checkpoint_findings(machine),
         lock_finding(machine),
-        setup_finding(machine),
-        *version_findings(machine),
+        *setup_findings(machine),
         kernel_finding(kernel),
         libtpu_finding(machine, time.time()),
         *records_findings(machine),
@@ -199,22 +200,17 @@ def lock_finding(machine: Machine) -> Finding:
     return problem(check, message, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
 
 
-def setup_finding(machine: Machine) -> Finding:
-    """Check that setup was completed on this worker."""
+def setup_findings(machine: Machine) -> Iterator[Finding]:
+    """Check that setup was completed and the environment exists; list the versions in it."""
     setup = f"ansible-playbook setup.yml --limit {machine.name}"
-    if read_stamp(machine.root) is None:
-        return problem("setup", "setup was not completed", setup)
-    return ok("setup", "completed")
-
-
-def version_findings(machine: Machine) -> Iterator[Finding]:
-    """Check that the environment in the setup stamp exists; list the versions of its packages."""
-    stamp = read_stamp(machine.root) or {}
+    stamp = read_stamp(machine.root)
+    if stamp is None:
+        yield problem("setup", "setup was not completed", setup)
+        return
+    yield ok("setup", "completed")
     env = machine.root / "envs" / str(stamp.get("environment") or "none")
     if not env.is_dir():
-        if stamp:
-            setup = f"ansible-playbook setup.yml --limit {machine.name}"
-            yield problem("versions", f"there is no environment {env}", setup)
+        yield problem("versions", f"there is no environment {env}", setup)
         return
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
@@ -280,7 +276,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
             changed.append((path.stat().st_mtime, path))
     recent = [path for time, path in sorted(changed) if now - time < LOG_HOURS * 3600]
     for path in recent:
-        trouble += [line for line in _tail(path).splitlines() if LIBTPU_TROUBLE.match(line)]
+        trouble += [line for line in tail(path, LOG_LINES) if LIBTPU_TROUBLE.match(line)]
     if not trouble:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
     last = list(dict.fromkeys(line.strip() for line in trouble))[-ERROR_LINES:]
@@ -300,7 +296,7 @@ def kernel_lines() -> list[str]:
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0:
-            return done.stdout.decode("utf-8", errors="replace").splitlines()[-2000:]
+            return done.stdout.decode("utf-8", errors="replace").splitlines()[-LOG_LINES:]
     return []
 
 
@@ -313,15 +309,6 @@ def _resident(proc: Path) -> Iterator[tuple[int, str, str]]:
 
 def _size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - (1 << 17)))
-            return stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _text(path: Path) -> str:
