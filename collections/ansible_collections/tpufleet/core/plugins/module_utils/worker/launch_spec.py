@@ -83,11 +83,7 @@ def _path(value: Any) -> str:
 
 
 def _outputs(value: Any) -> str:
-    return value if value == "" else _text(OUTPUTS)(_path(value))
-
-
-def _image(value: Any) -> str:
-    return value if value == "" else _text(IMAGE)(value)
+    return _text(OUTPUTS)(_path(value))
 
 
 def _number(least: int, most: int) -> Check:
@@ -207,7 +203,7 @@ class LaunchSpec:
     config_name: str = _optional(_text(_FILE_NAME), "config.yml")
     env: Mapping[str, str] = field(default_factory=dict, metadata={"check": _env})
     jax_requirements: str = _optional(_text(_REQUIREMENTS), "")
-    image: str = _optional(_image, "")
+    image: str = _optional(_text(IMAGE), "")
     starts_in_image: bool = _optional(_flag, False)
     compile_cache: str = _optional(_path, "")
     outputs: str = _optional(_outputs, "")
