@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
@@ -25,6 +26,7 @@ FIX = (
     "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
     "ansible-playbook setup.yml"
 )
+VERSION = "import json, sys, venv; print(json.dumps(sys.version_info[:2]))"
 INTERPRETER = """
 import json, os, platform, sys, sysconfig
 print(json.dumps({
@@ -60,19 +62,7 @@ def env_id(digest: str, minor: int) -> str:
 
 def python_minor(python: Path) -> int:
     """Return the minor version of a Python 3 interpreter, by running it. Raises EnvError."""
-    try:
-        asked = subprocess.run(
-            [str(python), "-c", "import sys, venv; print(*sys.version_info[:2])"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        major, minor = (int(part) for part in asked.stdout.split())
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise EnvError(
-            f"{python} does not run. Install Python: ansible-playbook setup.yml --tags python"
-        ) from error
+    major, minor = _printed(python, VERSION)
     if major != 3:
         raise EnvError(f"{python} is Python {major}, not 3")
     return minor
@@ -83,9 +73,14 @@ def interpreter(python: Path) -> dict:
 
     An environment that is copied with its bytecode works only if all of these are equal.
     """
+    return _printed(python, INTERPRETER)
+
+
+def _printed(python: Path, program: str) -> Any:
+    """Return the JSON value that a program prints in an interpreter. Raises EnvError."""
     try:
         asked = subprocess.run(
-            [str(python), "-c", INTERPRETER], capture_output=True, text=True, timeout=60, check=True
+            [str(python), "-c", program], capture_output=True, text=True, timeout=60, check=True
         )
         return json.loads(asked.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
