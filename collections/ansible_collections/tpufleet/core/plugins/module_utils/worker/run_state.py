@@ -9,8 +9,9 @@ from enum import Enum
 
 
 class RunState(str, Enum):  # noqa: UP042 - Python 3.9
-    """The state of a run. Workers report the first nine states, the controller adds the others."""
+    """The state of a run."""
 
+    # States that workers report:
     STARTING = "starting"
     WAITING = "waiting"
     """The process waits for other workers at the rendezvous."""
@@ -23,7 +24,7 @@ class RunState(str, Enum):  # noqa: UP042 - Python 3.9
     FAILED = "failed"
     LOST = "lost"
     """The run is not running, and there is no record of how it ended."""
-
+    # States that only the controller reports:
     HUNG = "hung"
     UNREACHABLE = "unreachable"
     STOPPED = "stopped"
