@@ -11,7 +11,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from trainer_end import CRASH_GRACE, EXIT_GRACE, die_of
+from trainer_end import OthersEnd, die_of
 from worker.contract import DONE, SAVED
 
 _STOP = {signal.SIGTERM, signal.SIGINT}
@@ -69,8 +69,7 @@ class Ranks:
 
     def __init__(self, command, environments):
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP | {signal.SIGCHLD})
-        self.asked = False  # the ranks have received SIGTERM or SIGINT
-        self.term_at = self.kill_at = float("inf")
+        self.end = OthersEnd(self.send)
         self.first_failed = None
         self.running = {}
         self.codes = {}
@@ -89,11 +88,11 @@ class Ranks:
             self.send(signal.SIGKILL)
             return SAVED
         while self.running:
-            now = time.monotonic()
-            self.send_due_signals(now)
-            due = min(self.term_at, self.kill_at) - now
+            self.end.send_due()
+            due = min(self.end.term_at, self.end.kill_at) - time.monotonic()
             received = signal.sigtimedwait(_STOP | {signal.SIGCHLD}, max(0.01, min(due, 60)))
-            self.asked = self.asked or bool(received and received.si_signo in _STOP)
+            if received and received.si_signo in _STOP:
+                self.end.has_received_term = True
             self.collect()
         return self.exit_code()
 
@@ -106,26 +105,10 @@ class Ranks:
             code = self.codes[number] = rank.returncode
             if code == DONE:
                 continue
-            now = time.monotonic()
-            if code == SAVED:
-                self.term_at = min(self.term_at, now + EXIT_GRACE)
-                continue
-            self.term_at = min(self.term_at, now)
-            self.kill_at = min(self.kill_at, now + CRASH_GRACE)
-            if self.first_failed is None:
+            self.end.plan(code)
+            if code != SAVED and self.first_failed is None:
                 self.first_failed = number
                 report(f"rank {number} of this worker {ending(code)}")
-
-    def send_due_signals(self, now):
-        """Send the signals whose time has come; SIGTERM only once."""
-        if now >= self.term_at:
-            self.term_at = float("inf")
-            if not self.asked:
-                self.asked = True
-                self.send(signal.SIGTERM)
-        if now >= self.kill_at:
-            self.kill_at = float("inf")
-            self.send(signal.SIGKILL)
 
     def send(self, number):
         """Send a signal to all ranks that are still running."""

@@ -4,8 +4,44 @@ import os
 import signal
 import time
 
+from worker.contract import SAVED
+
 CRASH_GRACE = 20  # seconds until the others are killed after one has crashed
 EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and exited
+
+
+class OthersEnd:
+    """When the trainers that still run get SIGTERM and SIGKILL, after another one has ended.
+
+    ``send`` is a function that sends a signal to these trainers.
+    """
+
+    def __init__(self, send):
+        self.send = send
+        self.term_at = self.kill_at = float("inf")
+        self.has_received_term = False
+
+    def plan(self, code):
+        """Plan the signals. ``code`` is how the other trainer has ended, and not 0."""
+        now = time.monotonic()
+        if code == SAVED:
+            self.term_at = min(self.term_at, now + EXIT_GRACE)
+        else:
+            self.term_at = min(self.term_at, now)
+            self.kill_at = min(self.kill_at, now + CRASH_GRACE)
+
+    def send_due(self):
+        """Send the signals whose time has come."""
+        now = time.monotonic()
+        if now >= self.term_at:
+            self.term_at = float("inf")
+            # Only once: a second SIGTERM would interrupt a trainer that is saving.
+            if not self.has_received_term:
+                self.has_received_term = True
+                self.send(signal.SIGTERM)
+        if now >= self.kill_at:
+            self.kill_at = float("inf")
+            self.send(signal.SIGKILL)
 
 
 def die_of(number):
