@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,10 +111,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
-def wait_for(*paths: Path) -> None:
+def wait_for(is_true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < deadline, paths
+    while not is_true():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -169,7 +169,7 @@ def test_jax_connects_the_processes_before_the_trainer_starts(tmp_path, started,
         command = ("jax", "--", "python", *arguments, "--steps", "3")
         started.append(launch(tmp_path, *command, environ=environ))
     files = [tmp_path / f"found-{worker}" for worker in range(2)]
-    wait_for(*files)
+    wait_for(lambda: all(file.exists() for file in files))
     for process in started:
         process.terminate()
 
@@ -292,7 +292,7 @@ def test_torch_ends_the_other_ranks_when_one_has_failed(tmp_path, started):
 def test_each_rank_receives_one_sigterm(tmp_path, started):
     arguments = ("torch", "--processes", "2", "--", "python", "-c", COUNT_TERM)
     started.append(launch(tmp_path, *arguments))
-    wait_for(tmp_path / "0", tmp_path / "1")
+    wait_for(lambda: all((tmp_path / rank).exists() for rank in "01"))
 
     os.killpg(started[0].pid, signal.SIGTERM)
 
@@ -306,11 +306,8 @@ def test_a_stop_during_the_start_of_the_ranks_ends_all_of_them(tmp_path, started
     started.append(launch(tmp_path, *arguments))
 
     assert ended(started[0]) == (75, "", "")
-    deadline = time.monotonic() + 30
     with pytest.raises(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(started[0].pid, 0)
-            time.sleep(0.05)
+        wait_for(lambda: os.killpg(started[0].pid, 0))
 
 
 @pytest.mark.parametrize("launcher", ["jax", "torch", "xla"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
 from harness.valid_record import launch_spec
+from tests.collections.modules.test_launchers import free_port
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 
@@ -32,23 +33,11 @@ def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
     return found
 
 
-@pytest.fixture(scope="module")
-def ports():
-    """Return a function that returns a free port."""
-
-    def one() -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return free.getsockname()[1]
-
-    return one
-
-
 class Worker0:
     """Worker 0's rendezvous in a thread; ``outcome`` is its peers or its error."""
 
-    def __init__(self, port: int, seconds: float = 20) -> None:
-        self.port, self.outcome = port, None
+    def __init__(self, seconds: float = 20) -> None:
+        self.port, self.outcome = free_port(), None
         self._thread = threading.Thread(target=self._connect, args=(seconds,), daemon=True)
         self._thread.start()
 
@@ -114,8 +103,8 @@ hellos = st.fixed_dictionaries(
     ),
     stays=st.booleans(),
 )
-def test_messages_of_strangers_do_not_prevent_the_rendezvous(ports, parts, stays):
-    worker0 = Worker0(ports())
+def test_messages_of_strangers_do_not_prevent_the_rendezvous(parts, stays):
+    worker0 = Worker0()
     with worker0.connect() as stranger:
         try:
             for part in parts:
@@ -128,13 +117,13 @@ def test_messages_of_strangers_do_not_prevent_the_rendezvous(ports, parts, stays
 
 
 @pytest.mark.parametrize("line", [DEEP, b'{"number":' * 400, b"{}", b"null", b"not JSON"])
-def test_messages_of_strangers_are_not_parsed(ports, monkeypatch, line):
+def test_messages_of_strangers_are_not_parsed(monkeypatch, line):
     parsed = []
     parse = attempt_rendezvous.parse
     monkeypatch.setattr(
         attempt_rendezvous, "parse", lambda text: (parsed.append(text), parse(text))[1]
     )
-    worker0 = Worker0(ports())
+    worker0 = Worker0()
     with worker0.connect() as stranger:
         stranger.recv(100)
         stranger.sendall(b"0" * 64 + b" " + line + b"\n")
@@ -145,8 +134,8 @@ def test_messages_of_strangers_are_not_parsed(ports, monkeypatch, line):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hello=(json_values | hellos).map(lambda value: json.dumps(value).encode()) | st.just(DEEP))
-def test_a_malformed_hello_with_the_token_does_not_end_the_rendezvous(ports, hello):
-    worker0 = Worker0(ports())
+def test_a_malformed_hello_with_the_token_does_not_end_the_rendezvous(hello):
+    worker0 = Worker0()
     with worker0.connect() as peer:
         nonce = peer.recv(100).strip()
         peer.sendall(sealed(nonce, hello.replace(b"\n", b" ")))
@@ -165,8 +154,8 @@ def test_a_malformed_hello_with_the_token_does_not_end_the_rendezvous(ports, hel
         assert rendezvous_succeeds(worker0)
 
 
-def test_a_thousand_open_connections_of_strangers_do_not_block_the_rendezvous(ports):
-    worker0 = Worker0(ports())
+def test_a_thousand_open_connections_of_strangers_do_not_block_the_rendezvous():
+    worker0 = Worker0()
     crowd = [worker0.connect() for _ in range(1000)]
     try:
         assert rendezvous_succeeds(worker0)
@@ -175,9 +164,8 @@ def test_a_thousand_open_connections_of_strangers_do_not_block_the_rendezvous(po
             stranger.close()
 
 
-def test_a_hello_for_another_connection_is_refused(ports):
-    port = ports()
-    worker0 = Worker0(port, seconds=5)
+def test_a_hello_for_another_connection_is_refused():
+    worker0 = Worker0(seconds=5)
     with worker0.connect() as first, worker0.connect() as second:
         nonce = first.recv(100).strip()
         second.recv(100)
@@ -187,8 +175,8 @@ def test_a_hello_for_another_connection_is_refused(ports):
 
 
 @pytest.mark.parametrize("greeting", [b"x" * 5000, DEEP, b"{}\n", b"0" * 32 + b"\n" + DEEP + b"\n"])
-def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(ports, greeting):
-    with socket.create_server(("127.0.0.1", ports())) as server:
+def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(greeting):
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             while True:

@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 from harness.playbooks import ROOT
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
+from tests.collections.modules.test_launchers import wait_for
 
 NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
@@ -66,13 +66,6 @@ def attempt() -> int:
     """The number of an attempt whose rendezvous port is free."""
     numbers = random.sample(range(ATTEMPT_PORTS), ATTEMPT_PORTS)
     return next(number for number in numbers if is_free(rendezvous_port(number)))
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_free(port: int) -> bool:

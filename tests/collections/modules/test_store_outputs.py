@@ -4,11 +4,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -28,6 +27,7 @@ from harness.emulated_storage import BUCKET, emulated_storage
 from harness.playbooks import ROOT
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
+from tests.collections.modules.test_launchers import free_port, wait_for
 
 FILES = ROOT / "roles/run/files"
 
@@ -84,13 +84,6 @@ def worker(tmp_path: Path, emulator: str) -> Iterator[Worker]:
     if found.process and found.process.poll() is None:
         found.process.send_signal(signal.SIGKILL)
         found.process.wait()
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_an_attempt_is_stored_while_it_runs_and_when_it_has_ended(worker):
@@ -172,9 +165,7 @@ def test_the_service_continues_after_its_machine_was_suspended(worker):
 
 
 def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     worker = Worker(tmp_path, f"http://127.0.0.1:{port}", BUCKET)
     worker.begin(1)
     lines = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
