@@ -71,10 +71,15 @@ def open_files(process: Path) -> set[str]:
 
 def program(process: Path) -> str:
     """Return the name of a process's program, or "a process" if it has just ended."""
+    return printable(text_of(process / "comm")) or "a process"
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of /proc; empty if it cannot be read."""
     try:
-        return printable((process / "comm").read_text(encoding="utf-8", errors="replace"))
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "a process"
+        return ""
 
 
 def printable(words: str) -> str:

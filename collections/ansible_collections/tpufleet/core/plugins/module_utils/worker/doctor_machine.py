@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .contract import ROOT
-from .devices import device_files, holders, open_files, program
+from .devices import device_files, holders, open_files, program, text_of
 from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_write
 from .run_log import tail
@@ -119,7 +119,7 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
 def memory_finding(machine: Machine) -> Finding:
     """Check the available memory; if it is low, name the process that uses the most."""
     sizes = {}
-    for line in _text(machine.proc / "meminfo").splitlines():
+    for line in text_of(machine.proc / "meminfo").splitlines():
         key, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isdigit():
@@ -302,17 +302,10 @@ def kernel_lines() -> list[str]:
 
 def _resident(proc: Path) -> Iterator[tuple[int, str, str]]:
     for folder in proc.glob("[0-9]*"):
-        pages = _text(folder / "statm").split()
+        pages = text_of(folder / "statm").split()
         if len(pages) > 1:
             yield int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), program(folder), folder.name
 
 
 def _size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
