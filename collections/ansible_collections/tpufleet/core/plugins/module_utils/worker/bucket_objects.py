@@ -1,5 +1,7 @@
 """Access to objects in a Cloud Storage bucket with this worker's service account.
 
+The parameter ``env`` has the trainer's variables. If they name an emulator (STORAGE_EMULATOR_HOST),
+it is used in place of Google's storage API.
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects.
 """
 
@@ -31,19 +33,15 @@ class StorageApi(NamedTuple):
 
 
 def has_own_key(env: Mapping[str, str]) -> bool:
-    """Return whether the trainer uses a key file instead of this worker's service account.
-
-    ``env`` has the trainer's variables.
-    """
+    """Return whether the trainer uses a key file instead of this worker's service account."""
     return bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"))
 
 
 def storage_api(env: Mapping[str, str], seconds: float = SECONDS) -> StorageApi:
     """Return Google's storage API with a new access token of this worker's service account.
 
-    ``env`` has the trainer's variables. If they name an emulator (STORAGE_EMULATOR_HOST), returns
-    the emulator, which needs no token. ``seconds`` is the time limit of each request. Raises
-    OSError or ValueError if no token is issued.
+    An emulator needs no token. ``seconds`` is the time limit of each request. Raises OSError or
+    ValueError if no token is issued.
     """
     emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if emulator:
@@ -80,7 +78,7 @@ def delete_object(api: StorageApi, url: str) -> None:
 def bucket_content(url: str, env: Mapping[str, str], limit: int) -> bytes | None:
     """Return the first ``limit`` bytes of the object at a ``gs://`` URL; None if missing or empty.
 
-    ``env`` has the trainer's variables, as for ``storage_api``. Raises OSError, ValueError.
+    Raises OSError, ValueError.
     """
     api = storage_api(env)
     headers = {**api.headers, "Range": f"bytes=0-{limit - 1}"}

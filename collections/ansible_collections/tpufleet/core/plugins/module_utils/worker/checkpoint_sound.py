@@ -21,9 +21,8 @@ MANIFEST = "manifest.json"
 ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 ORBAX_COMMITTED = "commit_success.txt"
 ORBAX_METADATA = "_CHECKPOINT_METADATA"
-_OWN_STEP = re.compile(r"[0-9]{1,18}")
-_ORBAX_STEP = re.compile(r"(?:.*_)?[0-9]{1,18}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_ORBAX_STEP = re.compile(r"(?:.*_)?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Layout:
             return False
         if self.pattern:
             return all(map(fnmatchcase, parts, self._patterns))
-        return bool((_OWN_STEP if self.is_own else _ORBAX_STEP).fullmatch(parts[0]))
+        return bool((_NUMBER if self.is_own else _ORBAX_STEP).fullmatch(parts[0]))
 
 
 def newest_finished(

@@ -1,6 +1,7 @@
 """Checks that this worker can write a run's checkpoints and stored output.
 
-Also checks whether checkpoints would survive the loss of the TPU.
+Also checks whether checkpoints would survive the loss of the TPU. The parameter ``env`` has the
+trainer's variables.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REFUSALS = (401, 403, 404)
 def trouble(path: str, env: Mapping[str, str]) -> str | None:
     """Try to write to a checkpoint location as the trainer will.
 
-    ``env`` has the trainer's variables. Returns why it fails; None if it works.
+    Returns why it fails; None if it works.
     """
     if path.startswith("gs://"):
         return bucket_trouble(path, env)
@@ -88,8 +89,8 @@ def unwritable(path: str) -> str | None:
 def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
     """Try to write an object beside the checkpoints in a bucket, then delete the object.
 
-    ``env`` has the trainer's variables. Returns why it fails; None if it works. If the variables
-    name a key file, writes nothing and returns None.
+    Returns why it fails; None if it works. If ``env`` names a key file, writes nothing and returns
+    None.
     """
     if has_own_key(env):
         return None
@@ -109,7 +110,7 @@ def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> s
 
     Returns why the bucket refuses it, else None. Writes nothing if the checkpoints are in the same
     bucket, because ``trouble`` checks that bucket. Returns None for a bucket that does not respond,
-    because the service that stores output will try again. ``env`` has the trainer's variables.
+    because the service that stores output will try again.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None
@@ -144,8 +145,7 @@ def grant(url: str) -> str:
 def try_write(url: str, env: Mapping[str, str]) -> None:
     """Write an object below a ``gs://`` URI and delete it, with this worker's service account.
 
-    ``env`` has the trainer's variables, which may name an emulator. Raises OSError
-    (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
+    Raises OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
     api = storage_api(env)
     place = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
