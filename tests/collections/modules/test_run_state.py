@@ -224,21 +224,16 @@ def ended_by_unit(paths: WorkerPaths, **systemd: str) -> dict:
     return observe("mine", paths, unit={"ActiveState": "inactive"})
 
 
-def test_the_end_has_systemd_s_result_and_time(paths):
+def test_the_end_has_systemd_s_result_and_time_and_is_only_in_exit_json(paths):
     seen = ended_by_unit(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
 
     assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
     assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
+    assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]
 
 
 def test_an_attempt_without_a_systemd_result_failed_to_start(paths):
     assert ended_by_unit(paths)["reason_code"] == "start_failed"
-
-
-def test_attempt_end_leaves_only_exit_json(paths):
-    ended_by_unit(paths)
-
-    assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]
 
 
 @pytest.mark.parametrize(

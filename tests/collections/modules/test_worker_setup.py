@@ -1,11 +1,10 @@
-"""What setup checks on a worker: free space, Python, environments, and held devices."""
+"""What setup checks on a worker: free space, Python, and environments."""
 
 import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
     check_free_space,
@@ -98,15 +97,3 @@ def test_a_full_disk_is_recognized_in_the_output_of_a_tool():
     output = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
     assert error_summary(output).startswith("no space left on the disk: free space, then ")
-
-
-def test_a_process_that_holds_a_device_is_named(tmp_path):
-    device = tmp_path / "accel0"
-    device.touch()
-
-    with device.open():
-        found = holders(f"{tmp_path}/accel*")
-
-    assert len(found) == 1
-    assert found[0].endswith(f"holds {device}")
-    assert holders(f"{tmp_path}/accel*") == []
