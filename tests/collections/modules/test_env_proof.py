@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import env_proof
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import user_process
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_proof import (
     Worker,
     proof_environment,
@@ -42,7 +42,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="proofs change their user"
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment whose Python also finds the packages in ``packages``."""
-    monkeypatch.setattr(env_proof, "USER", pwd.getpwuid(os.getuid()).pw_name)
+    monkeypatch.setattr(user_process, "USER", pwd.getpwuid(os.getuid()).pw_name)
     program = tmp_path / "env/bin/python"
     program.parent.mkdir(parents=True)
     packages = tmp_path / "packages"

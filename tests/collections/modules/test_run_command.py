@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start, user_process
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     COMPLETE,
     env_id,
@@ -140,8 +140,9 @@ def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip
 
 
 @pytest.fixture
-def daemon(tmp_path):
+def daemon(tmp_path, monkeypatch):
     """A program that starts a process in another session, which keeps its output open."""
+    monkeypatch.setattr(user_process, "USER", USER)
     file = tmp_path / "pid"
     yield (
         "import subprocess, time; child = subprocess.Popen(['sleep', '60'], start_new_session=True)"
@@ -153,7 +154,7 @@ def daemon(tmp_path):
 def test_the_end_of_the_output_is_returned_when_the_command_exits(daemon):
     command = [sys.executable, "-c", f"{daemon}print('x' * (2 << 20)); print('end')"]
 
-    done = run_as_user(command, dict(os.environ), 30, USER)
+    done = run_as_user(command, dict(os.environ), 30)
 
     assert (done.returncode, len(done.stdout)) == (0, MOST_OUTPUT)
     assert done.stdout.endswith("x\nend\n")
@@ -163,7 +164,7 @@ def test_a_command_that_takes_too_long_is_killed(daemon):
     command = [sys.executable, "-c", f"{daemon}time.sleep(60)"]
 
     with pytest.raises(subprocess.TimeoutExpired):
-        run_as_user(command, dict(os.environ), 2, USER)
+        run_as_user(command, dict(os.environ), 2)
 
 
 def test_a_dry_run_starts_nothing_and_reports_whether_the_release_is_missing(worker):

@@ -126,7 +126,6 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
                 words,
                 {**variables, **process.secrets},
                 params["seconds"],
-                USER,
                 params["device_glob"],
                 str(paths.release(spec.release)),
             )

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .contract import USER
 from .python_env import EnvError, error_summary
 from .user_process import run_as_user
 
@@ -131,7 +130,7 @@ def run_proof(
     than ``seconds``.
     """
     try:
-        done = run_as_user(words, variables, seconds, USER, worker.device_glob)
+        done = run_as_user(words, variables, seconds, worker.device_glob)
     except subprocess.TimeoutExpired as error:
         raise EnvError(late) from error
     if done.returncode != 0:

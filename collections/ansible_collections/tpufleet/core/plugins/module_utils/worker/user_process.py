@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from .contract import USER
 from .devices import groups
 
 MOST_OUTPUT = 1 << 20
@@ -20,19 +21,18 @@ def run_as_user(
     words: Sequence[str],
     variables: Mapping[str, str],
     seconds: int,
-    user: str,
     device_glob: str = "",
     directory: str = "/",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as ``user`` with access to the devices; return its exit code and output.
+    """Run a command as the trainer's user with access to the devices; return its code and output.
 
     The output is everything written before the command exits, at most the last MOST_OUTPUT bytes of
     each stream. ``variables`` is the whole environment of the command, and the program is searched
     in its PATH. After ``seconds``, kills the processes of the command's session and raises
     subprocess.TimeoutExpired. A process that has left the session (setsid(2)) may still run.
     """
-    account = pwd.getpwnam(user)
-    own = os.getgrouplist(user, account.pw_gid)
+    account = pwd.getpwnam(USER)
+    own = os.getgrouplist(USER, account.pw_gid)
     # Use files, because a process that has left the session could keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
