@@ -176,19 +176,20 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "why"),
     [
-        (),
-        ("-e", "disk=corpus"),
-        ("-e", "disk=corpus", "-e", "source="),
-        ("-e", "disk=corpus", "-e", "command="),
-        (*NAMED, "-e", "command=true"),
-        ("-e", "source=/"),
+        ((), "is not set"),
+        (("-e", "disk=corpus"), "is not set"),
+        (("-e", "disk=corpus", "-e", "source="), "is not set"),
+        (("-e", "disk=corpus", "-e", "command="), "is not set"),
+        ((*NAMED, "-e", "command=true"), "source and command are both set. Set only one of them"),
+        (("-e", "source=/"), "is not set"),
     ],
 )
-def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options):
-    done = fill(environment, tmp_path, *options)
-    assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in flat(done)
+def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options, why):
+    output = flat(fill(environment, tmp_path, *options))
+    assert why in output
+    assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in output
 
 
 def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):

@@ -203,7 +203,7 @@ def test_an_unknown_run_is_named_in_the_error(environment):
     done = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
     assert done.returncode != 0
     assert "run unknown: no worker has it, and none of its output is stored" in flat(done)
-    assert "playbooks/status.yml shows the runs" in flat(done)
+    assert "See the runs: ansible-playbook playbooks/status.yml" in flat(done)
 
 
 @in_bucket
