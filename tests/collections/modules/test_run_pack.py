@@ -82,7 +82,7 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
 
     assert workers_of(groups, "a-b") == ["a-b-w0"]
     assert workers_of(groups) == ["a-b-w0", "c-w0"]
-    assert (workers_pattern("a-b"), workers_pattern()) == ("tpu:&tpu_a_b", "tpu")
+    assert (workers_pattern("a-b", groups), workers_pattern("", groups)) == ("tpu:&tpu_a_b", "tpu")
 
 
 def test_only_the_newest_valid_checkpoint_is_packed_on_request(paths, tmp_path):

@@ -1,4 +1,8 @@
-"""Selection of inventory hosts and TPUs by name and by owner."""
+"""Selection of inventory hosts and TPUs by name and by owner.
+
+In all functions, ``groups`` has the hosts of each inventory group, ``facts`` the inventory
+variables of each host, and ``fleet`` is the value of ``tpu_fleet``.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,15 @@ from .ownership import FOREIGN_GROUP
 from .slices import run_places
 from .spec import parse_fleet
 
+Groups = Mapping[str, Sequence[str]]
+Facts = Mapping[str, Mapping[str, Any]]
 
-def workers_pattern(
-    tpu: str = "", groups: Mapping[str, Sequence[str]] | None = None, also: Sequence[str] = ()
-) -> str:
+
+def workers_pattern(tpu: str, groups: Groups, also: Sequence[str] = ()) -> str:
     """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named.
 
-    ``groups`` has the hosts of each inventory group. ``also`` lists more hosts to include.
+    ``also`` lists more hosts to include.
     """
-    groups = groups or {}
     if also:
         return ",".join([*workers_of(groups, tpu), *also])
     if tpu:
@@ -27,22 +31,18 @@ def workers_pattern(
     return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
 
 
-def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
-    """Return the READY workers of a TPU, or of this fleet if no TPU is named.
-
-    ``groups`` has the hosts of each inventory group.
-    """
+def workers_of(groups: Groups, tpu: str = "") -> list[str]:
+    """Return the READY workers of a TPU, or of this fleet if no TPU is named."""
     meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
     return [
         host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
     ]
 
 
-def status_hosts(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
+def status_hosts(groups: Groups, tpu: str = "") -> list[str]:
     """Return the hosts of a TPU, or of this fleet if none is named, whatever the TPUs' states.
 
     A READY TPU has a group of its workers. Any other TPU is one host with the TPU's name.
-    ``groups`` has the hosts of each inventory group.
     """
     if tpu:
         alone = [tpu] if tpu in groups.get("all", []) else []
@@ -59,19 +59,12 @@ def status_hosts(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str
 
 
 def foreign_workers_of_runs(
-    records: Mapping[str, Mapping[str, Any]],
-    groups: Mapping[str, Sequence[str]],
-    facts: Mapping[str, Mapping[str, Any]],
+    records: Mapping[str, Mapping[str, Any]], groups: Groups, facts: Facts
 ) -> list[str]:
     """Return the READY workers of foreign TPUs on which runs were launched.
 
     A foreign TPU does not have this fleet's label. TPUs are matched by id, because a later TPU may
-    have the same name.
-
-    Args:
-        records: the fields of run records, by the run's name.
-        groups: the hosts of each inventory group.
-        facts: the inventory variables of each host.
+    have the same name. ``records`` has the fields of run records, by the run's name.
     """
     used = {node["id"] for record in records.values() for node in record.get("nodes") or ()}
     foreign = groups.get(FOREIGN_GROUP, [])
@@ -82,33 +75,17 @@ def foreign_workers_of_runs(
     ]
 
 
-def foreign_tpus(
-    groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Return the TPUs that do not belong to this fleet, as ``{name: zone}``.
-
-    ``groups`` has the hosts of each inventory group, ``facts`` the variables of each host.
-    """
+def foreign_tpus(groups: Groups, facts: Facts) -> dict[str, str]:
+    """Return the TPUs that do not belong to this fleet, as ``{name: zone}``."""
     hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
     return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
 
 
-def unmanaged_tpus(
-    hosts: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-    facts: Mapping[str, Mapping[str, Any]],
-    fleet: Any,
-) -> list[str]:
+def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: Any) -> list[str]:
     """Return the names of those TPUs of the hosts that create.yml can't recreate unless adopted.
 
     These TPUs are not in the fleet file, or do not belong to this fleet. Slices of a multislice
     are left out, because the fleet file cannot describe them.
-
-    Args:
-        hosts: the inventory hosts of the TPUs.
-        groups: the hosts of each inventory group.
-        facts: the inventory variables of each host.
-        fleet: the value of ``tpu_fleet``.
     """
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
@@ -121,19 +98,10 @@ def unmanaged_tpus(
     return sorted(found)
 
 
-def unknown_tpu_text(
-    tpu: str,
-    groups: Mapping[str, Sequence[str]],
-    facts: Mapping[str, Mapping[str, Any]],
-    fleet: Any,
-) -> str:
+def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
     """Return an error if no TPU has this name; empty if one exists or is in the fleet file.
 
-    Args:
-        tpu: a name as in ``-e tpu=``; empty if none is given.
-        groups: the hosts of each inventory group, of all zones.
-        facts: the inventory variables of each host.
-        fleet: the value of ``tpu_fleet``.
+    ``tpu`` is a name as in ``-e tpu=``, or empty. ``groups`` must have the hosts of all zones.
     """
     if not tpu or group_of(tpu) in groups:
         return ""
