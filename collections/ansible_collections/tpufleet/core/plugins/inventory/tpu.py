@@ -94,7 +94,6 @@ from ..module_utils.cloud.session import API_SETTINGS, ApiSettings
 from ..module_utils.cloud.tpu_api import Listing
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.hosts import (
-    BUILT_VARIABLES,
     Host,
     HostOptions,
     build_hosts,
@@ -369,8 +368,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for name, host in named:
             self.inventory.add_host(name)
             for variable, value in host.variables.items():
-                built = variable in BUILT_VARIABLES
-                self.inventory.set_variable(name, variable, trust_inert(value) if built else value)
+                self.inventory.set_variable(name, variable, value)
             is_own = is_ours(host.node.labels, self._text["fleet_name"])
             for group in (*host.groups, *(() if is_own else (FOREIGN_GROUP,))):
                 if group not in safe:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
 from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
+from .inert_text import trust_inert
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.nodes import Node
@@ -25,39 +26,6 @@ Address = Literal["external", "internal", "iap"]
 #: Names of inventory groups. The host of a TPU that is not READY has the TPU's name; if a group has
 #: this name, the zone is appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
-
-#: Variables that are built from validated fields. Other variables, such as labels, are free text,
-#: which Ansible must never evaluate as a template.
-BUILT_VARIABLES = frozenset(
-    {
-        "ansible_host",
-        "ansible_ssh_common_args",
-        "ansible_ssh_private_key_file",
-        "ansible_user",
-        "tpu_accelerator_type",
-        "tpu_chips",
-        "tpu_device_glob",
-        "tpu_external_ip",
-        "tpu_generation",
-        "tpu_health",
-        "tpu_id",
-        "tpu_internal_ip",
-        "tpu_internal_ips",
-        "tpu_leader_ip",
-        "tpu_multislice",
-        "tpu_name",
-        "tpu_queued_resource",
-        "tpu_slice_count",
-        "tpu_slice_id",
-        "tpu_slice_leader_ip",
-        "tpu_spot",
-        "tpu_state",
-        "tpu_topology",
-        "tpu_worker_count",
-        "tpu_worker_id",
-        "tpu_zone",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -198,7 +166,7 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
 def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
     """Return the inventory variables that all hosts of a TPU share."""
     shape = shape_of(node.accelerator_type)
-    return {
+    built = {
         "tpu_name": node.name,
         "tpu_id": node.id,
         "tpu_zone": node.zone,
@@ -210,13 +178,17 @@ def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
         "tpu_spot": node.is_preemptible,
         "tpu_worker_count": len(node.endpoints) or (shape.workers if shape else 0),
         "tpu_device_glob": device_glob_of(node.accelerator_type),
-        "tpu_data_disks": [disk.name for disk in node.data_disks],
-        "tpu_labels": dict(node.labels),
         "tpu_queued_resource": node.queued_resource,
         "tpu_multislice": slice_.multislice,
         "tpu_slice_id": slice_.id,
         "tpu_slice_count": slice_.count,
     }
+    # Free text, which Ansible must never evaluate as a template.
+    texts = {
+        "tpu_data_disks": [disk.name for disk in node.data_disks],
+        "tpu_labels": dict(node.labels),
+    }
+    return trust_inert(built) | texts
 
 
 def _node_host(node: Node, name: str, slice_: Slice) -> Host:
@@ -224,10 +196,8 @@ def _node_host(node: Node, name: str, slice_: Slice) -> Host:
     # A TPU under repair or restart keeps its addresses. Google reuses those of deleted TPUs.
     is_gone = node.is_lost or node.is_being_deleted
     addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
-    variables = node_variables(node, slice_) | {
-        "tpu_chips": chips_of(node.accelerator_type),
-        "tpu_internal_ips": addresses,
-    }
+    more = {"tpu_chips": chips_of(node.accelerator_type), "tpu_internal_ips": addresses}
+    variables = node_variables(node, slice_) | trust_inert(more)
     return Host(name, node, (f"state_{node.state}",), variables)
 
 
@@ -242,7 +212,7 @@ def _worker_host(
 ) -> Host:
     shape = shape_of(node.accelerator_type)
     end = node.endpoints[worker]
-    variables = node_variables(node, slice_) | {
+    more = {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
         "tpu_internal_ip": end.internal_ip,
@@ -252,11 +222,11 @@ def _worker_host(
         "ansible_host": end.external_ip if options.address == "external" else end.internal_ip,
     }
     if options.ssh_user:
-        variables["ansible_user"] = options.ssh_user
+        more["ansible_user"] = options.ssh_user
     if options.ssh_private_key_file:
-        variables["ansible_ssh_private_key_file"] = options.ssh_private_key_file
+        more["ansible_ssh_private_key_file"] = options.ssh_private_key_file
     if ssh := _ssh_arguments(node, alias_of(node.key, worker), options, known):
-        variables["ansible_ssh_common_args"] = ssh
+        more["ansible_ssh_common_args"] = ssh
     groups = (
         "tpu",
         group,
@@ -266,7 +236,7 @@ def _worker_host(
         f"state_{node.state}",
         *((slice_.group,) if slice_.group else ()),
     )
-    return Host(name, node, groups, variables)
+    return Host(name, node, groups, node_variables(node, slice_) | trust_inert(more))
 
 
 def _ssh_arguments(
