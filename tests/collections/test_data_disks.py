@@ -170,9 +170,7 @@ def test_an_exceeded_disk_quota_fails_the_creation_and_leaves_no_tpu(api, local_
 
 
 def create_without_listing(api: TpuApi, entry):
-    return create(
-        CloudTpus(api), parse_fleet([entry]), {}, ChangeOptions(), lambda _name, _state: None
-    )
+    return create(CloudTpus(api), parse_fleet([entry]), {}, ChangeOptions())
 
 
 def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api, api, tmp_path):

@@ -119,9 +119,8 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
         return Say(there[kind]) if kind in there else error(404, "not found")
 
     scripted.answerer = answer
-    (done,) = delete(
-        CloudTpus(client), [parse_node(there["nodes"])], ChangeOptions(timeout=600), lambda *_: None
-    )
+    nodes = [parse_node(there["nodes"])]
+    (done,) = delete(CloudTpus(client), nodes, ChangeOptions(timeout=600))
 
     assert done.reason == "different"
     assert there["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"

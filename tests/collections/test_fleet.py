@@ -51,10 +51,6 @@ SEVERAL = {key: value for key, value in DEMO.items() if key != "zone"} | {
 }
 
 
-def quiet(_name: str, _state: str) -> None:
-    pass
-
-
 def present(api: TpuApi, fleet):
     """Return the existing TPUs of a fleet."""
     return match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
@@ -116,7 +112,7 @@ def test_data_disks_are_read_only_by_default():
 def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712"))
     options = ChangeOptions(agreed=frozenset({"4711"}))
-    (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options, quiet)
+    (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options)
     assert (done.reason, set(scripted.methods())) == ("different", {"GET"})
 
 
@@ -169,7 +165,7 @@ def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
         Say(full) if asked.method == "POST" else error(404, "not found")
     )
     (done,) = create(
-        CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60), quiet
+        CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60)
     )
     assert (done.reason, clock.now) == ("capacity", 60)
 
@@ -178,10 +174,10 @@ def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
     api = cloud_of(local_api)
     fleet = parse_fleet([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
     options = ChangeOptions(timeout=20)
-    made = create(CloudTpus(api), fleet, present(api, fleet), options, quiet)
-    again = create(CloudTpus(api), fleet, present(api, fleet), options, quiet)
+    made = create(CloudTpus(api), fleet, present(api, fleet), options)
+    again = create(CloudTpus(api), fleet, present(api, fleet), options)
     assert [done.changed for done in made + again] == [True] * 3 + [False] * 3
-    gone = delete(CloudTpus(api), list(present(api, fleet).values()), options, quiet)
+    gone = delete(CloudTpus(api), list(present(api, fleet).values()), options)
     assert [done.failed for done in gone] == [False] * 3
     assert api.list_nodes().entries == []
 
@@ -189,7 +185,7 @@ def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
 def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
     api = cloud_of(local_api)
     fleet = parse_fleet([DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"}])
-    good, bad = create(CloudTpus(api), fleet, {}, ChangeOptions(timeout=20), quiet)
+    good, bad = create(CloudTpus(api), fleet, {}, ChangeOptions(timeout=20))
     assert (good.failed, bad.failed) == (False, True)
     assert "v4-17" in bad.msg
 
@@ -197,10 +193,10 @@ def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
 SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for": "6h"}}
 
 
-def asked(api: TpuApi, entry=SPOT, report=quiet, **options):
+def asked(api: TpuApi, entry=SPOT, **options):
     fleet = parse_fleet([entry])
     options = ChangeOptions(timeout=20, **{"replace_dead": True} | options)
-    (done,) = create(CloudTpus(api), fleet, present(api, fleet), options, report)
+    (done,) = create(CloudTpus(api), fleet, present(api, fleet), options)
     return done
 
 
@@ -218,7 +214,7 @@ def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: 
     (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
     seen = list(present(api, parse_fleet([SPOT])).values())
-    (gone,) = delete(CloudTpus(api), seen, ChangeOptions(timeout=20), quiet)
+    (gone,) = delete(CloudTpus(api), seen, ChangeOptions(timeout=20))
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
 
@@ -280,9 +276,7 @@ def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, 
     scripted.answerer = lambda it: Say(active if "/queuedResources/" in it.path else lost)
     options = ChangeOptions(timeout=60, replace_dead=True)
 
-    (done,) = create(
-        CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options, quiet
-    )
+    (done,) = create(CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options)
 
     assert (done.reason, set(scripted.methods())) == ("deadline", {"GET"})
     assert "queued resource demo (us-central2-b) to be SUSPENDED (it is still ACTIVE)" in done.msg
@@ -348,7 +342,7 @@ def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
     scripted.answerer = lambda _: Say(there)
     nodes, options = {"demo": parse_node(there)}, ChangeOptions(recreate=True)
 
-    (done,) = create(CloudTpus(client), parse_fleet([SPOT]), nodes, options, quiet)
+    (done,) = create(CloudTpus(client), parse_fleet([SPOT]), nodes, options)
 
     assert "is one slice of queued resource several" in done.msg
     assert set(scripted.methods()) <= {"GET"}
@@ -387,7 +381,7 @@ def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry
     scripted.answerer = lambda it: (
         refusal if it.method == "DELETE" else Say(request("PROVISIONING"))
     )
-    (done,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20), quiet)
+    (done,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20))
     assert "PROVISIONING. If Google is creating the TPU, run this again when" in done.msg
 
 
@@ -398,7 +392,7 @@ def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
     fleet = parse_fleet([SPOT])
     options = ChangeOptions(timeout=20, replace_dead=True, check_owner=refuse)
 
-    (done,) = create(CloudTpus(api), fleet, {}, options, quiet)
+    (done,) = create(CloudTpus(api), fleet, {}, options)
 
     # The node is deleted soon after the preemption, so either the node or its request is found.
     assert done.msg in {

@@ -18,7 +18,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import node
-from tests.collections.test_fleet import quiet
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi
 
@@ -42,7 +41,7 @@ def make(api: TpuApi, *entries, **options):
     fleet = parse_fleet(list(entries))
     present = match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
     options = {"timeout": 20, **options}
-    return create(CloudTpus(api), fleet, present, ChangeOptions(**options), quiet)
+    return create(CloudTpus(api), fleet, present, ChangeOptions(**options))
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:

@@ -117,8 +117,7 @@ class ActionModule(ActionBase):
             for tpu in select(fleet, given["only"] or "")
             if given["zone"] in ("", *tpu.zones)
         )
-        options = self._options(given)
-        done = reconcile.create(source, selected, found.present, options, _Reporter())
+        done = reconcile.create(source, selected, found.present, self._options(given))
         return _result(done) | {
             "unwanted": [observed.described(node) for node in unwanted if is_own(node)],
             "doomed": [observed.described(each.replaced) for each in done if each.replaced],
@@ -162,9 +161,9 @@ class ActionModule(ActionBase):
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in whole_fleet if tpu not in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs, others) if given["disks"] else []
-        options, report = self._options(given), _Reporter()
-        done = reconcile.delete_requests(source, requests, options, report)
-        done += reconcile.delete(source, nodes, options, report)
+        options = self._options(given)
+        done = reconcile.delete_requests(source, requests, options)
+        done += reconcile.delete(source, nodes, options)
         if not any(each.failed for each in done):
             done += reconcile.delete_disks(source, disks, options)
         doomed = [observed.described_request(request) for request in requests]
@@ -186,7 +185,7 @@ class ActionModule(ActionBase):
             return _result([]) | {"doomed": [], "msg": msg}
         if blocker := deletion_blocker(node, expected, given["fleet_name"]):
             raise Different(f"{blocker}. Nothing was deleted")
-        done = reconcile.delete(source, [node], self._options(given), _Reporter())
+        done = reconcile.delete(source, [node], self._options(given))
         return _result(done) | {"doomed": [_described(node, given)]}
 
     def _options(self, given: Mapping[str, Any]) -> ChangeOptions:
@@ -199,6 +198,7 @@ class ActionModule(ActionBase):
             known_hosts_file=given["known_hosts_file"],
             agreed=None if given["agreed"] is None else frozenset(given["agreed"]),
             check_owner=_owner_check(given),
+            report=_Reporter(),
         )
 
     def _public_key(self, path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.disks import attachable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.http import RetryPolicy
     from ...module_utils.cloud.node_spec import NodeSpec
     from ...module_utils.cloud.outcome import Outcome
-    from .source import ChangeOptions, Progress, Source
+    from .source import ChangeOptions, Source
     from .spec import FleetEntry
 
 
@@ -70,26 +71,21 @@ class CloudTpus:
         return read_node(self._api, zone, name)
 
     def create(
-        self,
-        tpu: FleetEntry,
-        spec: NodeSpec,
-        present: Node | None,
-        options: ChangeOptions,
-        progress: Progress,
+        self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
         if tpu.queued and present and present.is_being_deleted:
             # Google is deleting it already, so this only waits.
-            self._delete(present, {present.key}, options, progress)
+            self._delete(present, {present.key}, options)
             present = None
         replaces_lost = present is not None and present.is_lost and options.replaces_lost
         if tpu.queued and (present is None or replaces_lost):
-            return self._create_queued(tpu, spec, present, options, progress)
+            return self._create_queued(tpu, spec, present, options)
         if present and present.queued_resource:
             possible = attachable(self.compute, spec, present)
             recreates = options.recreate and bool(compare(possible, present).immutable)
             if replaces_lost or recreates:
-                return self._recreate_with_request(tpu, spec, present, options, progress)
+                return self._recreate_with_request(tpu, spec, present, options)
         return ensure_present(
             self._api,
             spec,
@@ -98,20 +94,15 @@ class CloudTpus:
             recreate=options.recreate,
             replace_dead=options.replace_dead,
             agreed=options.agreed,
-            progress=progress,
+            progress=partial(options.report, spec.name),
             check_owner=options.check_owner,
         )
 
     def _create_queued(
-        self,
-        tpu: FleetEntry,
-        spec: NodeSpec,
-        present: Node | None,
-        options: ChangeOptions,
-        progress: Progress,
+        self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
         """Create a missing or preempted TPU by a queued resource, and wait until it is READY."""
-        request = _request_for(tpu, spec)
+        request, progress = _request_for(tpu, spec), partial(options.report, spec.name)
         if present:
             options.check_owner(present)
         created_present = present is not None and present.queued_resource == request.name
@@ -130,7 +121,7 @@ class CloudTpus:
         if present and created_present:
             wait_for_suspension(self._api, present, timeout=options.timeout, progress=progress)
         elif present:
-            self.delete(present, replace(options, agreed={present.key}), progress)
+            self.delete(present, replace(options, agreed={present.key}))
         for _ in range(2):
             done = ensure_requested(
                 self._api,
@@ -161,12 +152,7 @@ class CloudTpus:
         return replace(outcome_of(spec, present, True, outcome.node, created=True), msg=done.msg)
 
     def _recreate_with_request(
-        self,
-        tpu: FleetEntry,
-        spec: NodeSpec,
-        present: Node,
-        options: ChangeOptions,
-        progress: Progress,
+        self, tpu: FleetEntry, spec: NodeSpec, present: Node, options: ChangeOptions
     ) -> NodeOutcome:
         """Delete a TPU and the queued resource that created it, and create the TPU again."""
         options.check_owner(present)
@@ -177,17 +163,17 @@ class CloudTpus:
                 "tpufleet.core.tpu_queued_resource"
             )
         agreed = {present.key} if present.is_lost else options.agreed
-        self.delete(present, replace(options, agreed=agreed), progress)
+        self.delete(present, replace(options, agreed=agreed))
         after = None
         if not options.check:
-            after = self.create(tpu, spec, None, options, progress).node
+            after = self.create(tpu, spec, None, options).node
         outcome = outcome_of(spec, present, True, after, created=True)
         return replace(outcome, replaced=None if present.is_lost else present)
 
-    def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
+    def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
         """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
-        outcome = self._delete(node, _agreed(node.key, options), options, progress)
+        outcome = self._delete(node, _agreed(node.key, options), options)
         if request:
             # A queued resource without its TPU only holds quota.
             ensure_not_requested(
@@ -199,13 +185,7 @@ class CloudTpus:
             )
         return outcome
 
-    def _delete(
-        self,
-        node: Node,
-        agreed: Collection[str],
-        options: ChangeOptions,
-        progress: Progress,
-    ) -> NodeOutcome:
+    def _delete(self, node: Node, agreed: Collection[str], options: ChangeOptions) -> NodeOutcome:
         return ensure_absent(
             self._api,
             node.zone,
@@ -213,16 +193,14 @@ class CloudTpus:
             timeout=options.timeout,
             check=options.check,
             agreed=agreed,
-            progress=progress,
+            progress=partial(options.report, node.name),
         )
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
         """List the queued resources of the zones."""
         return [parse_queued_resource(entry) for entry in self._api.list_queued_resources(zones)]
 
-    def delete_queued(
-        self, request: QueuedResource, options: ChangeOptions, progress: Progress
-    ) -> Outcome:
+    def delete_queued(self, request: QueuedResource, options: ChangeOptions) -> Outcome:
         """Delete a queued resource that has no TPUs."""
         try:
             return ensure_not_requested(
@@ -232,7 +210,7 @@ class CloudTpus:
                 timeout=options.timeout,
                 check=options.check,
                 agreed=_agreed(request.key, options),
-                progress=progress,
+                progress=partial(options.report, request.name),
             )
         except InvalidRequest as refused:
             raise InvalidRequest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 #: A number of earlier pauses for which Polling.pause waits its maximum, 10 s.
 _LONGEST_PAUSE = 12
-#: Function that receives the name and the current state of a TPU.
-Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -62,51 +61,41 @@ def create(
     fleet: Sequence[FleetEntry],
     present: Mapping[str, Node],
     options: ChangeOptions,
-    report: Report,
 ) -> list[Result]:
     """Create or change every TPU of the fleet and wait until it is READY.
 
     If one TPU fails, the others continue. If a zone has no capacity, the next zone of the TPU is
     tried. If quota is used up, the TPU fails with an error that says what holds the quota.
-    ``present`` has the existing TPUs of the fleet, by name. ``report`` is called with the name and
-    the current state of a TPU while it is changed.
+    ``present`` has the existing TPUs of the fleet, by name.
     """
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
 
     def one(tpu: FleetEntry) -> Result:
-        def progress(state: str) -> None:
-            report(tpu.name, state)
-
-        return _create_one(source, quota, tpu, present.get(tpu.name), options, progress)
+        return _create_one(source, quota, tpu, present.get(tpu.name), options)
 
     return _in_parallel(one, [(tpu.name, tpu.zones[0], tpu) for tpu in fleet])
 
 
-def delete(
-    source: Source, nodes: Sequence[Node], options: ChangeOptions, report: Report
-) -> list[Result]:
-    """Delete TPUs, and remove their host keys from the known_hosts file.
-
-    ``report`` is called with the name and the current state of a TPU while it is deleted.
-    """
+def delete(source: Source, nodes: Sequence[Node], options: ChangeOptions) -> list[Result]:
+    """Delete TPUs, and remove their host keys from the known_hosts file."""
 
     def one(node: Node) -> Result:
-        outcome = source.delete(node, options, lambda state: report(node.name, state))
+        outcome = source.delete(node, options)
         _forget(node, options)
         if outcome.changed and not options.check:
-            report(node.name, "deleted")
+            options.report(node.name, "deleted")
         return _result(node.name, node.zone, outcome)
 
     return _in_parallel(one, [(node.name, node.zone, node) for node in nodes])
 
 
 def delete_requests(
-    source: Source, requests: Sequence[QueuedResource], options: ChangeOptions, report: Report
+    source: Source, requests: Sequence[QueuedResource], options: ChangeOptions
 ) -> list[Result]:
     """Delete queued resources that have no TPUs."""
 
     def one(request: QueuedResource) -> Result:
-        done = source.delete_queued(request, options, lambda state: report(request.name, state))
+        done = source.delete_queued(request, options)
         return Result(
             request.name, request.zone, done.changed, done.msg, before=done.before, after=done.after
         )
@@ -134,28 +123,28 @@ def _create_one(
     tpu: FleetEntry,
     present: Node | None,
     options: ChangeOptions,
-    progress: Callable[[str], None],
 ) -> Result:
     """Create or change one TPU in its first zone with capacity.
 
     If no zone has capacity, try all zones again for ``options.wait_for_capacity`` seconds.
     """
     deadline = source.polling.deadline_in(options.wait_for_capacity)
+    report = partial(options.report, tpu.name)
     while True:
         for spec in _by_presence(tpu.specs, present):
             try:
-                outcome = source.create(tpu, spec, present, options, progress)
+                outcome = source.create(tpu, spec, present, options)
             except errors.CapacityError as no_capacity:
                 last = no_capacity
-                progress(f"no capacity in {spec.zone}")
+                report(f"no capacity in {spec.zone}")
                 continue
             except errors.QuotaError as refused:
                 raise quota.explain(refused, spec) from None
             if present and outcome.node and outcome.node.key != present.key:
                 _forget(present, options)
-            warnings = _remember_keys(source, outcome.node, options, progress)
+            warnings = _remember_keys(source, outcome.node, options)
             if outcome.changed and not options.check:
-                progress("READY")
+                report("READY")
             return replace(_result(spec.name, spec.zone, outcome), warnings=warnings)
         try:
             source.polling.pause(f"find capacity for TPU {tpu.name}", _LONGEST_PAUSE, deadline)
@@ -168,9 +157,7 @@ def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSp
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 
-def _remember_keys(
-    source: Source, node: Node | None, options: ChangeOptions, progress: Callable[[str], None]
-) -> tuple[str, ...]:
+def _remember_keys(source: Source, node: Node | None, options: ChangeOptions) -> tuple[str, ...]:
     if node is None or not options.known_hosts_file or options.check:
         return ()
     missing = remember_host_keys(
@@ -178,7 +165,7 @@ def _remember_keys(
         node,
         options.known_hosts_file,
         source.polling,
-        progress,
+        partial(options.report, node.name),
     )
     return tuple(
         f"worker {worker} of TPU {node.where} published no ssh host keys" for worker in missing

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 INVENTORY_ERROR = "tpu_inventory_error"
 """The inventory variable with the reason why the TPUs could not be listed, for doctor.yml."""
-#: Function that receives the current state of a TPU during a wait.
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ class ChangeOptions:
         check_owner: raises CloudError for an existing TPU or request that must not be changed.
         wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
         known_hosts_file: file for the workers' host keys; empty: do not store them.
+        report: is called with the name and the current state of a TPU or request during a change.
     """
 
     check: bool = False
@@ -56,6 +55,7 @@ class ChangeOptions:
     check_owner: Callable[[Node | QueuedResource], None] = lambda _found: None
     wait_for_capacity: float = 0.0
     known_hosts_file: str = ""
+    report: Callable[[str, str], None] = lambda _name, _state: None
 
     @property
     def replaces_lost(self) -> bool:
@@ -67,8 +67,7 @@ class Source(Protocol):
     """The TPUs of one cloud API. Thread-safe. Methods raise only CloudError.
 
     Callers recognize a preemption by ``Node.is_lost``, so a source may report the states PREEMPTED
-    and TERMINATED only if its cloud says that it took the TPU back. ``progress`` of a method is
-    called with the current state while the method waits.
+    and TERMINATED only if its cloud says that it took the TPU back.
     """
 
     polling: Polling
@@ -90,12 +89,7 @@ class Source(Protocol):
         """Return one TPU; None if it does not exist."""
 
     def create(
-        self,
-        tpu: FleetEntry,
-        spec: NodeSpec,
-        present: Node | None,
-        options: ChangeOptions,
-        progress: Progress,
+        self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
         """Create or change a TPU, and wait until it is READY.
 
@@ -103,7 +97,7 @@ class Source(Protocol):
         this name, as list() returned it; None if there was none.
         """
 
-    def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
+    def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
         """Delete this TPU, never a later TPU of the same name.
 
         Also deletes the queued resource that created the TPU, if it created no other TPU.
@@ -115,9 +109,7 @@ class Source(Protocol):
         Raises PartialAnswer if a zone does not respond.
         """
 
-    def delete_queued(
-        self, request: QueuedResource, options: ChangeOptions, progress: Progress
-    ) -> Outcome:
+    def delete_queued(self, request: QueuedResource, options: ChangeOptions) -> Outcome:
         """Delete this queued resource, which has no TPU, never a later one of the same name."""
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
