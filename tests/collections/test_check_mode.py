@@ -47,7 +47,7 @@ DISK = {
 #: Options of each module, and whether its first run changes anything. All entries run in this
 #: order against one API, so each has its own TPUs.
 TABLE = {
-    "tpu_plan": (FLEET, False),
+    "tpu_fleet, planned": ({**FLEET, "state": "planned"}, False),
     "tpu_node, present": (tpu("new", **KIND, tags=["a"], labels={"b": "c"}), True),
     "tpu_node, changed": (
         tpu(

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "collections/ansible_collections/tpufleet/c
 MODULES = sorted(
     file.stem for file in (FOLDER / "modules").glob("*.py") if "def main(" in file.read_text()
 )
-ACTIONS = ("tpu_fleet", "tpu_plan")
+ACTIONS = ("shared_disk", "tpu_fleet")
 
 
 def plugin(kind: str, name: str) -> ModuleType:

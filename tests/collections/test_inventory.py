@@ -397,7 +397,7 @@ def test_an_unconfigured_google_cloud_names_the_settings():
         (("tpufleet.core.tpu_node",), "accelerator_type"),
         (("tpufleet.core.tpu_fleet",), "wait_for_capacity"),
         (("tpufleet.core.tpu_queued_resource",), "valid_for"),
-        (("tpufleet.core.tpu_plan",), "grant_ends"),
+        (("tpufleet.core.tpu_fleet",), "grant_ends"),
         (("tpufleet.core.vpc_firewall",), "ssh_from"),
         (("tpufleet.core.ssh_key",), "passphrase"),
     ],

@@ -1,4 +1,4 @@
-"""The action plugin of tpufleet.core.tpu_fleet: create or delete TPUs and report progress."""
+"""The action plugin of tpufleet.core.tpu_fleet: plan, create or delete TPUs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.cloud.disks import owned_disks
+from ..module_utils.cloud.disks import attachable, missing_disks, owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..module_utils.cloud.names import KEYS_ENTRY
@@ -20,8 +21,10 @@ from ..module_utils.cloud.node_spec import OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource
 from ..module_utils.cloud.quota import without_nodes
+from ..module_utils.cloud.session import ApiSettings
 from ..module_utils.worker.node_identity import NodeIdentity
 from ..plugin_utils.fleet import observed, reconcile
+from ..plugin_utils.fleet.bucket_location import bucket_warning
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.ownership import (
     LABEL,
@@ -30,8 +33,9 @@ from ..plugin_utils.fleet.ownership import (
     is_ours,
     request_blocker,
 )
+from ..plugin_utils.fleet.plan import make_plan, parse_date
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
-from ..plugin_utils.fleet.spec import in_zone, name_and_zone, parse_fleet, select
+from ..plugin_utils.fleet.spec import FleetEntry, in_zone, name_and_zone, parse_fleet, select
 
 #: Seconds after which an unchanged state is reported again.
 REPORT_EVERY_S = 10.0
@@ -43,7 +47,7 @@ _SPEC: dict[str, Any] = {
     "node_id": {"type": "str"},
     "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
     "adopt": {"type": "bool", "default": False},
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent", "planned"], "default": "present"},
     "ssh_user": {"type": "str", "default": ""},
     "ssh_public_key_file": {"type": "path", "default": ""},
     "os_login": {"type": "bool", "default": False},
@@ -56,11 +60,13 @@ _SPEC: dict[str, Any] = {
     "replace_dead": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 1800},
     "wait_for_capacity": {"type": "int", "default": 0},
+    "grant_ends": {"type": "str", "default": ""},
+    "bucket": {"type": "str", "default": ""},
 }
 
 
 class ActionModule(ActionBase):
-    """Creates the missing TPUs of a fleet, or deletes TPUs, in parallel."""
+    """Plans a fleet, creates its missing TPUs, or deletes TPUs, in parallel."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -89,8 +95,8 @@ class ActionModule(ActionBase):
                 )
             parse_fleet_name(given["fleet_name"])
             source = open_source(given["api"])
-            work = self._absent if given["state"] == "absent" else self._present
-            result |= work(source, given)
+            states = {"present": self._present, "absent": self._absent, "planned": _planned}
+            result |= states[given["state"]](source, given)
         except CloudError as error:
             result |= {"failed": True, "msg": str(error), "reason": error.reason}
         return result
@@ -228,6 +234,42 @@ class _Reporter:
                 return
             self._shown[name] = (state, now)
             Display().display(f"  {name}: {state}, {now - self._began:.0f} s", screen_only=True)
+
+
+def _planned(source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+    ends = parse_date(given["grant_ends"])
+    fleet = parse_fleet(given["fleet"])
+    zones = zones_of(given["api"])
+    found = observed.match(fleet, list_nodes(source, zones), zones)
+    requests = source.list_queued(zones)
+    existing = found.present
+    specs = [
+        tpu.spec_in(existing[tpu.name].zone) if tpu.name in existing else tpu.specs[0]
+        for tpu in fleet
+    ]
+    disks = missing_disks(source.compute, specs)
+    wanted = [_possible(source, tpu, existing.get(tpu.name)) for tpu in fleet]
+    today = datetime.now(UTC).date()
+    plan = make_plan(wanted, found, requests, disks=disks, grant_ends=ends, today=today)
+    warnings = list(plan.warnings)
+    if given["bucket"]:
+        used_zones = [zone for tpu in fleet for zone in tpu.zones]
+        used_zones += [node.zone for node in existing.values()]
+        settings = ApiSettings.of(given["api"])
+        if warning := bucket_warning(settings, given["bucket"], used_zones):
+            warnings.append(warning)
+    for error_line in plan.errors:
+        Display().error(error_line, wrap_text=False)
+    lines = list(plan.lines())
+    shown = {"lines": lines, "errors": list(plan.errors), "msg": "\n".join(lines)}
+    return shown | {"changed": False, "warnings": warnings}
+
+
+def _possible(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
+    """Return the entry of an existing TPU without the disks that can't be attached to it yet."""
+    if node is None or node.is_lost or node.is_being_deleted:
+        return tpu
+    return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))
 
 
 def _is_own(given: Mapping[str, Any]) -> Callable[[Node], bool]:

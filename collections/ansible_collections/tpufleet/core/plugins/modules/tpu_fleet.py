@@ -4,12 +4,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tpu_fleet
-short_description: Create the TPUs of a fleet file, or delete some, in parallel
+short_description: Plan or create the TPUs of a fleet file, or delete some, in parallel
 description:
   - Lists the TPUs in the inventory's zones, compares them with the fleet, and creates the missing
     TPUs in parallel. TPUs that match the fleet are not changed. A partial list is an error.
   - If a TPU may be in several zones and one has no capacity, the next zone is tried.
   - Shows every ten seconds what each TPU is waiting for.
+  - With O(state=planned), changes nothing. It shows what O(state=present) would do, TPUs that are
+    not in the fleet, and the chips of each quota. Every existing TPU holds quota. Every queued
+    resource holds quota until it is deleted, even after it failed or was preempted.
 author: tpufleet maintainers
 extends_documentation_fragment:
   - tpufleet.core.tpu_api
@@ -65,9 +68,10 @@ options:
     type: bool
     default: false
   state:
-    description: Whether the TPUs should exist and be READY, or not exist.
+    description: Whether the TPUs should exist and be READY, or not exist, or whether only to plan
+      the whole fleet.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, planned]
     default: present
   ssh_user:
     description: The user who can log in with O(ssh_public_key_file).
@@ -129,6 +133,18 @@ options:
     description: How long to keep trying while no zone has capacity, in seconds.
     type: int
     default: 0
+  grant_ends:
+    description: For a plan, the last day on which you may use the project's TPUs, such as
+      V(2026-12-31), if they were granted to you for a limited time. In the last 7 days there is a
+      warning, and after that day RV(errors) has an error. The task does not fail in either case.
+    type: str
+    default: ""
+  bucket:
+    description:
+      For a plan, the fleet's bucket, C(gs://name/prefix). There is a warning if it is in another
+      region than the TPUs.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -147,6 +163,12 @@ EXAMPLES = r"""
     fleet: "{{ tpu_fleet }}"
     only: demo
     state: absent
+
+- name: Show what create.yml would do
+  tpufleet.core.tpu_fleet:
+    api: "{{ tpu_api }}"
+    fleet: "{{ tpu_fleet }}"
+    state: planned
 """
 
 RETURN = r"""
@@ -154,7 +176,7 @@ tpus:
   description: One entry for each TPU, with name, zone, changed, failed, reason, msg, node.
   type: list
   elements: dict
-  returned: success and failure
+  returned: O(state=present) and O(state=absent)
 unwanted:
   description: TPUs with this fleet's label that are not in O(fleet).
   type: list
@@ -166,7 +188,18 @@ doomed:
     or recreate.
   type: list
   elements: dict
-  returned: success and failure
+  returned: O(state=present) and O(state=absent)
+lines:
+  description: The plan, one line for each entry.
+  type: list
+  elements: str
+  returned: O(state=planned)
+errors:
+  description: Problems that are more severe than a warning, such as a grant that has ended, one
+    line each.
+  type: list
+  elements: str
+  returned: O(state=planned)
 reason:
   description: A code for the cause of the first failure.
   type: str
