@@ -1,5 +1,7 @@
-"""Render a template of a role with given variables, as the role does on a worker."""
+"""Templates of a role as they are on a worker, and plays of a role on this computer."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,3 +19,11 @@ def rendered(template: str, **variables: Any) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(name).render(ansible_managed="Ansible managed", **variables)
+
+
+def local_play(folder: Path, tasks: list[dict[str, Any]], **fields: Any) -> tuple[Path, str]:
+    """Write a playbook with one play for this computer; return it and the path of its inventory."""
+    book, hosts = folder / "book.yml", folder / "hosts.ini"
+    book.write_text(json.dumps([{"hosts": "localhost", "tasks": tasks, **fields}]))
+    hosts.write_text("localhost ansible_connection=local\n")
+    return book, str(hosts)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from harness.playbooks import ROOT, flat, play
+from tests.collections.role_templates import local_play
 
 MARK = "# A mount of tpufleet. Ansible managed\n"
 OLD = MARK + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
@@ -41,31 +41,21 @@ class Worker:
     def setup(self, *mounts: dict, tasks: str = "main", options: tuple[str, ...] = (), **variables):
         """Run the role for these mounts."""
         runs = {"etc": str(self.here / "etc"), "state_dir": str(self.here / "state")}
-        book = self.here / "book.yml"
         role = {"name": str(ROOT / "roles/mounts"), "tasks_from": tasks}
-        book.write_text(
-            yaml.safe_dump(
-                [
-                    {
-                        "hosts": "localhost",
-                        "gather_facts": False,
-                        "module_defaults": {"tpufleet.core.run_info": runs},
-                        "tasks": [{"ansible.builtin.import_role": role}],
-                    }
-                ]
-            )
+        book, hosts = local_play(
+            self.here,
+            [{"ansible.builtin.import_role": role}],
+            module_defaults={"tpufleet.core.run_info": runs},
         )
         given = {
             "__mounts_directory": str(self.units),
             "mounts": list(mounts),
             "tpufleet_uid": os.getuid(),
         }
-        hosts = self.here / "hosts.ini"
-        hosts.write_text("localhost ansible_connection=local\n")
         path = f"{self.here}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, **PLAIN}
         arguments = ("-e", json.dumps(given | variables), *options)
-        return play(environment, book, *arguments, inventory=str(hosts))
+        return play(environment, book, *arguments, inventory=hosts)
 
     def changes(self) -> list[str]:
         """Return the stop and start commands that systemctl has received, in order."""

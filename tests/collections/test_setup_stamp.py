@@ -3,10 +3,10 @@
 import json
 import os
 
-import yaml
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.setup_stamp import read_stamp
 
 from harness.playbooks import ROOT, play
+from tests.collections.role_templates import local_play
 
 
 def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
@@ -17,13 +17,8 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
         "jax_device_glob": "/dev/accel*",
     }
     role = {"import_role": {"name": str(ROOT / "roles/setup_stamp")}}
-    playbook = tmp_path / "stamp.yml"
-    playbook.write_text(
-        yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [role]}])
-    )
-    hosts = tmp_path / "hosts.ini"
-    hosts.write_text("localhost ansible_connection=local\n")
-    done = play(dict(os.environ), playbook, "-e", json.dumps(given), inventory=str(hosts))
+    playbook, hosts = local_play(tmp_path, [role])
+    done = play(dict(os.environ), playbook, "-e", json.dumps(given), inventory=hosts)
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_stamp(tmp_path) == {
         "content": "abc",

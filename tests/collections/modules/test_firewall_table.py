@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.playbooks import command, flat, play
 from localcloud.place import PROJECT_ROOT
-from tests.collections.role_templates import rendered
+from tests.collections.role_templates import local_play, rendered
 
 ROLE = PROJECT_ROOT / "roles/firewall"
 needs_nft = pytest.mark.skipif(
@@ -102,15 +102,11 @@ def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path, tpu
         "tpu_partial": tpu_partial,
     }
     role = {"ansible.builtin.import_role": {"name": str(ROLE), "tasks_from": "present"}}
-    book, hosts = tmp_path / "book.yml", tmp_path / "hosts.ini"
-    book.write_text(
-        yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": [role]}])
-    )
-    hosts.write_text("localhost ansible_connection=local\n")
+    book, hosts = local_play(tmp_path, [role])
     environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
     options = ("--check", "--diff", "-e", json.dumps(variables))
 
-    done = play(environment, book, *options, inventory=str(hosts))
+    done = play(environment, book, *options, inventory=hosts)
 
     assert done.returncode == 0, flat(done)
     assert ("10.0.0.9" not in done.stdout) == tpu_partial
@@ -120,16 +116,14 @@ def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path, tpu
 def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(tmp_path):
     tasks = yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
     tasks = [task for task in tasks if "ansible.builtin.command" in task]
-    book, hosts = tmp_path / "book.yml", tmp_path / "hosts.ini"
-    book.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    hosts.write_text("localhost ansible_connection=local\n")
+    book, hosts = local_play(tmp_path, tasks)
     script = (
         'nft add table inet tpufleet; "$@" --check && nft list tables && "$@" && nft list tables '
         '&& "$@" && "$@" --check'
     )
 
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=str(hosts))],
+        ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=hosts)],
         cwd=PROJECT_ROOT,
         env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
         capture_output=True,
