@@ -159,16 +159,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         # Set all API settings or none: a missing endpoint would default to Google's.
         has_api = set(API_SETTINGS) <= set(self._text)
         known = {name: self._text[name] for name in API_SETTINGS} if has_api else {}
-        variables = {
-            **self._hints,
-            "tpu_api": known | {"zones": self.get_option("zones")},
-            "tpu_ssh": self._ssh_settings(),
-            "tpu_partial": False,
-            "tpu_unreachable": [],
-            INVENTORY_ERROR: error,
-        }
-        for name, value in variables.items():
-            self.inventory.set_variable("all", name, value)
+        self._set_shared_variables(known, Listing([]))
+        self.inventory.set_variable("all", INVENTORY_ERROR, error)
 
     def _ssh_settings(self) -> dict[str, Any]:
         """Return the value of ``tpu_ssh``, without options that were not evaluated yet."""
@@ -207,7 +199,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         kept = self._kept(nodes, slices)
         known = self._known_hosts(kept, options, source)
         built = build_hosts(kept, options, known, slices)
-        self._set_shared_variables(settings, listing)
+        self._set_shared_variables(asdict(settings), listing)
+        name = trust_inert(self._text["fleet_name"])
+        self.inventory.set_variable("all", "fleet_name", name)
         self._add_hosts(built.hosts)
         for warning in built.warnings:
             self.display.warning(warning)
@@ -335,15 +329,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     # --- Ansible's inventory ---------------------------------------------------------------------
 
-    def _set_shared_variables(self, settings: ApiSettings, listing: Listing) -> None:
+    def _set_shared_variables(self, settings: Mapping[str, str], listing: Listing) -> None:
         shared = {
             **self._hints,
-            "tpu_api": {
-                **asdict(settings),
-                "zones": [str(zone) for zone in self.get_option("zones")],
-            },
+            "tpu_api": {**settings, "zones": [str(zone) for zone in self.get_option("zones")]},
             "tpu_ssh": self._ssh_settings(),
-            "fleet_name": self._text["fleet_name"],
             "tpu_partial": bool(listing.unreachable),
         }
         for name, value in shared.items():
