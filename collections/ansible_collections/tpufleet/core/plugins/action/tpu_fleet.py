@@ -121,7 +121,6 @@ class ActionModule(ActionBase):
                 ),
             )
             for tpu in select(fleet, given["only"] or "")
-            if given["zone"] in ("", *tpu.zones)
         )
         done = reconcile.create(source, selected, found.present, self._options(given))
         return _result(done) | {
@@ -157,12 +156,9 @@ class ActionModule(ActionBase):
             own = _is_own(given)
             nodes = list(observed.match(fleet, listed, zones, own).present.values())
             kept = [_kept_line(node) for node in nodes if not own(node)]
-            blockers = [request_blocker(request, given["fleet_name"]) for request in requests]
-            kept += filter(None, blockers)
+            kept += filter(None, (request_blocker(each, given["fleet_name"]) for each in requests))
             nodes = [node for node in nodes if own(node)]
-            requests = [
-                each for each, blocker in zip(requests, blockers, strict=True) if not blocker
-            ]
+            requests = [each for each in requests if is_ours(each.labels, given["fleet_name"])]
         # Find the disks before the TPUs are deleted, because the API lists them with the TPUs.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in whole_fleet if tpu not in fleet for spec in tpu.specs]
@@ -202,7 +198,7 @@ class ActionModule(ActionBase):
             timeout=given["timeout"],
             wait_for_capacity=given["wait_for_capacity"],
             known_hosts_file=given["known_hosts_file"],
-            agreed=None if given["agreed"] is None else frozenset(given["agreed"]),
+            agreed=given["agreed"],
             check_owner=_owner_check(given),
             report=_Reporter(),
         )
