@@ -178,14 +178,15 @@ tpus:
   elements: dict
   returned: O(state=present) and O(state=absent)
 unwanted:
-  description: TPUs with this fleet's label that are not in O(fleet).
+  description: TPUs with this fleet's label that are not in O(fleet), with name, zone, id, words.
   type: list
   elements: dict
   returned: O(state=present)
 doomed:
   description:
-    The existing TPUs that this task deletes or recreates. In check mode, those that it would delete
-    or recreate.
+    What this task deletes or recreates, with name, zone, id, words. In check mode, what it would
+    delete or recreate. An existing TPU that is to be deleted also has is_ours, which says whether
+    it belongs to this fleet.
   type: list
   elements: dict
   returned: O(state=present) and O(state=absent)

@@ -113,28 +113,12 @@ def described(node: Node) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a TPU."""
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
-    return {
-        "name": node.name,
-        "zone": node.zone,
-        "accelerator_type": node.accelerator_type,
-        "spot": node.spot,
-        "id": node.key,
-        "state": node.state,
-        "workers": len(node.endpoints),
-        "words": f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})",
-    }
+    words = f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})"
+    return {"name": node.name, "zone": node.zone, "id": node.key, "words": words}
 
 
 def described_request(request: QueuedResource) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
-    return {
-        "name": request.name,
-        "zone": request.zone,
-        "id": request.key,
-        "state": request.state,
-        "accelerator_type": request.accelerator_type,
-        "chips": request.chips,
-        "error": request.error,
-        "words": f"queued resource {request.name} ({request.zone}, {kind}, {request.state})",
-    }
+    words = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"
+    return {"name": request.name, "zone": request.zone, "id": request.key, "words": words}
