@@ -49,19 +49,20 @@ def test_the_inventory_lists_foreign_workers_in_a_group(environment):
 
 VERBS = ["train.yml", "setup.yml"]
 VERBS += [f"playbooks/{verb}.yml" for verb in ("push", "status", "logs", "kill", "fetch", "report")]
+FLEET_VERBS = [f"playbooks/{verb}.yml" for verb in ("create", "delete", "peers")]
 
 
-def hosts_of_verbs(environment, *arguments: str) -> dict[str, str]:
+def hosts_of_verbs(environment, verbs: list[str], *arguments: str) -> dict[str, str]:
     """Return the hosts that each playbook lists, as Ansible prints them."""
-    done = play(environment, VERBS[0], *VERBS[1:], "--list-hosts", "-e", "run=mine", *arguments)
+    done = play(environment, *verbs, "--list-hosts", "-e", "run=mine", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = [part.partition("\n") for part in done.stdout.split("playbook: ")[1:]]
     return {name.strip(): hosts for name, _, hosts in parts}
 
 
 def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
-    plain = hosts_of_verbs(environment)
-    named = hosts_of_verbs(environment, "-e", "tpu=theirs")
+    plain = hosts_of_verbs(environment, VERBS)
+    named = hosts_of_verbs(environment, VERBS, "-e", "tpu=theirs")
 
     for verb in VERBS:
         assert "demo-w0" in plain[verb], verb
@@ -71,23 +72,22 @@ def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
         assert "demo-w0" not in named[verb], verb
 
 
-@pytest.mark.parametrize("verb", ["create", "delete", "peers"])
-def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api, verb):
+def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     local_api.ready("demo", "europe-west4-b", acceleratorType="v4-8")
-    arguments = (f"playbooks/{verb}.yml", "-e", "tpu=demo", "--list-hosts")
-    done = play(environment_of(local_api), *arguments)
+    listed = hosts_of_verbs(environment_of(local_api), FLEET_VERBS, "-e", "tpu=demo")
 
-    assert "demo-us-central2-b-w0" in done.stdout, flat(done)
-    assert "europe" not in done.stdout
+    for verb in FLEET_VERBS:
+        assert "demo-us-central2-b-w0" in listed[verb], verb
+        assert "europe" not in listed[verb], verb
 
 
-@pytest.mark.parametrize("verb", ["create", "delete", "peers"])
-def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(environment, verb):
-    done = play(environment, f"playbooks/{verb}.yml", "-e", "tpu=theirs", "--list-hosts")
+def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(environment):
+    listed = hosts_of_verbs(environment, FLEET_VERBS, "-e", "tpu=theirs")
 
-    assert "demo-w0" in done.stdout, flat(done)
-    assert "theirs-w" not in done.stdout
+    for verb in FLEET_VERBS:
+        assert "demo-w0" in listed[verb], verb
+        assert "theirs-w" not in listed[verb], verb
 
 
 def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):

@@ -1,5 +1,6 @@
 """The ssh configuration for workers: ssh reads the same settings that Ansible uses."""
 
+import os
 import shutil
 import subprocess
 
@@ -8,7 +9,6 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ssh_config import ssh_config
 
 from harness.playbooks import OURS, play
-from localcloud.place import PROJECT_ROOT
 
 W0 = {
     "ansible_host": "10.0.0.2",
@@ -52,15 +52,12 @@ def test_an_existing_directory_keeps_its_mode_and_a_new_one_is_private(exists, m
     if exists:
         place.mkdir(mode=mode)
         place.chmod(mode)
-    (tmp_path / "hosts.ini").write_text("localhost ansible_connection=local\n")
-    command = ["ansible-playbook", "-i", tmp_path / "hosts.ini", "playbooks/ssh_config.yml"]
-    subprocess.run(
-        [*command, "-e", f"ssh_config_file={place}/config"],
-        cwd=PROJECT_ROOT,
-        capture_output=True,
-        check=True,
-    )
+    inventory = tmp_path / "hosts.ini"
+    inventory.write_text("localhost ansible_connection=local\n")
+    arguments = ("playbooks/ssh_config.yml", "-e", f"ssh_config_file={place}/config")
+    done = play(dict(os.environ), *arguments, inventory=str(inventory))
 
+    assert done.returncode == 0, done.stdout + done.stderr
     assert place.stat().st_mode & 0o777 == mode
     assert (place / "config").stat().st_mode & 0o777 == 0o600
 
