@@ -15,11 +15,10 @@ def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str])
     ``variables`` has the inventory variables of each host. Raises AnsibleFilterError if
     ``ansible_ssh_common_args`` has other arguments than ``-o Keyword=value``.
     """
-    return "".join(block(host, variables[host]) for host in hosts)
+    return "".join(_block(host, variables[host]) for host in hosts)
 
 
-def block(host: str, variables: Mapping[str, Any]) -> str:
-    """Return a host's ``Host`` block, made from its inventory variables."""
+def _block(host: str, variables: Mapping[str, Any]) -> str:
     lines = [("HostName", variables.get("ansible_host", host))]
     for keyword, name in (
         ("Port", "ansible_port"),
@@ -27,18 +26,14 @@ def block(host: str, variables: Mapping[str, Any]) -> str:
         ("IdentityFile", "ansible_ssh_private_key_file"),
     ):
         if variables.get(name):
-            lines.append((keyword, quoted(str(variables[name]))))
+            lines.append((keyword, _quoted(str(variables[name]))))
     if variables.get("ansible_ssh_private_key_file"):
         lines.append(("IdentitiesOnly", "yes"))
-    lines += options(host, str(variables.get("ansible_ssh_common_args", "")))
+    lines += _options(host, str(variables.get("ansible_ssh_common_args", "")))
     return f"Host {host}\n" + "".join(f"    {keyword} {value}\n" for keyword, value in lines)
 
 
-def options(host: str, arguments: str) -> list[tuple[str, str]]:
-    """Return the keywords and values of the ``-o Keyword=value`` arguments of a host.
-
-    Raises AnsibleFilterError for other arguments.
-    """
+def _options(host: str, arguments: str) -> list[tuple[str, str]]:
     words, found = iter(shlex.split(arguments)), []
     for word in words:
         text = next(words, "") if word == "-o" else word.removeprefix("-o")
@@ -52,7 +47,7 @@ def options(host: str, arguments: str) -> list[tuple[str, str]]:
     return found
 
 
-def quoted(value: str) -> str:
-    """Quote a value if it has spaces. Escape percent signs, which ssh_config(5) would expand."""
+def _quoted(value: str) -> str:
+    # ssh_config(5) would expand a single percent sign.
     value = value.replace("%", "%%")
     return f'"{value}"' if " " in value else value
