@@ -1,4 +1,4 @@
-"""What a worker accepts from outside the fleet (this computer) and from other workers."""
+"""Connections that a worker accepts from other workers and from outside the fleet."""
 
 import socket
 import time
@@ -13,8 +13,8 @@ PORT = 45999
 def listener(host):
     with host.sudo():
         host.run(f"systemd-run --unit=probe-{PORT} --collect python3 -m http.server {PORT}")
-        up = f"ss -Hltn sport = :{PORT} | grep -q ."
-        host.run(f"for i in $(seq 100); do {up} && break; sleep 0.1; done")
+        is_open = f"ss -Hltn sport = :{PORT} | grep -q ."
+        host.run(f"for i in $(seq 100); do {is_open} && break; sleep 0.1; done")
     yield
     with host.sudo():
         host.run(f"systemctl stop probe-{PORT}")
@@ -32,7 +32,7 @@ def opens(address, port):
         return False
 
 
-def members(host):
+def other_workers(host):
     """Return the other workers of the fleet."""
     inventory = host.backend.ansible_inventory
     names = AnsibleRunner.get_runner(inventory).get_hosts("tpu")
@@ -40,7 +40,7 @@ def members(host):
     return [other for other in found if address_of(other) != address_of(host)]
 
 
-def test_from_outside_ssh_alone_comes_in(host, listener):
+def test_only_ssh_is_open_to_a_computer_outside_the_fleet(host, listener):
     listening = host.check_output("ss -Hltn | awk '{print $4}'").split()
     ports = {int(place.rsplit(":", 1)[1]) for place in listening}
 
@@ -48,8 +48,8 @@ def test_from_outside_ssh_alone_comes_in(host, listener):
     assert {port for port in ports if opens(address_of(host), port)} == {22}
 
 
-def test_a_fleet_member_reaches_every_port(host, listener):
-    others = members(host)
+def test_every_port_is_open_to_other_workers(host, listener):
+    others = other_workers(host)
 
     assert others
     for other in others:
@@ -57,7 +57,7 @@ def test_a_fleet_member_reaches_every_port(host, listener):
         assert other.run("timeout 5 bash -c %s", reach).rc == 0
 
 
-def test_the_rules_are_there_again_when_their_unit_starts(host):
+def test_the_rules_are_restored_when_their_unit_starts(host):
     with host.sudo():
         assert host.service("tpufleet-firewall").is_enabled
         host.check_output("systemctl stop tpufleet-firewall")

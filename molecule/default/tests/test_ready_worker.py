@@ -1,4 +1,4 @@
-"""The state of a worker after setup.yml, seen from inside it."""
+"""The state of a worker after setup.yml."""
 
 import json
 import re
@@ -8,42 +8,42 @@ import pytest
 ENVS = "/opt/tpufleet/envs"
 
 
-def test_the_trainer_s_user_is_the_same_everywhere_and_cannot_log_in(host):
+def test_the_trainers_user_has_a_fixed_id_and_cannot_log_in(host):
     user = host.user("tpufleet")
     assert (user.uid, user.gid) == (64042, 64042)
     assert user.shell == "/usr/sbin/nologin"
 
 
-def test_the_worker_s_own_name_leads_to_the_address_that_its_peers_use(host):
-    """gloo offers its peers whatever this name resolves to."""
+def test_the_hostname_resolves_to_the_address_that_other_workers_use(host):
+    """gloo tells its peers the address to which the hostname resolves."""
     name = host.check_output("hostname")
     address = host.check_output(f"getent ahostsv4 {name}").split()[0]
     assert not address.startswith("127.")
     assert address in host.check_output("ip -4 address show dev host0")
 
 
-def test_uv_is_there(host):
+def test_uv_is_installed(host):
     assert re.match(r"uv \d", host.check_output("/opt/tpufleet/bin/uv --version"))
 
 
-def test_jax_is_proven_in_the_environment_that_the_lock_file_names(host):
+def test_jax_works_and_is_proven_in_the_environment_of_the_lock_file(host):
     [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
     proof = json.loads(host.file(f"{ENVS}/{env}.proof.json").content_string)
     assert (proof["proof"], proof["devices"]) == ("jax", 1)
-    told = host.check_output(
+    output = host.check_output(
         f"cd / && JAX_PLATFORMS=cpu {ENVS}/{env}/bin/python -c "
         "'import jax, optax, orbax.checkpoint; print(jax.device_count())'"
     )
-    assert told.splitlines()[-1] == "1"
+    assert output.splitlines()[-1] == "1"
 
 
-def test_a_user_runs_the_python_of_the_environment(host):
+def test_users_can_run_the_python_of_the_environment(host):
     devices = "tpufleet-python -c 'import jax; print(jax.device_count())'"
     with host.sudo("ada"):
         assert host.check_output(devices) == "1"
 
 
-def test_the_environment_is_nobody_s_to_change(host):
+def test_only_root_can_change_the_environment(host):
     [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
     file = host.file(f"{ENVS}/{env}/bin/python")
     assert (file.user, file.group) == ("root", "root")
@@ -51,7 +51,7 @@ def test_the_environment_is_nobody_s_to_change(host):
         assert host.run(f"touch {ENVS}/{env}/x").rc != 0
 
 
-def test_a_run_is_never_started_by_systemd_itself(host):
+def test_systemd_never_starts_a_run_by_itself(host):
     unit = host.file("/etc/systemd/system/tpufleet-run@.service").content_string
     assert "[Install]" not in unit
     assert "Restart=no" in unit
@@ -59,7 +59,7 @@ def test_a_run_is_never_started_by_systemd_itself(host):
 
 
 @pytest.mark.parametrize("unit", ["run@", "jupyter", "tensorboard"])
-def test_the_unit_is_one_that_systemd_accepts(host, unit):
+def test_systemd_accepts_the_unit(host, unit):
     checked = host.run(f"systemd-analyze verify /etc/systemd/system/tpufleet-{unit}.service")
     assert "tpufleet-" not in checked.stderr, checked.stderr
 
@@ -73,7 +73,7 @@ def test_the_service_that_stores_output_runs_as_the_trainers_user(host):
     assert "tpufleet-outputs" not in checked.stderr, checked.stderr
 
 
-def test_the_trainer_can_write_checkpoints_and_nothing_of_the_system(host):
+def test_the_trainer_can_write_checkpoints_but_no_system_files(host):
     with host.sudo("tpufleet"):
         assert host.run("touch /mnt/shared/checkpoints/.probe").rc == 0
         assert host.run("rm /mnt/shared/checkpoints/.probe").rc == 0
@@ -81,7 +81,7 @@ def test_the_trainer_can_write_checkpoints_and_nothing_of_the_system(host):
         assert host.run("touch /etc/tpufleet/x").rc != 0
 
 
-def test_the_system_is_whole(host):
+def test_no_unit_has_failed(host):
     assert host.run("systemctl is-system-running").stdout.strip() == "running"
 
 
@@ -93,7 +93,7 @@ def test_the_trainer_owns_only_the_directories_made_for_it(host):
 
 
 def test_setup_completes_an_interrupted_installation_of_packages(host, play):
-    interrupted = "/var/lib/dpkg/updates/0001"  # apt refuses to install while there is one
+    interrupted = "/var/lib/dpkg/updates/0001"  # apt installs nothing while this file exists
     with host.sudo():
         host.check_output(f"touch {interrupted}")
         assert play("setup.yml", "--tags", "base").returncode == 0

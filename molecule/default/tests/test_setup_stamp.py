@@ -1,4 +1,4 @@
-"""The stamp of a worker that is set up, and what else setup leaves behind."""
+"""The setup stamp, and the time zone, limits and log rotation that setup configures."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_the_log_of_a_run_is_rotated_while_it_is_written(host):
             host.run("rm -r $(dirname /var/lib/tpufleet/runs/probe/log) /run/probe-logs")
 
 
-def test_log_rotation_follows_no_link_of_the_trainer(host):
+def test_log_rotation_follows_no_links_of_the_trainer(host):
     folder, target = "/var/lib/tpufleet/runs/probe", "/run/probe-target"
     with host.sudo():
         host.check_output(f"echo roots > {target} && chmod 600 {target}")
@@ -48,6 +48,6 @@ def test_log_rotation_follows_no_link_of_the_trainer(host):
             host.run(f"rm -r {folder} {target} /run/probe-logs")
 
 
-def test_the_timer_of_log_rotation_runs(host):
+def test_the_timer_of_log_rotation_is_active(host):
     assert host.service("tpufleet-logs.timer").is_running
     assert host.service("tpufleet-logs.timer").is_enabled

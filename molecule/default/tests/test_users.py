@@ -1,4 +1,4 @@
-"""Accounts on the workers: listed, wrong, and removed from the list."""
+"""Accounts of users on the workers: listed, invalid, and removed from the list."""
 
 import json
 
@@ -12,7 +12,7 @@ def accounts(*users):
     return ("setup.yml", "--tags", "users", "-e", json.dumps({"users_accounts": users}))
 
 
-def test_a_listed_user_has_the_listed_keys_only(host, play):
+def test_a_listed_user_has_only_the_listed_keys(host, play):
     assert play(*accounts(ADA)).returncode == 0
     ada = host.user("ada")
     assert ada.shell == "/bin/bash"
@@ -34,7 +34,7 @@ def test_a_listed_user_has_the_listed_keys_only(host, play):
         ({"name": "daemon", "keys": []}, "the user daemon exists, but tpufleet did not"),
     ],
 )
-def test_a_wrong_entry_is_refused(user, error, play):
+def test_an_invalid_entry_is_refused(user, error, play):
     done = play(*accounts(user))
     assert done.returncode != 0
     assert error in " ".join(done.stdout.split())

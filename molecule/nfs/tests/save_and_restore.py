@@ -1,7 +1,7 @@
-"""One of two JAX processes: save what both hold a half of, restore it, and compare.
+"""One of two JAX processes that save or restore an array of which each has one half.
 
-Arguments: ``save`` or ``restore``, the coordinator's host:port, this process's number, the
-checkpoint's directory.
+Arguments: ``save`` or ``restore``, the coordinator's host:port, the number of this process, and
+the directory of the checkpoint.
 """
 
 import sys
@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 verb, coordinator, number, checkpoint = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(number))
 whole = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
-# Not jax.make_mesh: two hosts without an accelerator are two slices to it.
+# jax.make_mesh would treat two hosts without an accelerator as two slices.
 halves = NamedSharding(Mesh(jax.devices(), ("process",)), PartitionSpec("process"))
 if verb == "save":
     array = jax.make_array_from_callback(whole.shape, halves, lambda index: whole[index])

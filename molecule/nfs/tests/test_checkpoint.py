@@ -1,4 +1,4 @@
-"""Two JAX processes, one a machine, save and restore one checkpoint through the share, by Orbax."""
+"""Two JAX processes on two machines save and restore a checkpoint on the share with Orbax."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ import pytest
 
 PROJECT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
 SITE = "/mnt/shared/site"
-# A process that is emulated needs a minute to import JAX alone.
+# On an emulated machine, the import of JAX alone takes a minute.
 AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups timeout 900"
 
 
 @pytest.fixture(scope="module")
 def packages(server, tmp_path_factory) -> str:
-    """Put JAX and Orbax, as locked, into the share; the machines' own Python imports them."""
+    """Install the locked JAX and Orbax on the share, for the Python of the machines."""
     scratch = tmp_path_factory.mktemp("site")
     python = server.check_output("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
     subprocess.run(
@@ -30,15 +30,15 @@ def packages(server, tmp_path_factory) -> str:
     server.check_output(f"sudo mkdir -p {SITE}")
     program = Path(__file__).with_name("save_and_restore.py")
     for module, source in (("unarchive", archive), ("copy", program)):
-        told = server.ansible(
+        result = server.ansible(
             f"ansible.builtin.{module}", f"src={source} dest={SITE}", check=False, become=True
         )
-        assert told["changed"], told
+        assert result["changed"], result
     return SITE
 
 
 def both(server, client, verb: str, port: int) -> list[str]:
-    """Run one process a machine, the server's as the coordinator; give what each said last."""
+    """Run a process on each machine, with the server as coordinator; return their last lines."""
     address = server.check_output("ip -4 -br address show dev eth0").split()[2].split("/")[0]
 
     def one(host, number: int) -> str:
@@ -54,7 +54,7 @@ def both(server, client, verb: str, port: int) -> list[str]:
         return list(pool.map(one, (server, client), (0, 1)))
 
 
-def test_what_two_processes_save_over_the_share_two_others_restore(server, client, packages):
+def test_two_processes_restore_a_checkpoint_that_two_others_saved(server, client, packages):
     assert both(server, client, "save", 7791) == ["save ok 0", "save ok 1"]
     assert both(server, client, "restore", 7792) == ["restore ok 0", "restore ok 1"]
     assert server.check_output("stat -c %u /mnt/shared/checkpoint") == "64042"
