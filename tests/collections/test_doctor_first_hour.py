@@ -66,8 +66,8 @@ def test_doctor_reports_a_missing_project(tmp_path):
 def test_doctor_reports_missing_credentials(tmp_path):
     (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
     done = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
-    assert "gcloud auth application-default login" in problems_of(done)[0]
-    assert "FIX credentials: no Google credentials found" in problems_of(done)[0]
+    expected = "FIX credentials: no Google credentials found: run `gcloud auth application-default"
+    assert expected in problems_of(done)[0]
     assert "? zones: can't be checked without credentials" in doctor_lines(done)
 
 

@@ -6,7 +6,8 @@ import shlex
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import BucketUrl
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import retention
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Probe, Reply
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.retention import (
     retention_finding,
     retention_findings,
@@ -106,28 +107,17 @@ def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
     assert finding.fix == "set outputs: gs://mine/runs"
 
 
-class Answering:
-    """A session that gives the same reply to every request."""
-
-    reply = Reply(200, bucket(rule()))
-
-    def __init__(self, address: str, credentials_file: str) -> None:
-        self.address = address
-
-    def get(self, url: str, params: object = None) -> Reply:
-        assert url == "https://storage.googleapis.com/storage/v1/b/mine"
-        return self.reply
-
-
-def test_only_a_readable_bucket_of_google_is_checked():
+def test_only_a_readable_bucket_of_google_is_checked(monkeypatch):
+    replies = {"https://storage.googleapis.com/storage/v1/b/mine": Reply(200, bucket(rule()))}
+    monkeypatch.setattr(retention, "open_storage_session", lambda *_: None)
+    monkeypatch.setattr(Probe, "get", lambda _, url: replies[url])
     settings = ApiSettings("my-project")
-    [found] = retention_findings(settings, "gs://mine/runs", 90, Answering)
+
+    [found] = retention_findings(settings, "gs://mine/runs", 90)
     assert found.line.startswith("ok ")
-    assert retention_findings(settings, "/var/lib/outputs", 90, Answering) == []
+    assert retention_findings(settings, "/var/lib/outputs", 90) == []
     emulated = ApiSettings("my-project", storage_endpoint="http://127.0.0.1:1")
-    assert retention_findings(emulated, "gs://mine/runs", 90, Answering) == []
+    assert retention_findings(emulated, "gs://mine/runs", 90) == []
 
-    class Refusing(Answering):
-        reply = Reply(403)
-
-    assert retention_findings(settings, "gs://mine/runs", 90, Refusing) == []
+    replies |= dict.fromkeys(replies, Reply(403))
+    assert retention_findings(settings, "gs://mine/runs", 90) == []

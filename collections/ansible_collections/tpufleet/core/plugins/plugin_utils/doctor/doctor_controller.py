@@ -6,7 +6,7 @@ import importlib.metadata
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
@@ -29,49 +29,40 @@ def installed(package: str) -> str:
         return ""
 
 
-def version_findings(
-    python: tuple[int, ...] = tuple(sys.version_info[:3]),
-    version: Callable[[str], str] = installed,
-) -> Iterator[Finding]:
-    """Check the versions of Python and of the packages that the collection needs.
-
-    ``python`` is Python's version. ``version`` returns the version of a package; empty if the
-    package is not installed.
-    """
-    text = ".".join(map(str, python))
-    if python < OLDEST_PYTHON:
+def version_findings() -> Iterator[Finding]:
+    """Check the versions of Python and of the packages that the collection needs."""
+    text = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST_PYTHON:
         yield problem("python", f"{text} ({sys.executable}) is older than 3.12", MAKE_ENV)
     else:
         yield ok("python", f"{text} ({sys.executable})")
-    core = version("ansible-core")
+    core = installed("ansible-core")
     numbers = tuple(int(part) for part in core.split(".")[:2] if part.isdecimal())
     if numbers < OLDEST_CORE:
         yield problem("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
     else:
         yield ok("ansible-core", core)
     for package in ("google-auth", "requests"):
-        found = version(package)
+        found = installed(package)
         if found:
             yield ok(package, found)
         else:
             yield problem(package, f"is not installed for {sys.executable}", MAKE_ENV)
 
 
-def program_findings(
-    address: str, which: Callable[[str], str | None] = shutil.which
-) -> Iterator[Finding]:
+def program_findings(address: str) -> Iterator[Finding]:
     """Check that the programs that the playbooks call are installed.
 
     ``address`` is the inventory option ``address``: with ``iap``, ssh also needs gcloud.
     """
     for program, package in PROGRAMS.items():
-        found = which(program)
+        found = shutil.which(program)
         if found:
             yield ok(program, found)
         else:
             yield problem(program, "is not on the PATH", f"sudo apt-get install {package}")
     if address == "iap":
-        found = which("gcloud")
+        found = shutil.which("gcloud")
         if found:
             yield ok("gcloud", found)
         else:

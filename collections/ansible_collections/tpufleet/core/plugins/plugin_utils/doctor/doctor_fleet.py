@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...module_utils.cloud import errors
-from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
+from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 from ...module_utils.cloud.shapes import shape_of
 from ...module_utils.cloud.storage import BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
@@ -19,7 +19,7 @@ from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from ..view.folded_names import folded
-from .doctor_probe import Reply, storage_probe
+from .doctor_probe import Probe, Reply
 from .summary import adopt_command
 
 #: IAM permissions that a run needs for the bucket of its checkpoints.
@@ -176,7 +176,7 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
     try:
-        probe = storage_probe(address, settings.credentials_file)
+        probe = Probe(open_storage_session(address, settings.credentials_file))
         there = probe.get(where)
         rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
     except errors.Unauthorized as error:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.http import network_error
-from ...module_utils.cloud.session import open_storage_session
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
@@ -97,14 +96,6 @@ class Probe:
             body if isinstance(body, Mapping) else {},
             _skew(reply.headers.get("Date"), middle),
         )
-
-
-def storage_probe(address: str, credentials_file: str) -> Probe:
-    """Return a probe of Cloud Storage, which sends no credentials if ``address`` is an emulator.
-
-    Raises Unauthorized if the credentials are missing or invalid.
-    """
-    return Probe(open_storage_session(address, credentials_file))
 
 
 def _skew(date: str | None, now: float) -> float | None:

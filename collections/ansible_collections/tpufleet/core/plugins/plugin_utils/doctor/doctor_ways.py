@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -53,12 +53,7 @@ def knock(way: Way) -> str:
     return ""
 
 
-def way_findings(
-    ways: Sequence[Way],
-    address: str,
-    known: Container[str],
-    knocking: Callable[[Way], str] = knock,
-) -> Iterator[Finding]:
+def way_findings(ways: Sequence[Way], address: str, known: Container[str]) -> Iterator[Finding]:
     """Check the connection to each worker.
 
     With IAP no port is checked, since each check would need its own tunnel.
@@ -67,7 +62,6 @@ def way_findings(
         ways: the ssh connections of the READY workers.
         address: the inventory option ``address``: external, internal or iap.
         known: the aliases that have a key in the known_hosts file.
-        knocking: connects to a worker's ssh port; returns the error, empty on success.
     """
     if not ways:
         yield ok("ssh", f"no worker is READY (address: {address})")
@@ -77,7 +71,7 @@ def way_findings(
         yield ok("ssh", f"{everybody} through IAP (not checked)")
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(knocking, ways))
+            answers = list(pool.map(knock, ways))
         closed: dict[str, list[Way]] = {}
         for way, answer in zip(ways, answers, strict=True):
             closed.setdefault(answer, []).append(way)

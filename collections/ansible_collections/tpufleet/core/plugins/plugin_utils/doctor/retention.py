@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from ...module_utils.cloud import errors
-from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
+from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 from ...module_utils.cloud.storage import SCHEME, BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from .doctor_probe import Probe, storage_probe
+from .doctor_probe import Probe
 
 CHECK = "stored output"
 MOST_DAYS = 36500
 EDIT = "$EDITOR inventory/*/group_vars/all/bucket.yml"
 
 
-def retention_findings(
-    settings: ApiSettings,
-    location: str,
-    days: object,
-    opener: Callable[[str, str], Probe] = storage_probe,
-) -> list[Finding]:
+def retention_findings(settings: ApiSettings, location: str, days: object) -> list[Finding]:
     """Check that the bucket's lifecycle deletes stored output after ``outputs_days``.
 
     Returns no finding if the bucket can't be read, or is in an emulator, which has no lifecycle.
@@ -37,13 +32,12 @@ def retention_findings(
         settings: the address of the Cloud Storage API and the credentials.
         location: the variable ``outputs_location``, a bucket's URL or a directory.
         days: the variable ``outputs_days``.
-        opener: returns a probe for an API address and a credentials file.
     """
     if not location.startswith(SCHEME) or settings.storage_address != GOOGLE_STORAGE:
         return []
     try:
         place = BucketUrl.parse(location)
-        probe = opener(settings.storage_address, settings.credentials_file)
+        probe = Probe(open_storage_session(settings.storage_address, settings.credentials_file))
         reply = probe.get(f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}")
     except errors.CloudError:
         return []  # bucket_findings reports this error
