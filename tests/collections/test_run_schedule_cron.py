@@ -1,17 +1,16 @@
-"""Timers on a controller without systemd, with a stand-in for crontab."""
+"""The module run_schedule on a controller without systemd, with a stand-in for crontab."""
 
+import json
 import os
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
-    ScheduleError,
-    Timer,
-)
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers import Cron
+from ansible_collections.tpufleet.core.plugins.modules import run_schedule
 
 CRONTAB = """#!/bin/sh
 table={table}
@@ -28,6 +27,10 @@ echo "begin $1" >> {log}
 sleep 1
 echo "end $1" >> {log}
 """
+OTHERS = "5 4 * * * backup\n"
+WATCH = {"state": "present", "verb": "watch", "every": "1m"}
+RESTART = {"state": "present", "verb": "restart", "target": "mine", "every": "1m"}
+DELETE = {"state": "present", "verb": "delete", "target": "pod", "at": "18:00"}
 
 
 def script(path: Path, text: str, **values: Path) -> str:
@@ -38,70 +41,156 @@ def script(path: Path, text: str, **values: Path) -> str:
     return str(path)
 
 
+class Controller:
+    """A controller whose timers cron keeps; ``table`` is its crontab."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.table, self._capsys = folder, folder / "table", capsys
+
+    def ask(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        """Run the module; return its result."""
+        needed = {"project": str(self.folder), "tool": "/tool", "_ansible_check_mode": check}
+        with patch_module_args(needed | options), pytest.raises(SystemExit):
+            run_schedule.main()
+        return json.loads(self._capsys.readouterr().out)
+
+    def command(self, **options: Any) -> list[str]:
+        """Create a timer that is due every minute; return the command that cron then runs."""
+        self.ask(**options)
+        line = self.table.read_text().splitlines()[-1]
+        return ["/bin/sh", "-c", line.split(" * * * * ", 1)[1].replace("\\%", "%")]
+
+
 @pytest.fixture
-def table(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def controller(capsys, monkeypatch, tmp_path):
     script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return tmp_path / "table"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(run_schedule, "keeper", Cron)
+    return Controller(tmp_path, capsys)
 
 
-def timer(verb: str, tmp_path: Path, tool: str = "/venv/bin/ansible-playbook") -> Timer:
-    target = "" if verb == "watch" else "mine"
-    return Timer(verb, target, "", 60, str(tmp_path), tool, (verb,))
+def test_a_timer_is_created_once_and_removed_and_other_lines_are_kept(controller):
+    controller.table.write_text(OTHERS)
+    created, again = controller.ask(**WATCH), controller.ask(**WATCH)
+
+    assert (created["changed"], again["changed"]) == (True, False)
+    assert created["timers"] == again["timers"] == ["tpufleet-do-watch"]
+    assert created["lines"] == ["*/1 * * * *  tpufleet-do-watch"]
+    assert created["diff"] == {"before": OTHERS, "after": controller.table.read_text()}
+    removed = controller.ask(state="absent", name="tpufleet-do-watch")
+    assert (removed["changed"], removed["timers"], removed["lines"]) == (True, [], [])
+    assert removed["diff"] == {"before": created["diff"]["after"], "after": OTHERS}
+    assert controller.table.read_text() == OTHERS
 
 
-def test_a_timer_is_added_to_the_crontab_once_listed_and_removed(table, tmp_path):
-    table.write_text("5 4 * * * backup\n")
-    for _ in range(2):
-        Cron().put(timer("watch", tmp_path), dry=False)
+def test_in_check_mode_nothing_is_created_or_removed(controller):
+    predicted = controller.ask(check=True, **WATCH)
 
-    assert Cron().names() == ["tpufleet-do-watch"]
-    assert Cron().lines() == ["*/1 * * * *  tpufleet-do-watch"]
-    Cron().drop("tpufleet-do-watch", dry=False)
-    assert table.read_text() == "5 4 * * * backup\n"
-
-
-def test_a_crontab_that_cannot_be_read_is_not_overwritten(table, tmp_path):
-    table.write_text("5 4 * * * backup\n")
-    table.with_name("table.broken").touch()
-
-    with pytest.raises(ScheduleError, match="must be privileged"):
-        Cron().put(timer("watch", tmp_path), dry=False)
-    assert table.read_text() == "5 4 * * * backup\n"
+    assert (predicted["changed"], predicted["timers"]) == (True, [])
+    assert not controller.table.exists()
+    controller.ask(**WATCH)
+    assert controller.ask(check=True, state="absent", name="tpufleet-do-watch")["changed"]
+    assert controller.ask()["timers"] == ["tpufleet-do-watch"]
 
 
-def test_a_cron_timer_skips_executions_that_would_overlap_and_delays_no_other_timer(
-    table, tmp_path
+def test_the_timers_are_listed_and_none_is_changed(controller):
+    controller.ask(**WATCH)
+    controller.ask(**RESTART)
+
+    result = controller.ask()
+
+    assert not result["changed"]
+    assert result["timers"] == ["tpufleet-do-restart-mine", "tpufleet-do-watch"]
+    assert result["diff"] == {"before": "", "after": ""}
+
+
+def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment(
+    controller, tmp_path
+):
+    (tmp_path / "link").symlink_to(tmp_path)
+    controller.ask(
+        **RESTART,
+        project=str(tmp_path / "link"),
+        inventories=["inventory/gcp"],
+        environment={"B": 2, "A": "1", "EMPTY": ""},
+    )
+
+    line = controller.table.read_text()
+    lock = tmp_path / ".cache/tpufleet/tpufleet-do-restart-mine.lock"
+    assert f" cd {tmp_path} && " in line
+    assert f" {lock} timeout " in line
+    assert " env A=1 B=2 /tool -i inventory/gcp playbooks/restart.yml -e run=mine >" in line
+    assert lock.parent.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"state": "absent", "name": "tpufleet-do-other"}, "timers: tpufleet-do-watch"),
+        ({**WATCH, "verb": "reboot"}, "can't be scheduled"),
+        ({**WATCH, "at": "18:00"}, "set either"),
+        ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
+        ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "invalid name"),
+        ({**DELETE, "zone": "us-central2-b"}, "the zone and the id of TPU pod"),
+        ({**DELETE, "zone": "us-central2-b", "node_id": "1"}, "needs systemd"),
+    ],
+)
+def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, why):
+    controller.ask(**WATCH)
+    before = controller.table.read_text()
+
+    result = controller.ask(**options)
+
+    assert result["failed"]
+    assert why in result["msg"]
+    assert controller.table.read_text() == before
+
+
+def test_removing_without_timers_is_reported(controller):
+    assert "timers: none" in controller.ask(state="absent", name="other")["msg"]
+
+
+def test_a_crontab_that_cannot_be_read_is_not_overwritten(controller):
+    controller.table.write_text(OTHERS)
+    controller.table.with_name("table.broken").touch()
+
+    assert "must be privileged" in controller.ask(**WATCH)["msg"]
+    assert controller.table.read_text() == OTHERS
+
+
+def test_a_folder_that_cannot_be_made_is_named(controller, tmp_path):
+    (tmp_path / ".cache").write_text("a file")
+
+    assert f"{tmp_path}/.cache/tpufleet: Not a directory" in controller.ask(**WATCH)["msg"]
+
+
+def test_a_timer_skips_executions_that_would_overlap_and_delays_no_other_timer(
+    controller, tmp_path
 ):
     log = tmp_path / "log"
     tool = script(tmp_path / "tool", WORKS, log=log)
-    lines = {}
-    for verb in ("watch", "restart"):
-        Cron().put(timer(verb, tmp_path, tool), dry=False)
-        lines[verb] = table.read_text().splitlines()[-1].split(" * * * * ", 1)[1]
-    first = subprocess.Popen(["/bin/sh", "-c", lines["watch"]])
+    watch, restart = (controller.command(**each, tool=tool) for each in (WATCH, RESTART))
+    first = subprocess.Popen(watch)
     while not log.exists():
         time.sleep(0.01)
 
-    for verb in ("watch", "restart"):
-        assert subprocess.run(["/bin/sh", "-c", lines[verb]], check=False).returncode == 0
+    for command in (watch, restart):
+        assert subprocess.run(command, check=False).returncode == 0
     assert first.wait() == 0
 
     entries = log.read_text().splitlines()
-    assert entries.count("begin watch") == 1
-    assert entries.count("begin restart") == 1
+    assert entries.count("begin playbooks/watch.yml") == 1
+    assert entries.count("begin playbooks/restart.yml") == 1
 
 
-def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(table, tmp_path):
+def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(controller, tmp_path):
     odd = "$HOME `id` $(id) 50% \"q\" 'a' \\ ä"
     received = tmp_path / "seen"
     tool = script(
         tmp_path / "tool", '#!/bin/sh\nprintf %s "$ODD" > {received}\n', received=received
     )
-    Cron().put(replace(timer("watch", tmp_path, tool), environment=(("ODD", odd),)), dry=False)
 
-    line = table.read_text().split(" * * * * ", 1)[1].replace("\\%", "%")  # as cron reads it
-    subprocess.run(["/bin/sh", "-c", line], check=True)
+    subprocess.run(controller.command(**WATCH, tool=tool, environment={"ODD": odd}), check=True)
 
     assert received.read_text() == odd

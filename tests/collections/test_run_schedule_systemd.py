@@ -189,10 +189,6 @@ def test_a_program_that_is_missing_or_fails_is_named(tmp_path):
         assert str(caught.value) == f"{sys.executable} -c {script}: {reason}"
 
 
-def test_run_passes_input_and_returns_output():
-    assert run([sys.executable, "-c", "print(input() + '!')"], "ä\n") == "ä!\n"
-
-
 @pytest.mark.parametrize(
     ("is_booted", "programs", "expected"),
     [
