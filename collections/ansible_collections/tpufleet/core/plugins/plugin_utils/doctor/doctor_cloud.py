@@ -17,6 +17,7 @@ from .doctor_probe import Probe, Reply
 #: Largest accepted clock error. Google rejects tokens if the clock is off by minutes.
 MAX_SKEW_S = 60.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
+SET_PROJECT = "set project in tpu.yml to one that gcloud projects list shows"
 TPU_API = "TPU API"
 LOGIN = "gcloud auth application-default login"
 _NUMBER = re.compile(r"^(\d+)-compute@")
@@ -52,20 +53,14 @@ def cloud_findings(
             problem(TPU_API, str(error), f"curl -sS -o /dev/null {settings.address}"),
             *_unknown("without an answer", but=(TPU_API,)),
         ]
-    found = [credentials_finding(reply, whose(probe.credentials, settings), settings)]
+    who = whose(probe.credentials, settings)
+    found = [ok("credentials", f"{who}, accepted")]
+    if reply.status == 401:
+        message = f"{who}, not accepted ({reply.message})"
+        found = [problem("credentials", message, _renewal(settings))]
     found += [clock_finding(reply)] if reply.skew_s is not None else []
     found += [project_finding(settings, probe), api_finding(reply, settings)]
     return found + zone_findings(reply, zones, wanted_zones)
-
-
-def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Finding:
-    """Check whether the API accepted the credentials, according to its reply.
-
-    ``who`` is the account and the source of the credentials, as whose() formats them.
-    """
-    if reply.status == 401:
-        return problem("credentials", f"{who}, not accepted ({reply.message})", _renewal(settings))
-    return ok("credentials", f"{who}, accepted")
 
 
 def clock_finding(reply: Reply) -> Finding:
@@ -90,9 +85,7 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
         role = f"gcloud projects get-iam-policy {settings.project} (roles/tpu.admin is needed)"
         return problem(check, reply.message, role)
     if reply.status == 404:
-        return problem(
-            check, reply.message, "set project in tpu.yml to one that gcloud projects list shows"
-        )
+        return problem(check, reply.message, SET_PROJECT)
     return problem(check, f"answers {reply.status}: {reply.message}", "try again later")
 
 
@@ -115,17 +108,14 @@ def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
         return problem(check, message, _enable(settings, "compute"))
     if reply.status == 401:
         return unknown(check, f"{name}: can't be checked without valid credentials")
-    by = "set project in tpu.yml to one that gcloud projects list shows"
-    return problem(check, f"{name}: {reply.message}", by)
+    return problem(check, f"{name}: {reply.message}", SET_PROJECT)
 
 
 def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> list[Finding]:
     """Check that the zones of the inventory and of the fleet file have TPUs.
 
-    Args:
-        reply: the API's list of the zones that have TPUs for the project.
-        zones: the zones that the inventory lists (``-``: all).
-        wanted: the zones in the fleet file.
+    ``reply`` is the API's list of the zones that have TPUs for the project. For the other arguments
+    see cloud_findings.
     """
     places = reply.body.get("locations") if reply.status == 200 else None
     if not isinstance(places, list):

@@ -190,10 +190,9 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
 def bucket_lines(
     name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
 ) -> Iterator[Finding]:
-    """Check the bucket, according to the API's replies.
+    """Check the bucket ``name``, according to the API's replies.
 
     Args:
-        name: the bucket's name.
         there: the reply with the bucket's metadata.
         rights: the reply with the permissions that the credentials have for the bucket.
         zones: the zones of the TPUs.
