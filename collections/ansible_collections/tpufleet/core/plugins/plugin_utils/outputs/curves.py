@@ -59,21 +59,21 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> P
     ]
 
 
-def curve(rows: Rows, column: str, most: int = MOST_POINTS) -> Points:
-    """Return a column's points (step, value) without NaN, reduced to at most ``most``."""
+def curve(rows: Rows, column: str) -> Points:
+    """Return a column's points (step, value) without NaN, reduced to at most MOST_POINTS."""
     pairs = zip(rows.columns["step"], rows.columns[column], strict=True)
-    return thinned([(step, value) for step, value in pairs if math.isfinite(value)], most)
+    return thinned([(step, value) for step, value in pairs if math.isfinite(value)])
 
 
-def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
-    """Return the steps at which a column becomes NaN, one for each of the last ``most`` gaps."""
+def gaps(rows: Rows, column: str) -> list[float]:
+    """Return the steps at which a column becomes NaN, for the last MOST_POINTS gaps."""
     found: list[float] = []
     before = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column], strict=True):
         if math.isfinite(before) and not math.isfinite(value):
             found.append(step)
         before = value
-    return found[-most:]
+    return found[-MOST_POINTS:]
 
 
 def _number(value: object) -> float:

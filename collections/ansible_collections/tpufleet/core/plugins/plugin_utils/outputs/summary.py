@@ -124,8 +124,9 @@ class RunOutput:
 
     Args:
         attempts: its attempts, in order.
-        curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB. Curves
-            without points are left out.
+        curves: points (step, value) sorted by step, at most 1,000 each, by name (CURVES): rate in
+            tokens per second, mfu from 0 to 1, memory in GiB of the fullest device, times in unix
+            seconds. Curves without points are left out.
         gaps: the steps at which the loss becomes NaN.
         last: the values of the last step, by column. For values that trainers write only at some
             steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in

@@ -52,22 +52,17 @@ class Attempt:
 class RunView:
     """A run in the report; texts may have any characters, numbers are finite.
 
+    ``curves``, ``gaps``, ``last``, ``log`` and ``log_from`` are those of RunOutput.
+
     Args:
         wanted: the desired state in the run's record, or ``no record``.
         state: the text for ``state_code``, such as ``crashed (exit 1)``.
-        curves: points (step, value) sorted by step, by the names loss, heldout, rate (tokens per
-            second), mfu (0 to 1), memory (GiB of the fullest device) and times (unix seconds).
-        gaps: the steps at which the loss becomes NaN.
-        last: the values of the last step: step, loss, heldout_loss, tokens_per_second, mfu,
-            device_memory_gib.
         steps: the number of steps after which the run is done.
         goodput: between 0 and 1, None if unknown.
         goodput_by_cause: the seconds in which the run was wanted, by what they were spent on
             (Spent in runs/wanted_time.py).
         overrides: the settings key=value in the run's command.
         reason: why the run ended badly, empty if it did not.
-        log: the last lines of a log.
-        log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         changed: the time of the run's last event or output, in unix seconds; 0 if unknown.
     """
 

@@ -132,9 +132,8 @@ def failure_lines(failures: list[Failure]) -> list[str]:
         alike.setdefault((failure.task, failure.outcome, failure.text), []).append(failure.host)
     lines = []
     for (task, outcome, text), hosts in alike.items():
-        first, *rest = text.splitlines() or [""]
         lines.append(f"{outcome.upper()}  {folded(hosts)}  {task}")
-        lines += [f"  {line}" for line in (first, *rest)]
+        lines += [f"  {line}" for line in text.splitlines() or [""]]
     return lines
 
 
