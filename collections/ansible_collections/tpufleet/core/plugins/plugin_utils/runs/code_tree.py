@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from ...module_utils.worker.release import (
     read_manifest,
     release_id,
 )
+from ..folder_lock import locked_folder
 
 SKIPPED = {".git", "__pycache__"}
 
@@ -147,9 +147,7 @@ def staged(code: str, chosen: Sequence[str], *, is_own: bool = False) -> tuple[P
     place = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
     key = hashlib.sha256(json.dumps([place, is_own, *chosen]).encode()).hexdigest()[:16]
     base = Path(constants.DEFAULT_LOCAL_TMP) / f"staged-{key}"
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / "lock").open("w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_folder(base):
         name = base / "name"
         if not name.exists():
             attempt = Path(tempfile.mkdtemp(dir=base))
