@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import BucketUrl
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import retention
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Probe, Reply
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.retention import (
     retention_finding,
     retention_findings,
@@ -110,7 +110,7 @@ def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
 def test_only_a_readable_bucket_of_google_is_checked(monkeypatch):
     replies = {"https://storage.googleapis.com/storage/v1/b/mine": Reply(200, bucket(rule()))}
     monkeypatch.setattr(retention, "open_storage_session", lambda *_: None)
-    monkeypatch.setattr(Probe, "get", lambda _, url: replies[url])
+    monkeypatch.setattr(retention, "get", lambda _, url: replies[url])
     settings = ApiSettings("my-project")
 
     [found] = retention_findings(settings, "gs://mine/runs", 90)

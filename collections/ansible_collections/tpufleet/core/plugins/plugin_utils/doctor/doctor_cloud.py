@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
-from .doctor_probe import Probe, Reply
+from .doctor_probe import Reply, get
+
+if TYPE_CHECKING:
+    from google.auth.transport.requests import AuthorizedSession
 
 #: Largest accepted clock error. Google rejects tokens if the clock is off by minutes.
 MAX_SKEW_S = 60.0
@@ -35,31 +38,31 @@ def cloud_findings(
         wanted_zones: the zones in the fleet file.
     """
     try:
-        probe = Probe(settings.open_session(settings.address))
+        session = settings.open_session(settings.address)
     except errors.CloudError as error:
         return [problem("credentials", str(error)), *_unknown("without credentials")]
     where = f"{settings.address}/v2/projects/{quote(settings.project, safe=':')}/locations"
     try:
-        reply = probe.get(where, {"pageSize": "500"})
+        reply = get(session, where, {"pageSize": "500"})
     except errors.Unauthorized as error:
-        message = f"{whose(probe.credentials, settings)}, refused or expired ({error})"
+        message = f"{whose(session.credentials, settings)}, refused or expired ({error})"
         return [
             problem("credentials", message, _renewal(settings)),
             *_unknown("without valid credentials"),
         ]
     except errors.CloudError as error:
         return [
-            unknown("credentials", f"{whose(probe.credentials, settings)}; not checked"),
+            unknown("credentials", f"{whose(session.credentials, settings)}; not checked"),
             problem(TPU_API, str(error), f"curl -sS -o /dev/null {settings.address}"),
             *_unknown("without an answer", but=(TPU_API,)),
         ]
-    who = whose(probe.credentials, settings)
+    who = whose(session.credentials, settings)
     found = [ok("credentials", f"{who}, accepted")]
     if reply.status == 401:
         message = f"{who}, not accepted ({reply.message})"
         found = [problem("credentials", message, _renewal(settings))]
     found += [clock_finding(reply)] if reply.skew_s is not None else []
-    found += [project_finding(settings, probe), api_finding(reply, settings)]
+    found += [project_finding(settings, session), api_finding(reply, settings)]
     return found + zone_findings(reply, zones, wanted_zones)
 
 
@@ -89,15 +92,12 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     return problem(check, f"answers {reply.status}: {reply.message}", "try again later")
 
 
-def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
-    """Check the project: it exists, is accessible, and has Compute Engine enabled.
-
-    ``settings`` has the project and the API's addresses, ``probe`` is a session with credentials.
-    """
+def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Finding:
+    """Check the project: it exists, is accessible, and has Compute Engine enabled."""
     check, name = "project", settings.project
     url = f"{settings.compute_address}/projects/{quote(name, safe=':')}"
     try:
-        reply = probe.get(url)
+        reply = get(session, url)
     except errors.CloudError as error:
         return unknown(check, f"{name}: {error}")
     if reply.status == 200:

@@ -42,12 +42,9 @@ def version_findings() -> Iterator[Finding]:
         yield problem("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
     else:
         yield ok("ansible-core", core)
+    missing = f"is not installed for {sys.executable}"
     for package in ("google-auth", "requests"):
-        found = installed(package)
-        if found:
-            yield ok(package, found)
-        else:
-            yield problem(package, f"is not installed for {sys.executable}", MAKE_ENV)
+        yield _found(package, installed(package), missing, MAKE_ENV)
 
 
 def program_findings(address: str) -> Iterator[Finding]:
@@ -56,17 +53,15 @@ def program_findings(address: str) -> Iterator[Finding]:
     ``address`` is the inventory option ``address``: with ``iap``, ssh also needs gcloud.
     """
     for program, package in PROGRAMS.items():
-        found = shutil.which(program)
-        if found:
-            yield ok(program, found)
-        else:
-            yield problem(program, "is not on the PATH", f"sudo apt-get install {package}")
+        install = f"sudo apt-get install {package}"
+        yield _found(program, shutil.which(program), "is not on the PATH", install)
     if address == "iap":
-        found = shutil.which("gcloud")
-        if found:
-            yield ok("gcloud", found)
-        else:
-            yield problem("gcloud", "is not on the PATH, and address: iap needs it", GCLOUD_PAGE)
+        missing = "is not on the PATH, and address: iap needs it"
+        yield _found("gcloud", shutil.which("gcloud"), missing, GCLOUD_PAGE)
+
+
+def _found(check: str, found: str | None, missing: str, fix: str) -> Finding:
+    return ok(check, found) if found else problem(check, missing, fix)
 
 
 def key_finding(private_key_file: str) -> Finding:

@@ -15,11 +15,11 @@ from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from ..fleet.bucket_location import location_warning, region_of
 from ..fleet.observed import match
 from ..fleet.ownership import LABEL
-from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
+from ..fleet.plan import WARN_DAYS, make_plan, parse_date
 from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from ..view.folded_names import folded
-from .doctor_probe import Probe, Reply
+from .doctor_probe import Reply, get
 from .summary import adopt_command
 
 #: IAM permissions that a run needs for the bucket of its checkpoints.
@@ -114,27 +114,20 @@ def quota_findings(
         requests = source.list_queued(zones)
     except errors.CloudError as error:
         return [unknown("quota", str(error))]
-    found = list(quota_lines(make_plan(fleet, observed, requests, today=today), settings))
+    plan, limits = make_plan(fleet, observed, requests, today=today), _limits_page(settings)
+    found = []
+    for entry in plan.chips:
+        message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
+        found.append(ok("quota", f"{message}; the limit: {limits}"))
+    for entry in plan.dead_requests:
+        message = f"{entry['words']} has no TPU any more but still holds quota"
+        found.append(problem("quota", message, entry["fix"]))
+    if not found:
+        found.append(ok("quota", f"no quota in use; the limits: {limits}"))
     for tpu in fleet:
         if tpu.name not in observed.present:
             found += _last_refusal(source, settings, tpu)
     return found
-
-
-def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
-    """Yield a finding for each quota in a plan, and for each failed or suspended queued resource.
-
-    ``settings`` has the project, for the link to its quota page.
-    """
-    limits = _limits_page(settings)
-    for entry in found.chips:
-        message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
-        yield ok("quota", f"{message}; the limit: {limits}")
-    for entry in found.dead_requests:
-        message = f"{entry['words']} has no TPU any more but still holds quota"
-        yield problem("quota", message, entry["fix"])
-    if not found.chips and not found.dead_requests:
-        yield ok("quota", f"no quota in use; the limits: {limits}")
 
 
 def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Iterator[Finding]:
@@ -176,9 +169,9 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
     try:
-        probe = Probe(open_storage_session(address, settings.credentials_file))
-        there = probe.get(where)
-        rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
+        session = open_storage_session(address, settings.credentials_file)
+        there = get(session, where)
+        rights = get(session, f"{where}/iam/testPermissions", {"permissions": RIGHTS})
     except errors.Unauthorized as error:
         return [unknown(check, f"{bucket}: {error}")]
     except errors.CloudError as error:

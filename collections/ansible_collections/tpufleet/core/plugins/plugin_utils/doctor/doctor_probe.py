@@ -55,47 +55,34 @@ class Reply:
         return ""
 
 
-class Probe:
-    """Sends single requests in a session of google-auth."""
+def get(session: AuthorizedSession, url: str, params: Mapping[str, Any] | None = None) -> Reply:
+    """Send one GET request and return the response, whatever its status.
 
-    def __init__(self, session: AuthorizedSession) -> None:
-        self._session = session
+    Raises Unauthorized if the credentials get no access token, NoAnswer if no response arrives.
+    """
+    from google.auth.exceptions import GoogleAuthError, RefreshError
+    from requests import exceptions as lost
 
-    @property
-    def credentials(self) -> Any:
-        """The credentials object of google-auth."""
-        return self._session.credentials
-
-    def get(self, url: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Send one GET request and return the response, whatever its status.
-
-        Raises Unauthorized if the credentials get no access token, NoAnswer if no response arrives.
-        """
-        from google.auth.exceptions import GoogleAuthError, RefreshError
-        from requests import exceptions as lost
-
-        began = time.time()
-        try:
-            reply = self._session.request(
-                "GET", url, params=params, timeout=TIMEOUT_S, allow_redirects=False
-            )
-        except RefreshError as refused:
-            words = refused.args[0] if refused.args else "refused"
-            raise errors.Unauthorized(f"no access token for the credentials: {words}") from None
-        except (GoogleAuthError, lost.RequestException, ValueError) as broken:
-            raise errors.NoAnswer(
-                f"no answer from {url.split('?')[0]} ({network_error(broken)})"
-            ) from None
-        try:
-            body = reply.json() if reply.content else {}
-        except ValueError:
-            body = {}
-        middle = (began + time.time()) / 2
-        return Reply(
-            reply.status_code,
-            body if isinstance(body, Mapping) else {},
-            _skew(reply.headers.get("Date"), middle),
-        )
+    began = time.time()
+    try:
+        reply = session.request("GET", url, params=params, timeout=TIMEOUT_S, allow_redirects=False)
+    except RefreshError as refused:
+        words = refused.args[0] if refused.args else "refused"
+        raise errors.Unauthorized(f"no access token for the credentials: {words}") from None
+    except (GoogleAuthError, lost.RequestException, ValueError) as broken:
+        raise errors.NoAnswer(
+            f"no answer from {url.split('?')[0]} ({network_error(broken)})"
+        ) from None
+    try:
+        body = reply.json() if reply.content else {}
+    except ValueError:
+        body = {}
+    middle = (began + time.time()) / 2
+    return Reply(
+        reply.status_code,
+        body if isinstance(body, Mapping) else {},
+        _skew(reply.headers.get("Date"), middle),
+    )
 
 
 def _skew(date: str | None, now: float) -> float | None:

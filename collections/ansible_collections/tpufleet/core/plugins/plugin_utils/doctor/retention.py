@@ -16,7 +16,7 @@ from ...module_utils.cloud import errors
 from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 from ...module_utils.cloud.storage import SCHEME, BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from .doctor_probe import Probe
+from .doctor_probe import get
 
 CHECK = "stored output"
 MOST_DAYS = 36500
@@ -37,8 +37,9 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
         return []
     try:
         place = BucketUrl.parse(location)
-        probe = Probe(open_storage_session(settings.storage_address, settings.credentials_file))
-        reply = probe.get(f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}")
+        session = open_storage_session(settings.storage_address, settings.credentials_file)
+        url = f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}"
+        reply = get(session, url)
     except errors.CloudError:
         return []  # bucket_findings reports this error
     return [retention_finding(place, reply.body, days)] if reply.status == 200 else []
