@@ -238,11 +238,6 @@ def cron_times(every: int) -> str:
     return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
 
 
-def cron_listing(line: str) -> str:
-    """Return the time fields and the name of a timer's crontab line."""
-    return f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}"
-
-
 def with_line(crontab: str, name: str, line: str) -> str:
     """Return the crontab with the line of the timer ``name`` added or replaced.
 

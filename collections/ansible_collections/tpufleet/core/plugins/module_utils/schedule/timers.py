@@ -13,7 +13,6 @@ from .run_schedule import (
     ScheduleError,
     Timer,
     cron_line,
-    cron_listing,
     service,
     timer_unit,
     with_line,
@@ -120,7 +119,7 @@ class Cron:
     def lines(self) -> list[str]:
         """Return the time fields and the name of each timer."""
         lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
-        return [cron_listing(line) for line in lines]
+        return [f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}" for line in lines]
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's crontab line and cron's status."""
