@@ -279,8 +279,6 @@ class CallbackModule(Default):
                 behind = "\n" if "\n" in text else " "
                 self._say(f"{folded(hosts)}:{behind}{text}" if len(ended.outcomes) > 1 else text)
         self._diffs, self._messages, self._warnings = {}, {}, {}
-        if self._log:
-            self._log.flush()
 
     def _answered(self, result: Any, outcome: str) -> None:
         host = self.host_label(result)

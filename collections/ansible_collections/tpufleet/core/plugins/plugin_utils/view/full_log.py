@@ -25,7 +25,8 @@ class FullLog:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         self.path = directory / f"{stamp}-{playbook}-{os.getpid()}.log"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+        # Line-buffered, so that nothing is lost if the playbook is killed.
+        self._file = os.fdopen(descriptor, "w", 1, encoding="utf-8", errors="backslashreplace")
 
     def line(self, text: str) -> None:
         """Write a line with the current time."""
@@ -42,10 +43,6 @@ class FullLog:
             if key not in _OMITTED and not key.startswith("_ansible")
         }
         self.line(f"{outcome} {host} {json.dumps(kept, default=str, ensure_ascii=False)}")
-
-    def flush(self) -> None:
-        """Flush the file, so that nothing is lost if the playbook is killed."""
-        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
