@@ -22,19 +22,12 @@ class RunOutputs:
     """
 
     def __init__(self, directory: str, cache_dir: str, api: Mapping[str, Any]) -> None:
-        self.cache = Path(cache_dir).expanduser()
+        self.segments = Path(cache_dir).expanduser() / "segments"
+        """The directory with copies of segments from buckets."""
+        self.summaries = Path(cache_dir).expanduser() / "summaries"
+        """The directory with a summary of each run's output (summary_cache.py)."""
         self._directory = directory
         self._open = cache(lambda location: open_store(location, api, self.segments))
-
-    @property
-    def segments(self) -> Path:
-        """The directory with copies of segments from buckets."""
-        return self.cache / "segments"
-
-    @property
-    def summaries(self) -> Path:
-        """The directory with a summary of each run's output (summary_cache.py)."""
-        return self.cache / "summaries"
 
     def store_of(self, launch: LaunchSpec) -> OutputStore:
         """Open the stored output of a run; ``launch`` is its last launch. Raises OutputError.

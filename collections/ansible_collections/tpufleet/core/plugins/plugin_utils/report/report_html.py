@@ -38,7 +38,6 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def number(value: object, form: str) -> str:
-    """Format a number with a format such as ``{:.4f}``; empty if it is not a number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return form.format(value) if is_number else ""
+def number(value: float | None, form: str) -> str:
+    """Format a number with a format such as ``{:.4f}``; empty for None."""
+    return "" if value is None else form.format(value)

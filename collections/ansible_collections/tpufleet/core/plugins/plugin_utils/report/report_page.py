@@ -169,15 +169,12 @@ def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
 
     ``places`` has the number of each run on the page. ``is_open`` unfolds the table.
     """
-    column = (
-        "heldout_loss"
-        if any(each.last.get("heldout_loss") is not None for each in sweep.views)
-        else "loss"
-    )
+    has_heldout = any(each.last.get("heldout_loss") is not None for each in sweep.views)
+    column = "heldout_loss" if has_heldout else "loss"
 
     def loss(view: RunView) -> float:
         value = view.last.get(column)
-        return value if isinstance(value, int | float) else math.inf
+        return math.inf if value is None else value
 
     losses = [column, *(key for key in _LOSSES if key != column)]
     ordered = sorted(sweep.views, key=loss)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...module_utils.worker.run_state import RunState
 
@@ -71,7 +71,7 @@ class RunView:
     tpu: str = ""
     release: str = ""
     curves: Mapping[str, Points] = field(default_factory=dict)
-    last: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, float | None] = field(default_factory=dict)
     steps: int | None = None
     events: Sequence[Event] = ()
     attempts: Sequence[Attempt] = ()
