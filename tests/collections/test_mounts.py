@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -17,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.mounts import 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.playbooks import ROOT, play
+from harness.playbooks import play
 from localcloud.place import PROJECT_ROOT
 from tests.collections.role_templates import rendered
 
@@ -67,6 +68,20 @@ def test_hosts_of_two_tpus_can_export_at_the_same_path():
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
+def shown(folder: Path, message: str, host: str, inventory: dict) -> str:
+    """Return the output of a play that prints a message with the variables of the role mounts.
+
+    ``inventory`` is the group ``all``; the play is limited to ``host``.
+    """
+    files = ("roles/mounts/defaults/main.yml", "roles/mounts/vars/main.yml")
+    tasks = [{"ansible.builtin.include_vars": str(PROJECT_ROOT / file)} for file in files]
+    tasks.append({"ansible.builtin.debug": {"msg": message}})
+    hosts, book = folder / "hosts.yml", folder / "book.yml"
+    hosts.write_text(json.dumps({"all": inventory}))
+    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    return play(dict(os.environ), book, "--limit", host, inventory=str(hosts)).stdout
+
+
 def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
     entries = [SHARED | {"path": path} for path in ("/mnt/a-b", "/mnt/c")]
     hosts = {
@@ -74,18 +89,9 @@ def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
         "pod-w1": {"mounts": entries[1:]},
         "pod-w2": {},
     }
-    inventory = tmp_path / "hosts.yml"
-    inventory.write_text(json.dumps({"all": {"hosts": hosts}}))
-    tasks = [
-        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/vars/main.yml")},
-        {"ansible.builtin.debug": {"msg": "{{ __mounts_own_exports | join(' ') }}"}},
-    ]
-    book = tmp_path / "book.yml"
-    book.write_text(json.dumps([{"hosts": "pod-w0", "gather_facts": False, "tasks": tasks}]))
-    done = play(dict(os.environ), book, "--limit", "pod-w0", inventory=str(inventory))
-    assert r"tpufleet-mnt-a\x2db.exports tpufleet-mnt-c.exports" in done.stdout.replace(
-        "\\\\", "\\"
-    )
+    text = shown(tmp_path, "{{ __mounts_own_exports | join(' ') }}", "pod-w0", {"hosts": hosts})
+    expected = r"tpufleet-mnt-a\x2db.exports tpufleet-mnt-c.exports"
+    assert expected in text.replace("\\\\", "\\")
 
 
 @pytest.mark.parametrize(
@@ -136,21 +142,12 @@ def test_mounts_have_the_options_nosuid_and_nodev(kind):
 
 
 def test_only_workers_of_this_fleet_may_mount_an_export(tmp_path):
-    inventory = tmp_path / "hosts.yml"
     ready = {"own-w0": {"tpu_internal_ip": "10.0.0.2"}, "their-w0": {"tpu_internal_ip": "10.0.0.3"}}
     other = {"own": {"tpu_internal_ips": ["10.0.0.4"]}, "their": {"tpu_internal_ips": ["10.0.0.5"]}}
     foreign = {"hosts": dict.fromkeys(["their-w0", "their"])}
     groups = {"tpu": {"hosts": ready}, "others": {"hosts": other}, "foreign": foreign}
-    inventory.write_text(json.dumps({"all": {"children": groups}}))
-    tasks = [
-        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/defaults/main.yml")},
-        {"ansible.builtin.include_vars": str(PROJECT_ROOT / "roles/mounts/vars/main.yml")},
-        {"ansible.builtin.debug": {"msg": "{{ mounts_clients | join(' ') }}!"}},
-    ]
-    book = tmp_path / "book.yml"
-    book.write_text(json.dumps([{"hosts": "own-w0", "gather_facts": False, "tasks": tasks}]))
-    done = play(dict(os.environ), book, inventory=str(inventory))
-    assert "10.0.0.2 10.0.0.4!" in done.stdout, done.stdout
+    text = shown(tmp_path, "{{ mounts_clients | join(' ') }}!", "own-w0", {"children": groups})
+    assert "10.0.0.2 10.0.0.4!" in text, text
 
 
 def test_an_option_of_the_user_replaces_the_default():
@@ -166,7 +163,7 @@ def test_filestore_is_mounted_with_nfs_3_which_every_tier_supports():
     assert "vers=3" in options.split(",")
 
 
-def test_a_bucket_belongs_to_the_trainer_s_user_and_is_read_only_unless_the_user_says_so():
+def test_a_bucket_belongs_to_the_trainers_user_and_is_read_only_unless_set_otherwise():
     source, kind, options = what(BUCKET | {"directory": "a/b"})
     assert (source, kind) == ("my-bucket", "gcsfuse")
     wanted = {"ro", "allow_other", "uid=64042", "gid=64042", "implicit_dirs", "only_dir=a/b"}
@@ -313,18 +310,10 @@ def test_units_have_the_names_that_systemd_expects(path):
 
 
 def test_mount_units_accepts_a_server_outside_the_inventory(tmp_path):
-    hosts = tmp_path / "hosts.yml"
-    hosts.write_text("tpu: {hosts: {pod-w0: {ansible_connection: local}}}\n")
     entry = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"
     arguments = "inventory_hostname, hostvars, 64042, []"
     units = f"{{{{ {entry} | tpufleet.core.mount_units({arguments}) }}}}"
 
-    done = subprocess.run(
-        ["ansible", "-i", hosts, "-m", "ansible.builtin.debug", "-a", f"msg={units}", "tpu"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    text = shown(tmp_path, units, "pod-w0", {"hosts": {"pod-w0": {}}})
 
-    assert "192.0.2.7:/mnt/data" in done.stdout, done.stdout + done.stderr
+    assert "192.0.2.7:/mnt/data" in text, text

@@ -84,7 +84,6 @@ _KEYS: Mapping[Kind, Mapping[str, _Key]] = {
     Kind.HYPERDISK_ML: {"disk": _DISK_KEY, "device": _DEVICE_KEY},
 }
 _FOR_ALL = frozenset(("kind", "path", "options"))
-_CAN_BE_READ_ONLY = frozenset((Kind.NFS, Kind.FILESTORE, Kind.GCSFUSE))
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _parse(entry: object, number: int) -> Mount:
             f"entry {number}: kind: expected one of {kinds} ({entry.get('kind')!r:.60})"
         ) from None
     keys = {"path": _PATH_KEY, **_KEYS[kind]}
-    allowed = {*keys, *_FOR_ALL, *(("read_only",) if kind in _CAN_BE_READ_ONLY else ())}
+    allowed = {*keys, *_FOR_ALL, *(() if kind.is_disk else ("read_only",))}
     if unknown := sorted(str(key) for key in entry if key not in allowed):
         raise ValueError(
             f"entry {number}: {kind.value} does not have {', '.join(unknown)}; "
@@ -234,9 +233,8 @@ def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
             "ls -l /dev/disk/by-id"
         )
     mounts = [mount for mount in _valid(entries) if mount.values.get("disk") == disk]
-    devices = [mount.device for mount in mounts]
     return {
-        "device": device or next(iter(devices), BY_ID + disk),
+        "device": device or (mounts[0].device if mounts else BY_ID + disk),
         "units": [mount.unit for mount in mounts],
     }
 
