@@ -125,7 +125,8 @@ def _ended(
         until: when the next attempt began, in unix seconds; None for the last attempt.
         event: the first event after its start that can be its end; None if there is none.
     """
-    status = _decisive(output)
+    statuses = [each.status("", output.number) for each in output.processes]
+    status = deciding_process(statuses) if statuses else None
     ended_at = output.ended or (event.time if event else until) or output.last or start
     if event and event.kind == PREEMPTED:
         kind, how = PREEMPTED, state_text(RunState.PREEMPTED)
@@ -134,11 +135,6 @@ def _ended(
     else:
         kind, how = (event.kind, event.what) if event else (OTHER if until is not None else "", "")
     return Attempt(output.number, start, max(start, ended_at), kind, how, output.first_step)
-
-
-def _decisive(output: AttemptOutput) -> ProcessStatus | None:
-    statuses = [each.status("", output.number) for each in output.processes]
-    return deciding_process(statuses) if statuses else None
 
 
 def _end_kind(process: ProcessStatus) -> str:
@@ -230,19 +226,6 @@ def overrides_of(command: Sequence[str]) -> dict[str, str]:
     return {key: value for key, sign, value in pairs if sign and _SETTING.fullmatch(key)}
 
 
-def _view_or_error(run: str, record: Mapping[str, Any], *more: Any) -> RunView:
-    """Return the view of a run; if that fails, a view with only its name and the error.
-
-    ``more`` are the further arguments of run_view.
-    """
-    try:
-        return run_view(run, record, *more)
-    except Exception as error:  # an error of one run must not affect the others
-        wanted, tpu = str(record.get("wanted") or "no record"), str(record.get("tpu") or "")
-        state = f"its output can't be shown ({type(error).__name__}: {error!s:.80})"
-        return RunView(run, wanted, tpu, state=state)
-
-
 def run_views(
     records: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
@@ -268,16 +251,16 @@ def run_views(
         for seen in answer.get("runs", []):
             if seen.get("attempt"):
                 by_run.setdefault(str(seen["run"]), {})[host] = seen
-    views = [
-        _view_or_error(
-            run,
-            records.get(run, {}),
-            live,
-            outputs.get(run, RunOutput()),
-            tpu_states.get(str(records.get(run, {}).get("tpu") or ""), GONE),
-            now,
-        )
-        for run, live in by_run.items()
-        if only in ("", run)
-    ]
+    views = []
+    for run, live in by_run.items():
+        if only not in ("", run):
+            continue
+        record, output = records.get(run, {}), outputs.get(run, RunOutput())
+        wanted, tpu = str(record.get("wanted") or "no record"), str(record.get("tpu") or "")
+        try:
+            view = run_view(run, record, live, output, tpu_states.get(tpu, GONE), now)
+        except Exception as error:  # an error of one run must not affect the others
+            state = f"its output can't be shown ({type(error).__name__}: {error!s:.80})"
+            view = RunView(run, wanted, tpu, state=state)
+        views.append(view)
     return sorted(views, key=lambda view: (view.changed, view.name), reverse=True)
