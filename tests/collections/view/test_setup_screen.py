@@ -1,15 +1,82 @@
-"""The changes that setup.yml reports for 12 workers fit on one screen, even without a terminal."""
+"""The changes that setup.yml reports for 12 workers fit on one screen, even without a terminal.
+
+The test runs a copy of setup.yml whose tasks have their real names, but each only reports a change.
+"""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from localcloud.place import PROJECT_ROOT
 from tests.collections.view.conftest import Shown, Stage
-from tests.collections.view.setup_in_small import changing, roles_of_setup, write_roles
 
+ROLES = PROJECT_ROOT / "roles"
+OFF_BY_DEFAULT = {"users", "mounts", "devtools"}
+QUIET = {
+    *("ansible.builtin.assert", "ansible.builtin.debug", "ansible.builtin.fail"),
+    *("ansible.builtin.meta", "ansible.builtin.set_fact", "ansible.builtin.setup"),
+    *("ansible.builtin.slurp", "ansible.builtin.stat"),
+}
+BRANCHES = ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
+NOT_TAKEN = {"absent.yml", "slice.yml"}
+"""Task files that run only if the inventory or the command line asks for them."""
+#: As on real workers, a third of the tasks run only on the leader or only on the other workers.
+WHO = {
+    1: "inventory_hostname is match('.*-w0$')",
+    4: "inventory_hostname is not match('.*-w0$')",
+}
 ONE_SCREEN = 40
 SLOW = "- name: Wait as for a download\n  ansible.builtin.pause:\n    seconds: 11\n"
 PROGRESS = r"  Wait as for a download  pod  \d+ s"
+
+
+def roles_of_setup() -> list[str]:
+    """Return the roles that setup.yml runs on a worker with default settings."""
+    plays = yaml.safe_load((PROJECT_ROOT / "playbooks/setup.yml").read_text())
+    [roles] = [play["roles"] for play in plays if play.get("roles")]
+    return [role["role"] for role in roles if role["role"] not in OFF_BY_DEFAULT]
+
+
+def changing(role: str) -> list[str]:
+    """Return the names of the tasks and handlers of a role that may change something."""
+    files = [ROLES / role / "tasks/main.yml", ROLES / role / "handlers/main.yml"]
+    return [name for file in files if file.exists() for name in names_in(file)]
+
+
+def names_in(file: Path) -> Iterator[str]:
+    """Yield the names of a file's tasks that may change something, with those that it includes."""
+    tasks: list[dict[str, Any]] = yaml.safe_load(file.read_text()) or []
+    while tasks:
+        task = tasks.pop(0)
+        branch = next((task[key] for key in BRANCHES if key in task), None)
+        if "block" in task:
+            tasks = task["block"] + tasks
+        elif branch:
+            if branch not in NOT_TAKEN:
+                yield from names_in(file.with_name(branch))
+        elif not QUIET & set(task) and task.get("changed_when") is not False:
+            yield task["name"]
+
+
+def write_roles(folder: Path) -> None:
+    """Write a copy of the roles into a folder, in which each task only reports a change."""
+    for role in roles_of_setup():
+        tasks = [
+            {
+                "name": name,
+                "ansible.builtin.assert": {"that": [True], "quiet": True},
+                "changed_when": True,
+                **({"when": WHO[number % 6]} if number % 6 in WHO else {}),
+            }
+            for number, name in enumerate(changing(role))
+        ]
+        place = folder / "roles" / role / "tasks"
+        place.mkdir(parents=True)
+        (place / "main.yml").write_text(yaml.safe_dump(tasks, sort_keys=False))
 
 
 @pytest.fixture(scope="module")
