@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from tests.collections.runs.answers import report
 
+BOTH = {"w0", "w1"}
+
 
 def test_new_complete_lines_are_returned(tmp_path):
     log = tmp_path / "log"
@@ -68,25 +70,24 @@ def test_log_start_is_the_offset_of_the_last_lines(tmp_path_factory, texts, coun
 def test_a_line_of_all_workers_is_shown_once_when_the_last_has_logged_it():
     stream = FoldedStream(["w0", "w1"])
     stream.add("w0", "begin", 0.0)
-    assert stream.due(0.1) == []
+    assert stream.due(0.1, BOTH) == []
 
     stream.add("w1", "begin", 0.2)
-    assert stream.due(0.2) == ["w[0-1]: begin"]
+    assert stream.due(0.2, BOTH) == ["w[0-1]: begin"]
 
 
 def test_a_line_of_one_worker_is_shown_after_a_delay():
     stream = FoldedStream(["w0", "w1"])
     stream.add("w0", "only me", 0.0)
 
-    assert stream.due(HOLD_SECONDS) == ["w0: only me"]
+    assert stream.due(HOLD_SECONDS, BOTH) == ["w0: only me"]
 
 
 def test_a_worker_that_ended_is_not_waited_for():
     stream = FoldedStream(["w0", "w1"])
-    stream.leave("w1")
     stream.add("w0", "go on", 0.0)
 
-    assert stream.due(0.0) == ["w0: go on"]
+    assert stream.due(0.0, {"w0"}) == ["w0: go on"]
 
 
 def test_a_repeated_line_is_shown_twice():
@@ -95,7 +96,7 @@ def test_a_repeated_line_is_shown_twice():
         stream.add(host, "again", 0.0)
         stream.add(host, "again", 0.0)
 
-    assert stream.due(0.0) == ["w[0-1]: again", "w[0-1]: again"]
+    assert stream.due(0.0, BOTH) == ["w[0-1]: again", "w[0-1]: again"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["w0", "w1", "w2"]), st.sampled_from("abc"))))
@@ -103,7 +104,7 @@ def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
     stream = FoldedStream(["w0", "w1", "w2"])
     for moment, (host, text) in enumerate(lines):
         stream.add(host, text, float(moment))
-    shown = stream.due(0.0, all_of_it=True)
+    shown = stream.due(0.0, set())
 
     for host in ("w0", "w1", "w2"):
         number = host[1]

@@ -127,19 +127,18 @@ def write(file: Path, entry: Mapping[str, Any]) -> None:
 def show(folder: Path, hosts: list[str]) -> None:
     """Show the lines that the forks write to their files, until all forks have ended."""
     stream, read = FoldedStream(hosts), dict.fromkeys(hosts, 0)
-    going = set(hosts)
+    active = set(hosts)
     while True:
         for number, host in enumerate(hosts):
             for entry in since(folder / f"{number}.jsonl", read, host):
                 for line in entry["lines"]:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
-                    going.discard(host)
-                    stream.leave(host)
+                    active.discard(host)
         # One message: if a signal ends this process while it sends one, ansible-playbook hangs.
-        if lines := stream.due(time.monotonic(), all_of_it=not going):
+        if lines := stream.due(time.monotonic(), active):
             Display().display("\n".join(lines))
-        if not going:
+        if not active:
             return
         time.sleep(POLL_SECONDS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from .folded_names import folded
@@ -21,12 +21,11 @@ class _Line:
 class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    A line is due when all workers have sent it, or after HOLD_SECONDS. ``hosts`` are the workers,
-    in the order in which their names precede a line. All times are seconds of the same clock.
+    ``hosts`` are the workers, in the order in which their names precede a line. All times are
+    seconds of the same clock.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._waited_for = set(hosts)
         self._order = {name: place for place, name in enumerate(hosts)}
         self._held: list[_Line] = []
 
@@ -41,20 +40,16 @@ class FoldedStream:
                 return
         self._held.append(_Line(text, now, [host]))
 
-    def leave(self, host: str) -> None:
-        """Stop waiting for a worker that has sent all its lines."""
-        self._waited_for.discard(host)
-
-    def due(self, now: float, all_of_it: bool = False) -> list[str]:
+    def due(self, now: float, active: Set[str]) -> list[str]:
         """Remove and return the lines that are due, each after the names of its workers.
 
-        With ``all_of_it``, all lines are due.
+        A line is due after HOLD_SECONDS, or when no ``active`` worker, which may send more lines,
+        is missing.
         """
         out = []
         while self._held:
             line = self._held[0]
-            is_missing = self._waited_for - {*line.hosts}
-            if not all_of_it and now - line.first < HOLD_SECONDS and is_missing:
+            if now - line.first < HOLD_SECONDS and active - {*line.hosts}:
                 break
             names = folded(sorted(line.hosts, key=self._order.__getitem__))
             out.append(f"{names}: {line.text}")
