@@ -220,7 +220,7 @@ def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
     (run / "exit.json").write_text(json.dumps({"attempt": 1, "time": BEGAN, **EXITS["crashed"]}))
     second = found()
 
-    assert (first.rows, first.log, first.attempts[0].ended) == (2000, ("half of it",), None)
-    assert (second.rows, second.log) == (3000, ("half of it", "no memory"))
+    assert (first.last["step"], first.log, first.attempts[0].ended) == (2000, ("half of it",), None)
+    assert (second.last["step"], second.log) == (3000, ("half of it", "no memory"))
     assert (second.error, second.attempts[0].ended) == ("no memory", BEGAN)
     assert collect(tmp_path / "outputs", "pod-w0", ask)["files"] == 0

@@ -47,7 +47,6 @@ def test_a_curve_continues_over_attempts_without_repeated_steps(tmp_path):
         attempt(2, began=LATER, metrics=jsonl(resumed(range(21, 41))), end=EXITS["finished"]),
     )
     assert steps_of(found) == list(range(1, 41))
-    assert found.rows == 40
     assert found.last["step"] == 40
     first, second = found.attempts
     assert (first.first_step, first.kept, first.redone) == (1, 19, 10)
@@ -128,7 +127,7 @@ def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
 
 def test_a_long_run_is_reduced_to_few_points(tmp_path):
     found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
-    assert (found.rows, len(found.curves["loss"])) == (20_000, MOST_POINTS)
+    assert (found.last["step"], len(found.curves["loss"])) == (20_000, MOST_POINTS)
     assert len(found.to_json()) < 200_000
 
 
@@ -216,7 +215,7 @@ def test_only_a_run_that_has_changed_is_read_again(tmp_path, monkeypatch):
         again = cached_summary(store, "mine", store.list("mine"), cache)
     assert (again.to_json(), again.attempts) == (first.to_json(), first.attempts)
     store.write("mine/1/0/metrics/000000000000", jsonl([line(1), line(2)]))
-    assert cached_summary(store, "mine", store.list("mine"), cache).rows == 2
+    assert cached_summary(store, "mine", store.list("mine"), cache).last["step"] == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b"key\n{}"])

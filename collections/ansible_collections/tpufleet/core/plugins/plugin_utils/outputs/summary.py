@@ -131,7 +131,6 @@ class RunOutput:
         last: the values of the last step, by column. For values that trainers write only at some
             steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in
             use) and ``device_limit_gib`` (total memory).
-        rows: the number of steps.
         is_cut: whether there are more than MOST_LINES lines of metrics; later lines are not read.
         log: the last lines of the log of the process that decides how the last attempt ended.
         log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
@@ -142,7 +141,6 @@ class RunOutput:
     curves: Mapping[str, Points] = field(default_factory=dict)
     gaps: Sequence[float] = ()
     last: Mapping[str, float | None] = field(default_factory=dict)
-    rows: int = 0
     is_cut: bool = False
     log: tuple[str, ...] = ()
     log_from: str = ""
@@ -249,7 +247,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     for place in reversed(range(len(attempts))):
         attempts[place] = done[place].measured(attempts[place], resumed_at)
         resumed_at = min(resumed_at, done[place].steps[0] if done[place].steps else resumed_at)
-    found = RunOutput(attempts=tuple(attempts), rows=len(rows), is_cut=is_cut)
+    found = RunOutput(attempts=tuple(attempts), is_cut=is_cut)
     found = _with_log(store, run, processes, found)
     if not len(rows):
         return found
