@@ -1,7 +1,6 @@
 """Real playbooks with the terminal view, without a terminal or on a pseudoterminal."""
 
 import os
-import pty
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localcloud.place import PROJECT_ROOT
+from tests.collections.view.terminal import on_terminal
 
 HOSTS = "pod-w[0:7] ansible_connection=local ansible_python_interpreter={python}\n"
 
@@ -56,24 +56,10 @@ class Stage:
 
     def play_on_terminal(self, tasks: str, *arguments: str) -> Shown:
         """Run tasks on a pseudoterminal; return everything that was written to it."""
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            self._command(tasks, arguments),
-            env=self.environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            close_fds=True,
-        )
-        os.close(theirs)
-        written = b""
-        try:
-            while chunk := os.read(ours, 65536):
-                written += chunk
-        except OSError:  # the other end is closed: the playbook is over
-            pass
-        os.close(ours)
-        return Shown(process.wait(timeout=60), written.decode(), self._log())
+        with on_terminal(self._command(tasks, arguments), self.environment) as terminal:
+            terminal.read_until(lambda _: False)
+            code = terminal.process.wait(timeout=60)
+        return Shown(code, terminal.written.decode(), self._log())
 
     def _command(self, tasks: str, arguments: tuple[str, ...]) -> list[str]:
         lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())

@@ -1,7 +1,18 @@
-"""A minimal terminal emulator for tests of the view: the screen after all redrawing."""
+"""Playbooks on a pseudoterminal, and a minimal emulator that shows the screen after redrawing."""
 
+import os
+import pty
 import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+from harness.process_tree import kill_tree
+from localcloud.place import PROJECT_ROOT
+
+SECONDS = 90
 _PIECES = re.compile(r"\x1b\[(\d*)([AJ])|\x1b\[[\d;]*m|(\r)|(\n)|([^\x1b\r\n]+)")
 
 
@@ -25,3 +36,47 @@ def screen_of(written: str) -> list[str]:
             lines[row] = line[:column] + text + line[column + len(text) :]
             column += len(text)
     return [line.rstrip() for line in lines]
+
+
+@dataclass
+class Terminal:
+    """A playbook on a pseudoterminal, and what it has written there so far."""
+
+    process: subprocess.Popen[bytes]
+    keyboard: int
+    written: bytes = b""
+
+    def read_until(self, matches: Callable[[list[str]], bool]) -> list[str]:
+        """Read until the screen matches or the playbook has ended; return the screen."""
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            try:
+                chunk = os.read(self.keyboard, 65536)
+            except OSError:  # the other end is closed: the playbook is over
+                break
+            self.written += chunk
+            if not chunk or matches(self.screen):
+                break
+        return self.screen
+
+    @property
+    def screen(self) -> list[str]:
+        return screen_of(self.written.decode(errors="replace"))
+
+
+@contextmanager
+def on_terminal(command: list[str], environment: dict[str, str]) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command,
+        cwd=PROJECT_ROOT,
+        env=environment,
+        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - so that CTRL+C is a signal
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        kill_tree(process.pid)
+        process.wait()
+        os.close(ours)

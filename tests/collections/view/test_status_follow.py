@@ -2,13 +2,10 @@
 
 import json
 import os
-import pty
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +18,13 @@ from ansible_collections.tpufleet.core.plugins.action.status_follow import (
 )
 
 from harness.playbooks import command
-from harness.process_tree import kill_tree, tree_of
+from harness.process_tree import tree_of
 from harness.valid_record import record_fields
 from localcloud.place import PROJECT_ROOT
-from tests.collections.view.terminal import screen_of
+from tests.collections.view.terminal import SECONDS, on_terminal
 
 FOLLOW = command("playbooks/status.yml", "-e", "follow=true")
-SECONDS = 90
 ROWS = 30
-
-
-@dataclass
-class Terminal:
-    """A playbook on a pseudoterminal, and what it has written there so far."""
-
-    process: subprocess.Popen[bytes]
-    keyboard: int
-    written: bytes = field(default=b"")
-
-    def read_until(self, matches: Callable[[list[str]], bool]) -> list[str]:
-        """Read until the screen matches or the playbook has ended; return the screen."""
-        ends = time.monotonic() + SECONDS
-        while time.monotonic() < ends:
-            try:
-                chunk = os.read(self.keyboard, 65536)
-            except OSError:  # the other end is closed: the playbook is over
-                break
-            self.written += chunk
-            if not chunk or matches(self.screen):
-                break
-        return self.screen
-
-    @property
-    def screen(self) -> list[str]:
-        return screen_of(self.written.decode(errors="replace"))
-
-
-@contextmanager
-def on_terminal(environment: dict[str, str]) -> Iterator[Terminal]:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        FOLLOW,
-        cwd=PROJECT_ROOT,
-        env=environment,
-        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - so that CTRL+C is a signal
-    )
-    os.close(theirs)
-    try:
-        yield Terminal(process, ours)
-    finally:
-        kill_tree(process.pid)
-        process.wait()
-        os.close(ours)
 
 
 @pytest.fixture
@@ -108,7 +60,7 @@ def rows(screen: list[str], run: str = "mine") -> list[str]:
 
 
 def test_a_terminal_redraws_the_status_in_place_until_all_runs_have_ended(record, environment):
-    with on_terminal(live(environment)) as terminal:
+    with on_terminal(FOLLOW, live(environment)) as terminal:
         terminal.read_until(rows)
         write(record, watch={"best_step": 70})
         screen = terminal.read_until(lambda screen: "70" in "".join(rows(screen)))
@@ -130,7 +82,7 @@ def temporary() -> Iterator[Path]:
 
 def test_ctrl_c_ends_the_playbook_and_all_processes_that_it_started(record, environment, temporary):
     places = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
-    with on_terminal(live(environment) | places) as terminal:
+    with on_terminal(FOLLOW, live(environment) | places) as terminal:
         terminal.read_until(rows)
         assert list(temporary.rglob("status.json")), terminal.screen
         started = tree_of(terminal.process.pid)
@@ -149,7 +101,7 @@ def test_all_runs_are_shown_if_the_terminal_has_enough_rows(record, environment)
     names = [f"run-{number}" for number in range(ROWS - 6)]
     for name in names:
         write(record.with_name(f"{name}.json"), wanted="running")
-    with on_terminal(live(environment)) as terminal:
+    with on_terminal(FOLLOW, live(environment)) as terminal:
         screen = terminal.read_until(lambda screen: all(rows(screen, name) for name in names))
 
     assert [name for name in names if not rows(screen, name)] == []
