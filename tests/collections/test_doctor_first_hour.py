@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from harness.playbooks import environment_of, play
-from harness.scripted_api import Say, ScriptedApi
+from harness.scripted_api import Say
 from tests.collections.test_doctor import PLACES
 from tests.localcloud.api.local_api import LocalApi
 
@@ -34,21 +34,6 @@ def bare(tmp_path: Path, **more: str) -> dict[str, str]:
     home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
     home |= {"TPUFLEET_ON_ERROR": "report"}
     return {**kept, **home, "ANSIBLE_NOCOLOR": "1", "NO_GCE_CHECK": "true", **more}
-
-
-def inventory_of(scripted: ScriptedApi, folder: Path, fleet: object = (), **options: object) -> str:
-    """Write an inventory for the scripted server, with a fleet file."""
-    config = {
-        "plugin": "tpufleet.core.tpu",
-        **scripted.api,
-        "known_hosts_file": str(folder / "known_hosts"),
-        **options,
-    }
-    (folder / "inv/group_vars/all").mkdir(parents=True)
-    (folder / "inv/tpu.yml").write_text(yaml.safe_dump(config))
-    variables = {"tpu_fleet": list(fleet), "fleet_state": str(folder / "state")}
-    (folder / "inv/group_vars/all/fleet.yml").write_text(yaml.safe_dump(variables))
-    return str(folder / "inv")
 
 
 def test_doctor_reports_a_missing_project(tmp_path):
@@ -104,8 +89,13 @@ def test_doctor_reports_the_chips_in_use_and_changes_nothing(local_api: LocalApi
 
 def test_an_invalid_fleet_file_hides_no_other_finding(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
-    inventory = inventory_of(scripted, tmp_path, [{"name": "pod", "zoned": "x"}])
-    done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=inventory)
+    config = {"plugin": "tpufleet.core.tpu", "known_hosts_file": str(tmp_path / "known_hosts")}
+    invalid = {"tpu_fleet": [{"name": "pod", "zoned": "x"}], "fleet_state": str(tmp_path / "state")}
+    inventory = tmp_path / "inventory"
+    (inventory / "group_vars").mkdir(parents=True)
+    (inventory / "tpu.yml").write_text(yaml.safe_dump(config | scripted.api))
+    (inventory / "group_vars/all.yml").write_text(yaml.safe_dump(invalid))
+    done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=str(inventory))
     assert any("fleet file" in line and "zoned" in line for line in problems_of(done))
     assert any(line.startswith("ok zones") for line in doctor_lines(done))
     assert any("no worker of TPU gone is READY" in line for line in problems_of(done))

@@ -228,15 +228,15 @@ def checked(run: str) -> str:
         raise OutputError(str(error)) from None
 
 
-def trim(cache: Path, most: int = CACHE_BYTES) -> None:
-    """Remove the oldest files of a cache until it has at most ``most`` bytes."""
+def trim(cache: Path) -> None:
+    """Remove the oldest files of a cache until it has at most CACHE_BYTES."""
     try:
         files = [(each.stat(), each) for each in cache.iterdir() if each.is_file()]
     except OSError:
         return
     size = sum(info.st_size for info, _ in files)
     for info, path in sorted(files, key=lambda each: each[0].st_mtime):
-        if size <= most:
+        if size <= CACHE_BYTES:
             return
         with suppress(OSError):
             path.unlink()

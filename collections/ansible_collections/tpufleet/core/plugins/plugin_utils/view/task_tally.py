@@ -121,8 +121,8 @@ def failure_text(result: Mapping[str, Any]) -> str:
     return _last_lines(printed) if printed else f"no reason given: {dict(result)}"
 
 
-def _last_lines(text: str, count: int = 5) -> str:
-    return "\n".join(text.splitlines()[-count:])
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-5:])
 
 
 def failure_lines(failures: list[Failure]) -> list[str]:
