@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from localcloud.api.catalog import PROJECT_ID
+from localcloud.api.catalog import PROJECT_ID, name_of
 from localcloud.api.clock import timestamp
 from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
 from localcloud.api.message import Choice, Message, Repeated, read
@@ -235,7 +235,7 @@ class Admin(Methods):
         node_id, zone = call.names["node"], call.names.get("zone")
         found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
         if not found:
-            raise not_found(self._project.name_of("nodes", zone or "-", node_id))
+            raise not_found(name_of("nodes", zone or "-", node_id))
         if len(found) > 1:
             zones = ", ".join(node.zone for node in found)
             raise failed_precondition(

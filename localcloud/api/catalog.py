@@ -123,6 +123,11 @@ def _accelerators() -> dict[str, Accelerator]:
 ACCELERATORS: Mapping[str, Accelerator] = _accelerators()
 
 
+def name_of(collection: str, zone: str, name: str) -> str:
+    """Return the full name of a resource of the Cloud TPU API, such as one of ``nodes``."""
+    return f"{PARENT}/locations/{zone}/{collection}/{name}"
+
+
 def by_config(config_type: str, topology: str) -> Accelerator | None:
     """Return the accelerator type for an ``acceleratorConfig`` (type, topology), or None."""
     for accelerator in ACCELERATORS.values():

@@ -248,9 +248,7 @@ class Disks(Collection):
 
     def _users(self, disk: Resource) -> list[str]:
         """Return the full names of the nodes to which a disk is attached."""
-        name_of = self._frame.project.name_of
-        nodes = self._nodes.with_disk(self._full(disk.path))
-        return [name_of("nodes", node.zone, node.node_id) for node in nodes]
+        return [node.name for node in self._nodes.with_disk(self._full(disk.path))]
 
     def _write(self, disk: Resource) -> dict[str, Any]:
         links = [f"{self._frame.endpoint}/v2/{name}" for name in self._users(disk)]

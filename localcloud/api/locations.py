@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localcloud.api import catalog
-from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES
+from localcloud.api.catalog import PROJECT_ID, ZONES, name_of
 from localcloud.api.errors import ApiError, not_found
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
@@ -99,17 +99,14 @@ class Locations:
         accelerator = catalog.ACCELERATORS[name]
         config = {"type": accelerator.config_type, "topology": accelerator.topology}
         return {
-            "name": f"{PARENT}/locations/{zone}/acceleratorTypes/{name}",
+            "name": name_of("acceleratorTypes", zone, name),
             "type": name,
             **({"acceleratorConfigs": [config]} if version is not Version.V1 else {}),
         }
 
     def _runtime_version(self, zone: str, name: str, version: Version) -> dict[str, Any]:
         collection = "tensorflowVersions" if version is Version.V1 else "runtimeVersions"
-        return {
-            "name": f"{PARENT}/locations/{zone}/{collection}/{name}",
-            "version": name,
-        }
+        return {"name": name_of(collection, zone, name), "version": name}
 
     def _lister(self, collection: str, ids: Sequence[str], write: Write) -> Handler:
         def lister(call: Call) -> Mapping[str, Any]:
@@ -147,7 +144,7 @@ class Locations:
         def getter(call: Call) -> Mapping[str, Any]:
             zone, name = self._project.one(call.names), call.names["offer"]
             if name not in ids:
-                raise not_found(f"{PARENT}/locations/{zone}/{collection}/{name}")
+                raise not_found(name_of(collection, zone, name))
             return write(zone, name, call.version)
 
         return getter

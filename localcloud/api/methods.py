@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.database import Database
-from localcloud.api.errors import ApiError, invalid, not_found
+from localcloud.api.errors import ApiError, invalid
 from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.node_resources import NodeResources
@@ -52,24 +52,11 @@ class Methods:
 
     def _find_node(self, call: Call) -> Node:
         """Return the node in the call's path; raise HTTP 404 if it does not exist."""
-        name = self._name(call)
-        node = self._nodes.get(call.names["zone"], call.names["node"])
-        if node is None:
-            raise not_found(name)
-        return node
-
-    def _request_name(self, call: Call) -> str:
-        """Return the full name of the queued resource in the call's path."""
-        zone = self._project.one(call.names)
-        return self._project.name_of("queuedResources", zone, call.names["request"])
+        return self._project.find(call, "nodes", self._nodes, call.names["node"])
 
     def _find_request(self, call: Call) -> QueuedResource:
         """Return the queued resource in the call's path; raise HTTP 404 if it does not exist."""
-        name = self._request_name(call)
-        request = self._requests.get(call.names["zone"], call.names["request"])
-        if request is None:
-            raise not_found(name)
-        return request
+        return self._project.find(call, "queuedResources", self._requests, call.names["request"])
 
     def _earlier(self, call: Call, verb: str, target: str) -> Operation | None:
         """Return the operation that a request with the call's ``requestId`` started, or None."""
@@ -94,11 +81,6 @@ class Methods:
             version=call.version,
             request_id=call.query.get("requestId", ""),
         )
-
-    def _name(self, call: Call, node_id: str = "") -> str:
-        """Return the full name of the node in the call's path."""
-        zone = self._project.one(call.names)
-        return self._project.name_of("nodes", zone, node_id or call.names["node"])
 
     def _answer(self, call: Call, operation: Operation) -> Mapping[str, Any]:
         return write(operation, call.version)

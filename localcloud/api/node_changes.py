@@ -64,7 +64,7 @@ class NodeChanges(Methods):
                 wanted, count = new.get(DISKS, ()), len(node.workers)
                 self._resources.check_disks(wanted, node.zone, count, owner=node.uid)
             self._nodes.change_body(node.uid, _patched(node, new, fields))
-            operation = self._add(call, "update", self._name(call), node.uid)
+            operation = self._add(call, "update", node.name, node.uid)
             if DISKS not in fields:
                 self._lifecycle.succeed(operation)
         if DISKS in fields:
@@ -94,7 +94,7 @@ class NodeChanges(Methods):
                     "delete it and create it again"
                 )
             self._move(node, state, to, wanted)
-            operation = self._add(call, verb, self._name(call), node.uid)
+            operation = self._add(call, verb, node.name, node.uid)
         return self._begin(call, operation)
 
     def _simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
@@ -120,7 +120,7 @@ class NodeChanges(Methods):
             for index in indices:
                 self._nodes.move_outside(node.uid, index, pool)
             detail, verb = {"workers": list(indices)}, "simulateMaintenanceEvent"
-            operation = self._add(call, verb, self._name(call), node.uid, detail)
+            operation = self._add(call, verb, node.name, node.uid, detail)
         return self._begin(call, operation)
 
     def _move(self, node: Node, state: str, to: str, wanted: str) -> None:

@@ -286,7 +286,7 @@ def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
 def stored(node: Node) -> dict[str, Any]:
     """Return a node as a message with the fields of all versions, under their v2 names."""
     message = {
-        "name": f"{catalog.PARENT}/locations/{node.zone}/nodes/{node.node_id}",
+        "name": node.name,
         "state": node.state,
         "id": str(node.uid),
         "apiVersion": "V2",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
+from localcloud.api.catalog import name_of
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
@@ -64,6 +65,11 @@ class Node:
     body: Mapping[str, Any]
     workers: tuple[Worker, ...]
 
+    @property
+    def name(self) -> str:
+        """The node's full name."""
+        return name_of("nodes", self.zone, self.node_id)
+
 
 class Addresses:
     """Allocator of addresses; call its methods inside the transaction that assigns the addresses.
@@ -116,7 +122,6 @@ class NodeTable(ZonalTable[Node]):
 
     def add(
         self,
-        name: str,
         zone: str,
         node_id: str,
         body: Mapping[str, Any],
@@ -128,10 +133,10 @@ class NodeTable(ZonalTable[Node]):
     ) -> Node:
         """Store a new node in CREATING, with ``count`` workers on free addresses of ``pool``.
 
-        ``name`` is the node's full name, ``queued_resource`` the uid of the queued resource that
-        creates it. For ``latest_released_first``, see ``latest_first`` of Addresses.free. Raises
-        ApiError (409) if the zone already has a node with this id, NoCapacityError if ``pool`` has
-        too few free addresses.
+        ``queued_resource`` is the uid of the queued resource that creates the node. For
+        ``latest_released_first``, see ``latest_first`` of Addresses.free. Raises ApiError (409) if
+        the zone already has a node with this id, NoCapacityError if ``pool`` has too few free
+        addresses.
         """
         uid = new_uid()
         with self._database.transaction() as connection:
@@ -142,7 +147,7 @@ class NodeTable(ZonalTable[Node]):
                     (uid, zone, node_id, RUN, timestamp(), queued_resource, json.dumps(body)),
                 )
             except sqlite3.IntegrityError:
-                raise already_exists(name) from None
+                raise already_exists(name_of("nodes", zone, node_id)) from None
             free = self._addresses.free(pool, latest_first=latest_released_first)
             if len(free) < count:
                 raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")

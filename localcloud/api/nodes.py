@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from localcloud.api.catalog import name_of
 from localcloud.api.errors import (
     RPC_RESOURCE_EXHAUSTED,
     already_exists,
@@ -48,7 +49,7 @@ class Nodes(Methods):
         zone = self._project.one(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
         wanted = requested(call.json(), zone, call.version)
-        name = self._name(call, node_id)
+        name = name_of("nodes", zone, node_id)
         with self._database.transaction():
             if found := self._earlier(call, "create", name):
                 return self._answer(call, found)
@@ -61,7 +62,6 @@ class Nodes(Methods):
             try:
                 if not shortage:
                     node = self._nodes.add(
-                        name,
                         zone,
                         node_id,
                         body,
@@ -78,7 +78,7 @@ class Nodes(Methods):
         return self._begin(call, operation) if node else self._answer(call, operation)
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        name = self._name(call)
+        name = name_of("nodes", self._project.one(call.names), call.names["node"])
         with self._database.transaction():
             if found := self._earlier(call, "delete", name):
                 return self._answer(call, found)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.api import node_message, queued_resource_message
-from localcloud.api.catalog import PARENT
+from localcloud.api.catalog import name_of
 from localcloud.api.database import Database
-from localcloud.api.errors import failed_precondition, not_found
+from localcloud.api.errors import failed_precondition
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
@@ -34,7 +34,7 @@ def write(operation: Operation, version: Version = Version.V2) -> dict[str, Any]
         "apiVersion": str(operation.version),
     }
     message: dict[str, Any] = {
-        "name": f"{PARENT}/locations/{operation.zone}/operations/{operation.operation_id}",
+        "name": name_of("operations", operation.zone, operation.operation_id),
         "metadata": metadata,
         "done": bool(operation.end_time),
     }
@@ -104,8 +104,5 @@ class Operations:
         return {}
 
     def _find(self, call: Call) -> Operation:
-        zone, operation_id = self._project.one(call.names), call.names["operation"]
-        operation = self._operations.get(zone, operation_id)
-        if operation is None:
-            raise not_found(f"{PARENT}/locations/{zone}/operations/{operation_id}")
-        return operation
+        name = call.names["operation"]
+        return self._project.find(call, "operations", self._operations, name)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES
-from localcloud.api.errors import ApiError, permission_denied
+from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES, name_of
+from localcloud.api.errors import ApiError, not_found, permission_denied
 from localcloud.api.faults import Faults
 from localcloud.api.paging import requested_page
 from localcloud.api.routing import Call
@@ -29,10 +29,6 @@ class Project:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-
-    def name_of(self, collection: str, zone: str, name: str) -> str:
-        """Return the full name of a resource of the Cloud TPU API, such as one of ``nodes``."""
-        return f"{PARENT}/locations/{zone}/{collection}/{name}"
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
         """Raise HTTP 403 if the project in the path is not the cloud's project."""
@@ -75,6 +71,16 @@ class Project:
             tuple(zone for zone in asked if zone not in away),
             tuple(zone for zone in asked if zone in away),
         )
+
+    def find[Row](
+        self, call: Call, collection: str, table: ZonalTable[Row], resource_id: str
+    ) -> Row:
+        """Return a resource in the zone of the call's path; raise HTTP 404 if it does not exist."""
+        zone = self.one(call.names)
+        found = table.get(zone, resource_id)
+        if found is None:
+            raise not_found(name_of(collection, zone, resource_id))
+        return found
 
     def page[Row](
         self,

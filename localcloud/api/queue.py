@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from localcloud.api.catalog import name_of
 from localcloud.api.clock import moment_of, timestamp
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_DEADLINE_EXCEEDED, RPC_INTERNAL, ApiError
@@ -17,7 +18,6 @@ from localcloud.api.lifecycle import EMPTY, Lifecycle
 from localcloud.api.node_resources import NodeResources
 from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Node, NodeTable
 from localcloud.api.operation_table import OperationTable
-from localcloud.api.project import Project
 from localcloud.api.queued_resource_message import WantedNode, run_end, stored, wanted_nodes
 from localcloud.api.queued_resource_table import (
     SERVICE,
@@ -40,7 +40,6 @@ class Queue:
         self,
         database: Database,
         machines: Machines,
-        project: Project,
         lifecycle: Lifecycle,
         faults: Faults,
     ) -> None:
@@ -50,7 +49,6 @@ class Queue:
         self._resources = NodeResources(database)
         self._operations = OperationTable(database)
         self._machines = machines
-        self._project = project
         self._lifecycle = lifecycle
         self._faults = faults
         self._steps: Mapping[str, Callable[[QueuedResource], bool]] = {
@@ -137,18 +135,14 @@ class Queue:
 
     def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
         zone, workers = request.zone, wanted.request.accelerator.workers
-        name = self._project.name_of("nodes", zone, wanted.node_id)
         body = self._resources.resolved(wanted.request.body, zone, workers)
-        body["queuedResource"] = self._project.name_of(
-            "queuedResources", zone, request.request_name
-        )
+        body["queuedResource"] = request.name
         if wanted.multislice:
             body["multisliceNode"] = True
         if (end := run_end(request.body, time.time())) is not None:
             ends = {"terminationTimestamp": timestamp(end)}
             body["schedulingConfig"] = {**body["schedulingConfig"], **ends}
         node = self._nodes.add(
-            name,
             zone,
             wanted.node_id,
             body,
@@ -157,7 +151,7 @@ class Queue:
             request.uid,
             latest_released_first=self._faults.reuses_addresses(zone),
         )
-        return self._operations.add(zone, node.uid, "create", name)
+        return self._operations.add(zone, node.uid, "create", node.name)
 
     def _follow_creation(self, request: QueuedResource) -> bool:
         nodes = self._nodes.of_queued_resource(request.uid)
@@ -180,7 +174,7 @@ class Queue:
         return False
 
     def _reason(self, zone: str, node_id: str) -> str:
-        error = self._operations.last_error(zone, self._project.name_of("nodes", zone, node_id))
+        error = self._operations.last_error(zone, name_of("nodes", zone, node_id))
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
@@ -241,13 +235,12 @@ class Queue:
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
         """Start deleting each deletable node, unless its deletion has failed after ``since``."""
         for node in nodes:
-            name = self._project.name_of("nodes", node.zone, node.node_id)
             with self._database.transaction():
                 if self._stuck(node, since):
                     continue
                 if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
                     continue
-                operation = self._operations.add(node.zone, node.uid, "delete", name)
+                operation = self._operations.add(node.zone, node.uid, "delete", node.name)
             self._lifecycle.begin(operation)
 
     def _succeed(self, request: QueuedResource, verb: str) -> None:

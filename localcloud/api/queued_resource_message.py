@@ -248,7 +248,7 @@ def stored(request: QueuedResource) -> dict[str, Any]:
     if request.state == "FAILED":
         state["failedData"] = {"error": request.error}
     return {
-        "name": f"{PARENT}/locations/{request.zone}/queuedResources/{request.request_name}",
+        "name": request.name,
         "createTime": request.create_time,
         **request.body,
         "state": state,

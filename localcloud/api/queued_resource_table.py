@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api.catalog import name_of
 from localcloud.api.clock import timestamp
 from localcloud.api.node_table import new_uid
 from localcloud.api.table import ZonalTable
@@ -32,6 +33,11 @@ class QueuedResource:
     valid_until: float | None
     error: Mapping[str, Any] | None
     body: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The queued resource's full name."""
+        return name_of("queuedResources", self.zone, self.request_name)
 
 
 class QueuedResourceTable(ZonalTable[QueuedResource]):

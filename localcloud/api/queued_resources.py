@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from localcloud.api.catalog import name_of
 from localcloud.api.errors import already_exists, failed_precondition, invalid
 from localcloud.api.methods import Methods
 from localcloud.api.node_message import checked_request_name
@@ -47,7 +48,7 @@ class QueuedResources(Methods):
         request_name = checked_request_name(field, call.query.get(field, ""))
         body = read_request(call.json(), zone, call.version)
         valid = validity(body, time.time())
-        name = self._project.name_of("queuedResources", zone, request_name)
+        name = name_of("queuedResources", zone, request_name)
         with self._database.transaction():
             if found := self._earlier(call, "create", name):
                 return self._answer(call, found)
@@ -56,7 +57,7 @@ class QueuedResources(Methods):
             wanted = wanted_nodes(body, zone, request_name)
             for node in wanted:
                 if self._nodes.get(zone, node.node_id):
-                    raise already_exists(self._project.name_of("nodes", zone, node.node_id))
+                    raise already_exists(name_of("nodes", zone, node.node_id))
                 workers = node.request.accelerator.workers
                 self._resources.resolved(node.request.body, zone, workers)
             self._quota.check(zone, [node.request for node in wanted])
@@ -70,7 +71,8 @@ class QueuedResources(Methods):
 
         Its nodes are deleted too, which requires ``force`` unless the state is one of DEAD.
         """
-        force, name = _flag(call, "force"), self._request_name(call)
+        force, zone = _flag(call, "force"), self._project.one(call.names)
+        name = name_of("queuedResources", zone, call.names["request"])
         with self._database.transaction():
             if found := self._earlier(call, "delete", name):
                 return self._answer(call, found)
@@ -92,16 +94,16 @@ class QueuedResources(Methods):
         """Start rebooting the machines of an ACTIVE queued resource; return the operation."""
         call.json()
         with self._database.transaction():
-            request, name = self._find_request(call), self._request_name(call)
+            request = self._find_request(call)
             nodes = self._nodes.of_queued_resource(request.uid)
             if request.state != "ACTIVE" or any(node.state != "READY" for node in nodes):
                 raise failed_precondition(
-                    f"{name} is {request.state} with {_names(nodes) or 'no nodes'}: only an ACTIVE "
-                    "queued resource whose nodes are all READY can be reset"
+                    f"{request.name} is {request.state} with {_names(nodes) or 'no nodes'}: only "
+                    "an ACTIVE queued resource whose nodes are all READY can be reset"
                 )
             for node in nodes:
                 self._nodes.move(node.uid, ["READY"], "RESTARTING")
-            operation = self._add(call, "reset", name, request.uid)
+            operation = self._add(call, "reset", request.name, request.uid)
         for node in nodes:
             self._lifecycle.restart(node)
         return self._answer(call, operation)

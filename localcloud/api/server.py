@@ -236,7 +236,7 @@ def create_server(
         faults = Faults()
         project = Project(faults)
         lifecycle = Lifecycle(database, machines, jobs, faults.lateness, log)
-        queue = Queue(database, machines, project, lifecycle, faults)
+        queue = Queue(database, machines, lifecycle, faults)
         steps = (
             lifecycle.preempt_due_nodes,
             lifecycle.boot_late_machines,

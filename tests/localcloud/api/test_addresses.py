@@ -88,8 +88,7 @@ def test_addresses_are_reused_in_the_order_of_their_release(rolled_back, steps):
         for turn, (create, number) in enumerate(steps):
             if create:
                 try:
-                    node_id = f"n{turn}"
-                    node = nodes.add(node_id, ZONE, node_id, {}, number, POOL)
+                    node = nodes.add(ZONE, f"n{turn}", {}, number, POOL)
                 except NoCapacityError:
                     assert number > len(released)
                     continue

@@ -33,7 +33,7 @@ def items(api, path, key, **query):
 def stored(database, zones_and_names):
     table = NodeTable(database)
     for zone, name in zones_and_names:
-        table.add(name, zone, name, {}, 0, [])
+        table.add(zone, name, {}, 0, [])
     return table
 
 
