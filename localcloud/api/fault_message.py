@@ -19,9 +19,12 @@ reuse     a new TPU gets the IP addresses that were released last
 ========  ============================================================================
 """
 
+import math
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,24 +35,38 @@ LONGEST_DELAY_S = 60.0
 TIERS = ("spot", "on-demand")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fault:
-    """A requested fault; ``details`` are the fields that only its kind has."""
+    """A fault, which occurs until its count or its time is used up.
 
-    kind: str
+    ``left`` is how often it can still occur; None means without limit. ``began`` is a time on the
+    clock time.monotonic(). ``details`` are the fields that only its kind has. ``draws`` counts the
+    random draws by method.
+    """
+
     method: str
     zone: str
-    times: int | None
+    left: int | None
     for_seconds: float | None
     details: Mapping[str, Any]
+    began: float = field(default_factory=time.monotonic)
+    draws: Counter[str] = field(default_factory=Counter)
 
-    def matches(self, method: str) -> bool:
-        """Return whether the fault's pattern matches a method."""
-        return fnmatchcase(method, self.method)
+    @property
+    def over(self) -> bool:
+        """Whether the fault can't occur any more."""
+        ends = self.began + self.for_seconds if self.for_seconds else math.inf
+        return self.left == 0 or time.monotonic() >= ends
 
-    def show(self, left: int | None) -> dict[str, Any]:
-        """Return the fault in the format of a request; ``left`` is how often it can still occur."""
-        common = {"method": self.method, "zone": self.zone, "times": left}
+    def use(self) -> Mapping[str, Any]:
+        """Count an occurrence of the fault; return its details."""
+        if self.left is not None:
+            self.left -= 1
+        return self.details
+
+    def show(self) -> dict[str, Any]:
+        """Return the fault in the format of a request, with how often it can still occur."""
+        common = {"method": self.method, "zone": self.zone, "times": self.left}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},
             **({"forSeconds": self.for_seconds} if self.for_seconds else {}),
@@ -172,15 +189,15 @@ def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
         raise invalid(kind, f"times is {times!r}, not a number of calls")
     if seconds is not None and not _number(0.001, 1e9)(seconds):
         raise invalid(kind, f"forSeconds is {seconds!r}, not a number of seconds")
-    return Fault(kind, method, zone, times, seconds, details)
+    return Fault(method, zone, times, seconds, details)
 
 
-def _read(kind: str, name: str, field: _Field, entry: Mapping[str, Any]) -> Any:
-    value = entry.get(name, field.default)
-    if name not in entry and field.default is not None:
+def _read(kind: str, name: str, allowed: _Field, entry: Mapping[str, Any]) -> Any:
+    value = entry.get(name, allowed.default)
+    if name not in entry and allowed.default is not None:
         return value
-    if not field.allows(value):
-        raise invalid(kind, f"{name} is {value!r}, not {field.text}")
+    if not allowed.allows(value):
+        raise invalid(kind, f"{name} is {value!r}, not {allowed.text}")
     return value
 
 

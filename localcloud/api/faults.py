@@ -6,10 +6,8 @@ Only ``forSeconds``, the duration of a fault, depends on the clock.
 
 import random
 import threading
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,28 +30,6 @@ class Effect:
     drop: str = ""
 
 
-@dataclass
-class _Active:
-    """A fault that occurs until its count or its time is used up.
-
-    ``left`` is how often it can still occur; None means without limit. ``ends`` is when it ends, on
-    the clock time.monotonic(); None means never. ``draws`` counts the random draws by method.
-    """
-
-    fault: Fault
-    left: int | None
-    ends: float | None
-    draws: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def over(self) -> bool:
-        return self.left == 0 or (self.ends is not None and time.monotonic() >= self.ends)
-
-    def use(self) -> None:
-        if self.left is not None:
-            self.left -= 1
-
-
 class Faults:
     """Thread-safe container of the active faults."""
 
@@ -61,7 +37,7 @@ class Faults:
         self.methods: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._unreachable: frozenset[str] = frozenset()
-        self._active: dict[str, list[_Active]] = {kind: [] for kind in KINDS}
+        self._active: dict[str, list[Fault]] = {kind: [] for kind in KINDS}
 
     def change(self, wanted: Mapping[str, Any], *, add: bool = False) -> None:
         """Replace the active faults of each kind in ``wanted``; with ``add``, add to them instead.
@@ -71,16 +47,11 @@ class Faults:
         and changes no fault if any part of ``wanted`` is invalid.
         """
         unreachable, faults = read_faults(wanted, self.methods)
-        now = time.monotonic()
         with self._lock:
             if unreachable is not None:
                 self._unreachable = frozenset(unreachable) | (self._unreachable if add else set())
             for kind, entries in faults.items():
-                active = [
-                    _Active(it, it.times, now + it.for_seconds if it.for_seconds else None)
-                    for it in entries
-                ]
-                self._active[kind] = [*(self._active[kind] if add else ()), *active]
+                self._active[kind] = [*(self._active[kind] if add else ()), *entries]
 
     def unreachable(self) -> frozenset[str]:
         """Return the zones that a fault makes unreachable."""
@@ -93,14 +64,14 @@ class Faults:
         The call counts as one of the ``times`` of each fault that affects it.
         """
         with self._lock:
-            slow = [self._taken(it) for it in self._hit("latency", zone, method)]
-            delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
-            for active in self._hit("errors", zone, method)[:1]:
-                return Effect(delay, _error(method, self._taken(active).details["code"]))
-            for active in self._hit("drops", zone, method)[:1]:
-                return Effect(delay, drop=self._taken(active).details["when"])
-            for active in self._hit("mix", zone, method)[:1]:
-                return replace(_drawn(active, method), delay=delay)
+            slow = self._hit("latency", zone, method)
+            delay = sum(float(fault.use()["delaySeconds"]) for fault in slow)
+            for fault in self._hit("errors", zone, method)[:1]:
+                return Effect(delay, _error(method, fault.use()["code"]))
+            for fault in self._hit("drops", zone, method)[:1]:
+                return Effect(delay, drop=fault.use()["when"])
+            for fault in self._hit("mix", zone, method)[:1]:
+                return replace(_drawn(fault, method), delay=delay)
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
@@ -109,8 +80,8 @@ class Faults:
         The call counts as one of the fault's ``times``.
         """
         with self._lock:
-            for active in self._hit("outcomes", zone, method)[:1]:
-                details = self._taken(active).details
+            for fault in self._hit("outcomes", zone, method)[:1]:
+                details = fault.use()
                 message = f"Injected fault: {method} ends with {details['code']}"
                 return {"code": details["code"], "message": details["message"] or message}
         return None
@@ -121,10 +92,10 @@ class Faults:
         With ``count``, the shortage counts as one of the fault's ``times``.
         """
         with self._lock:
-            for active in self._hit("capacity", zone):
-                if fnmatchcase(accelerator, active.fault.details["acceleratorType"]):
+            for fault in self._hit("capacity", zone):
+                if fnmatchcase(accelerator, fault.details["acceleratorType"]):
                     if count:
-                        active.use()
+                        fault.use()
                     return f"injected shortage of {accelerator}"
         return ""
 
@@ -134,7 +105,10 @@ class Faults:
         The node counts as one of the fault's ``times``.
         """
         with self._lock:
-            return any(self._taken(active) for active in self._hit("reuse", zone)[:1])
+            for fault in self._hit("reuse", zone)[:1]:
+                fault.use()
+                return True
+        return False
 
     def lateness(self, worker: str, zone: str) -> float:
         """Return by how many seconds a worker (``pod-w1``) must boot late.
@@ -142,12 +116,12 @@ class Faults:
         The boot counts as one of the fault's ``times``.
         """
         with self._lock:
-            for active in self._hit("late", zone):
-                if fnmatchcase(worker, active.fault.details["worker"]):
-                    return float(self._taken(active).details["delaySeconds"])
+            for fault in self._hit("late", zone):
+                if fnmatchcase(worker, fault.details["worker"]):
+                    return float(fault.use()["delaySeconds"])
         return 0.0
 
-    def _hit(self, kind: str, zone: str, method: str = "") -> list[_Active]:
+    def _hit(self, kind: str, zone: str, method: str = "") -> list[Fault]:
         """Return the active faults of a kind that apply to a zone and, if given, to a method.
 
         The local cloud's own methods match only by their full name, never by a pattern.
@@ -156,14 +130,9 @@ class Faults:
             it
             for it in self._active[kind]
             if not it.over
-            and it.fault.zone in ("", zone)
-            and (it.fault.method == method or (is_googles(method) and it.fault.matches(method)))
+            and it.zone in ("", zone)
+            and (it.method == method or (_is_googles(method) and fnmatchcase(method, it.method)))
         ]
-
-    @staticmethod
-    def _taken(active: _Active) -> Fault:
-        active.use()
-        return active.fault
 
     def clear(self) -> None:
         """End all faults."""
@@ -174,19 +143,19 @@ class Faults:
     def quotas(self) -> Sequence[Fault]:
         """Return the active faults that limit quotas."""
         with self._lock:
-            return [it.fault for it in self._active["quota"] if not it.over]
+            return [it for it in self._active["quota"] if not it.over]
 
     def show(self) -> dict[str, Any]:
         """Return the active faults in the format that ``change`` accepts."""
         with self._lock:
             shown = {
-                kind: [it.fault.show(it.left) for it in active if not it.over]
+                kind: [it.show() for it in active if not it.over]
                 for kind, active in self._active.items()
             }
             return {"unreachable": sorted(self._unreachable), **shown}
 
 
-def is_googles(method: str) -> bool:
+def _is_googles(method: str) -> bool:
     """Return whether a method belongs to Google's APIs, not to the control of the local cloud."""
     return not method.startswith(("localcloud.", "oauth2."))
 
@@ -196,12 +165,11 @@ def _error(method: str, code: int) -> ApiError:
     return rate_limited(message) if code == 429 else ApiError(code, message)
 
 
-def _drawn(active: _Active, method: str) -> Effect:
+def _drawn(fault: Fault, method: str) -> Effect:
     """Draw the effect of a ``mix`` fault on a method's next call from the fault's seed."""
-    details = active.fault.details
-    number = active.draws[method]
-    active.draws[method] += 1
-    active.use()
+    details = fault.use()
+    number = fault.draws[method]
+    fault.draws[method] += 1
     chance = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
     if chance.random() >= details["share"]:
         return Effect()
