@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api import catalog
-from localcloud.api.node_message import PORT, is_spot
+from localcloud.api.node_message import PORT, accelerator_of, is_spot
 from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081
@@ -83,15 +83,16 @@ def tree(guest: Guest) -> dict[str, Any]:
 
 def _instance(guest: Guest) -> dict[str, Any]:
     node, worker = guest.node, guest.worker
-    accelerator = _accelerator(node)
-    kind = _MACHINE_TYPES[accelerator.name.rpartition("-")[0]].format(_chips(accelerator))
+    accelerator = accelerator_of(node.body)
+    kind = _MACHINE_TYPES[accelerator.name.rpartition("-")[0]]
+    chips = accelerator.chips // accelerator.workers
     maintained = worker.index in guest.maintained
     return {
         "attributes": Attributes({**node.body.get("metadata", {}), **_attributes(guest)}),
         "description": node.body.get("description", ""),
         "hostname": f"{worker.machine}.{node.zone}.c.{catalog.PROJECT_ID}.internal",
         "id": _number(worker.machine),
-        "machine-type": f"projects/{guest.number}/machineTypes/{kind}",
+        "machine-type": f"projects/{guest.number}/machineTypes/{kind.format(chips)}",
         "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if maintained else "NONE",
         "name": worker.machine,
         "network-interfaces": [_interface(guest)],
@@ -146,7 +147,7 @@ def _attributes(guest: Guest) -> dict[str, str]:
 def tpu_env(guest: Guest) -> str:
     """Return the attribute ``tpu-env``: lines ``NAME: 'value'``, as JAX and libtpu parse them."""
     node = guest.node
-    accelerator = _accelerator(node)
+    accelerator = accelerator_of(node.body)
     chips, hosts = bounds(accelerator)
     values = {
         "ACCELERATOR_TYPE": accelerator.name,
@@ -186,14 +187,6 @@ def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]
     return ",".join(map(str, host)), ",".join(map(str, grid))
-
-
-def _accelerator(node: Node) -> catalog.Accelerator:
-    return catalog.ACCELERATORS[node.body["acceleratorType"]]
-
-
-def _chips(accelerator: catalog.Accelerator) -> int:
-    return accelerator.chips // accelerator.workers
 
 
 def _number(text: str) -> int:

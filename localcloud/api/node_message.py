@@ -7,7 +7,6 @@ v2 names; a response contains only the fields of the requested version.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api import catalog
@@ -123,17 +122,9 @@ SMALLEST_BOOT_DISK_GB = 100
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-@dataclass(frozen=True)
-class NodeRequest:
-    """A valid request for a node: its accelerator, and the Node fields to store."""
-
-    accelerator: catalog.Accelerator
-    body: Mapping[str, Any]
-
-    @property
-    def spot(self) -> bool:
-        """Whether the requested node is spot or preemptible."""
-        return is_spot(self.body)
+def accelerator_of(body: Mapping[str, Any]) -> catalog.Accelerator:
+    """Return the accelerator type of a node's body."""
+    return catalog.ACCELERATORS[body["acceleratorType"]]
 
 
 def is_spot(body: Mapping[str, Any]) -> bool:
@@ -142,14 +133,17 @@ def is_spot(body: Mapping[str, Any]) -> bool:
     return bool(scheduling.get("spot") or scheduling.get("preemptible"))
 
 
-def requested(value: Any, zone: str, version: Version) -> NodeRequest:
-    """Validate the Node message of a request, add its defaults; raise HTTP 400 if it is invalid."""
+def requested(value: Any, zone: str, version: Version) -> dict[str, Any]:
+    """Validate the Node message of a request and return the body to store, with default values.
+
+    Raises HTTP 400 if the message is invalid.
+    """
     fields = read(value, NODES[version], "node")
     return checked({**fields, "apiVersion": version.node_value}, zone)
 
 
-def checked(fields: Mapping[str, Any], zone: str, path: str = "node") -> NodeRequest:
-    """Validate a parsed node and add its defaults; raise HTTP 400 that names the invalid field.
+def checked(fields: Mapping[str, Any], zone: str, path: str = "node") -> dict[str, Any]:
+    """Validate a parsed node, add its defaults; raise HTTP 400 that names the invalid field.
 
     ``path`` is the node's path in the request; error messages name a field as ``path.FIELD``.
     """
@@ -158,7 +152,7 @@ def checked(fields: Mapping[str, Any], zone: str, path: str = "node") -> NodeReq
     scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
     body = _with_defaults({**fields, "schedulingConfig": scheduling}, accelerator)
     _check_runtime(body, zone)
-    return NodeRequest(accelerator, body)
+    return body
 
 
 def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:

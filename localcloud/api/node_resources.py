@@ -8,6 +8,7 @@ from localcloud.api.catalog import PARENT
 from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, invalid, not_found
+from localcloud.api.node_message import accelerator_of
 from localcloud.api.node_table import Node, NodeTable
 from localcloud.machines.interface import DataDisk
 
@@ -53,7 +54,7 @@ class NodeResources:
                 given.append(DataDisk(found[2], found[3], size, read_only=reads))
         return tuple(given)
 
-    def resolved(self, body: Mapping[str, Any], zone: str, workers: int) -> dict[str, Any]:
+    def resolved(self, body: Mapping[str, Any], zone: str) -> dict[str, Any]:
         """Return a node's body with the full names of its networks and subnetworks.
 
         The default network is ``default``; the default subnetwork is the network's subnetwork in
@@ -71,7 +72,7 @@ class NodeResources:
                 for index, config in enumerate(body["networkConfigs"])
             ]
             complete = {**body, "networkConfigs": configs}
-        self.check_disks(body.get("dataDisks", ()), zone, workers)
+        self.check_disks(body.get("dataDisks", ()), zone, accelerator_of(body).workers)
         return complete
 
     def _network(self, config: Mapping[str, Any], field: str, zone: str) -> dict[str, Any]:

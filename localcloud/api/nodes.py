@@ -12,7 +12,7 @@ from localcloud.api.errors import (
     invalid,
 )
 from localcloud.api.methods import Methods, chosen_workers
-from localcloud.api.node_message import checked_node_id, requested, write
+from localcloud.api.node_message import accelerator_of, checked_node_id, requested, write
 from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Worker
 from localcloud.api.project import LOCATION
 from localcloud.api.routing import Call, Route
@@ -55,22 +55,22 @@ class Nodes(Methods):
                 return self._answer(call, found)
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
-            count, node = wanted.accelerator.workers, None
-            body = self._resources.resolved(wanted.body, zone, count)
+            node, accelerator = None, accelerator_of(wanted)
+            body = self._resources.resolved(wanted, zone)
             self._quota.check(zone, [wanted])
-            shortage = self._faults.shortage(zone, wanted.accelerator.name, count=True)
+            shortage = self._faults.shortage(zone, accelerator.name, count=True)
             try:
                 if not shortage:
                     node = self._nodes.add(
                         zone,
                         node_id,
                         body,
-                        count,
+                        accelerator.workers,
                         self._machines.addresses(),
                         latest_released_first=self._faults.reuses_addresses(zone),
                     )
             except NoCapacityError as error:
-                shortage = f"for {wanted.accelerator.name} {error}"
+                shortage = f"for {accelerator.name} {error}"
             operation = self._add(call, "create", name, node.uid if node else 0)
             if node is None:
                 message = f'There is no more capacity in the zone "{zone}": {shortage}'

@@ -15,10 +15,11 @@ from localcloud.api.database import Database
 from localcloud.api.errors import RPC_DEADLINE_EXCEEDED, RPC_INTERNAL, ApiError
 from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import EMPTY, Lifecycle
+from localcloud.api.node_message import accelerator_of
 from localcloud.api.node_resources import NodeResources
 from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Node, NodeTable
-from localcloud.api.operation_table import OperationTable
-from localcloud.api.queued_resource_message import WantedNode, run_end, stored, wanted_nodes
+from localcloud.api.operation_table import Operation, OperationTable
+from localcloud.api.queued_resource_message import run_end, stored, wanted_nodes
 from localcloud.api.queued_resource_table import (
     SERVICE,
     USER,
@@ -114,13 +115,13 @@ class Queue:
         if self._expired(request):
             return True
         wanted = self._wanted(request)
-        if any(self._faults.shortage(request.zone, it.request.accelerator.name) for it in wanted):
+        if any(self._faults.shortage(request.zone, it["acceleratorType"]) for _, it in wanted):
             return False
         begun = []
         try:
             with self._database.transaction():
-                for node in wanted:
-                    begun.append(self._add(request, node))
+                for node_id, body in wanted:
+                    begun.append(self._add(request, node_id, body))
                 self._requests.move(request, "PROVISIONING")
         except NoCapacityError:
             return False
@@ -130,23 +131,21 @@ class Queue:
             self._lifecycle.begin(operation)
         return True
 
-    def _wanted(self, request: QueuedResource) -> list[WantedNode]:
+    def _wanted(self, request: QueuedResource) -> list[tuple[str, dict[str, Any]]]:
         return wanted_nodes(request.body, request.zone, request.request_name)
 
-    def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
-        zone, workers = request.zone, wanted.request.accelerator.workers
-        body = self._resources.resolved(wanted.request.body, zone, workers)
+    def _add(self, request: QueuedResource, node_id: str, wanted: Mapping[str, Any]) -> Operation:
+        zone = request.zone
+        body = self._resources.resolved(wanted, zone)
         body["queuedResource"] = request.name
-        if wanted.multislice:
-            body["multisliceNode"] = True
         if (end := run_end(request.body, time.time())) is not None:
             ends = {"terminationTimestamp": timestamp(end)}
             body["schedulingConfig"] = {**body["schedulingConfig"], **ends}
         node = self._nodes.add(
             zone,
-            wanted.node_id,
+            node_id,
             body,
-            workers,
+            accelerator_of(body).workers,
             self._machines.addresses(),
             request.uid,
             latest_released_first=self._faults.reuses_addresses(zone),
@@ -160,7 +159,7 @@ class Queue:
             over = all(self._stuck(node, request.create_time) for node in nodes)
             return over and self._requests.move(request, "FAILED", error=request.error)
         wanted = self._wanted(request)
-        lost = {node.node_id for node in wanted} - {
+        lost = {node_id for node_id, _ in wanted} - {
             node.node_id for node in nodes if node.wanted != GONE
         }
         if any(node.state == "PREEMPTED" for node in nodes):

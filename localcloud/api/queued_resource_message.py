@@ -6,14 +6,13 @@ both versions, under their v2 names; a response contains only the fields of the 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.catalog import PARENT
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, shown
-from localcloud.api.node_message import NODES, NodeRequest, checked, checked_node_id
+from localcloud.api.node_message import NODES, checked, checked_node_id
 from localcloud.api.queued_resource_table import QueuedResource
 from localcloud.api.versions import Version
 
@@ -89,15 +88,6 @@ _DATA = {
 }
 
 
-@dataclass(frozen=True)
-class WantedNode:
-    """One node that a queued resource requests."""
-
-    node_id: str
-    request: NodeRequest
-    multislice: bool
-
-
 def read_request(value: Any, zone: str, version: Version) -> dict[str, Any]:
     """Validate the QueuedResource message of a request and return the fields to store.
 
@@ -114,7 +104,7 @@ def read_request(value: Any, zone: str, version: Version) -> dict[str, Any]:
     if not fields.get("tpu", {}).get("nodeSpec"):
         raise invalid("queuedResource.tpu.nodeSpec", "tpu.nodeSpec must have an entry")
     fields["apiVersion"] = version.node_value
-    ids = [node.node_id for node in wanted_nodes(fields, zone, "x")]
+    ids = [node_id for node_id, _ in wanted_nodes(fields, zone, "x")]
     if len(set(ids)) < len(ids):
         raise invalid(
             "queuedResource.tpu.nodeSpec", f"two nodes have the same name: {', '.join(ids)}"
@@ -153,21 +143,24 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
     return None
 
 
-def wanted_nodes(body: Mapping[str, Any], zone: str, request_name: str) -> list[WantedNode]:
-    """Return the nodes that a queued resource requests; raise HTTP 400 that names an invalid field.
+def wanted_nodes(
+    body: Mapping[str, Any], zone: str, request_name: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the id and body of each node that a queued resource requests.
 
-    ``body`` are the stored fields of the queued resource, ``request_name`` is its name.
+    ``body`` are the stored fields of the queued resource, ``request_name`` is its name. Raises HTTP
+    400 that names an invalid field.
     """
-    found: list[WantedNode] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"
         location = f"{PARENT}/locations/{zone}"
         if spec.get("parent") != location:
             raise invalid(f"{path}.parent", f"{path}.parent must be {location}")
         node = checked(_scheduled(spec.get("node", {}), body), zone, f"{path}.node")
-        multislice = "multisliceParams" in spec
-        ids = _node_ids(spec, path, request_name)
-        found += [WantedNode(node_id, node, multislice) for node_id in ids]
+        if "multisliceParams" in spec:
+            node["multisliceNode"] = True
+        found += [(node_id, node) for node_id in _node_ids(spec, path, request_name)]
     return found
 
 

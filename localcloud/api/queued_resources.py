@@ -55,12 +55,11 @@ class QueuedResources(Methods):
             if self._requests.get(zone, request_name):
                 raise already_exists(name)
             wanted = wanted_nodes(body, zone, request_name)
-            for node in wanted:
-                if self._nodes.get(zone, node.node_id):
-                    raise already_exists(name_of("nodes", zone, node.node_id))
-                workers = node.request.accelerator.workers
-                self._resources.resolved(node.request.body, zone, workers)
-            self._quota.check(zone, [node.request for node in wanted])
+            for node_id, node in wanted:
+                if self._nodes.get(zone, node_id):
+                    raise already_exists(name_of("nodes", zone, node_id))
+                self._resources.resolved(node, zone)
+            self._quota.check(zone, [node for _, node in wanted])
             request = self._requests.add(zone, request_name, valid, body)
             operation = self._add(call, "create", name, request.uid)
         self._wake()

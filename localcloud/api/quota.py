@@ -4,36 +4,18 @@ A queued resource counts against the quota until it is deleted, whatever its sta
 queued resource counts until its machines are deleted.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from localcloud.api import catalog
+from localcloud.api.catalog import PARENT
 from localcloud.api.database import Database
 from localcloud.api.errors import quota_exceeded
 from localcloud.api.fault_message import Fault
 from localcloud.api.faults import Faults
-from localcloud.api.node_message import NodeRequest, is_spot
+from localcloud.api.node_message import accelerator_of, is_spot
 from localcloud.api.node_table import NodeTable
 from localcloud.api.queued_resource_message import wanted_nodes
 from localcloud.api.queued_resource_table import QueuedResourceTable
-
-
-@dataclass(frozen=True)
-class _Usage:
-    """A number of chips, in use or requested, in one zone, TPU generation and tier."""
-
-    zone: str
-    generation: str
-    spot: bool
-    chips: int
-
-    def counts_for(self, limit: Fault) -> bool:
-        tier = "spot" if self.spot else "on-demand"
-        return (
-            limit.zone in ("", self.zone)
-            and limit.details["generation"] in ("", self.generation)
-            and limit.details["tier"] in ("", tier)
-        )
 
 
 class Quota:
@@ -44,39 +26,44 @@ class Quota:
         self._requests = QueuedResourceTable(database)
         self._faults = faults
 
-    def check(self, zone: str, wanted: Sequence[NodeRequest]) -> None:
-        """Raise HTTP 429 that names the quota if the nodes in ``wanted`` would exceed it."""
+    def check(self, zone: str, wanted: Sequence[Mapping[str, Any]]) -> None:
+        """Raise HTTP 429 that names the quota if nodes with these bodies would exceed it."""
         limits = self._faults.quotas()
         if not limits:
             return
-        asked = [_usage(zone, it.accelerator.name, it.spot) for it in wanted]
         used = list(self._in_use())
         for limit in limits:
-            mine = sum(it.chips for it in asked if it.counts_for(limit))
-            theirs = sum(it.chips for it in used if it.counts_for(limit))
+            mine = sum(_chips(limit, zone, body) for body in wanted)
+            theirs = sum(_chips(limit, *node) for node in used)
             if mine and mine + theirs > limit.details["chips"]:
                 name = _name(limit)
                 place = f"zone {limit.zone}" if limit.zone else "project"
                 raise quota_exceeded(
                     name,
-                    catalog.PARENT,
+                    PARENT,
                     f"Quota limit '{name}' has been exceeded. Limit: {limit.details['chips']} in "
                     f"{place}: {mine} chips are requested, {theirs} are in use.",
                 )
 
-    def _in_use(self) -> Iterator[_Usage]:
+    def _in_use(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield zone and body of each node that uses quota."""
         for node in self._nodes.everything():
             if node.queued_resource is None and node.workers:
-                yield _usage(node.zone, node.body["acceleratorType"], is_spot(node.body))
+                yield node.zone, node.body
         for request in self._requests.everything():
-            for node in wanted_nodes(request.body, request.zone, request.request_name):
-                name = node.request.accelerator.name
-                yield _usage(request.zone, name, node.request.spot)
+            for _, body in wanted_nodes(request.body, request.zone, request.request_name):
+                yield request.zone, body
 
 
-def _usage(zone: str, name: str, spot: bool) -> _Usage:
-    generation = name.partition("-")[0]
-    return _Usage(zone, generation, spot, catalog.ACCELERATORS[name].chips)
+def _chips(limit: Fault, zone: str, body: Mapping[str, Any]) -> int:
+    """Return the number of a node's chips that count against a limit."""
+    accelerator = accelerator_of(body)
+    counts = (
+        limit.zone in ("", zone)
+        and limit.details["generation"] in ("", accelerator.name.partition("-")[0])
+        and limit.details["tier"] in ("", "spot" if is_spot(body) else "on-demand")
+    )
+    return accelerator.chips if counts else 0
 
 
 def _name(limit: Fault) -> str:
