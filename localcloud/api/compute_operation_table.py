@@ -64,12 +64,11 @@ class ComputeOperationTable(Table[ComputeOperation]):
         row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
         failed = json.dumps(dict(error)) if error else ""
         operation = ComputeOperation(*row, request_id, failed)
-        with self._database.transaction() as connection:
-            connection.execute(
-                f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - constants, no input
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, request_id, failed),
-            )
+        self._database.execute(
+            f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - constants, no input
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(*row, request_id, failed),
+        )
         return operation
 
     def earlier(self, request_id: str) -> ComputeOperation | None:
@@ -90,8 +89,7 @@ class ComputeOperationTable(Table[ComputeOperation]):
 
     def forget(self, uid: int) -> None:
         """Delete an operation."""
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM compute_operations WHERE uid = ?", (uid,))
+        self._database.execute("DELETE FROM compute_operations WHERE uid = ?", uid)
 
     def _read(self, rows: Sequence[tuple]) -> list[ComputeOperation]:
         return [ComputeOperation(*row) for row in rows]

@@ -57,14 +57,13 @@ class ResourceTable(Table[Resource]):
         """
         uid = new_uid()
         row = (uid, collection, scope, name, timestamp(), ready_at)
-        with self._database.transaction() as connection:
-            try:
-                connection.execute(
-                    f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
-                    (*row, json.dumps(body)),
-                )
-            except sqlite3.IntegrityError:
-                raise taken(f"{scope}/{collection}/{name}") from None
+        try:
+            self._database.execute(
+                f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
+                *(*row, json.dumps(body)),
+            )
+        except sqlite3.IntegrityError:
+            raise taken(f"{scope}/{collection}/{name}") from None
         return Resource(*row, body)
 
     def get(self, collection: str, scope: str, name: str) -> Resource | None:
@@ -79,14 +78,12 @@ class ResourceTable(Table[Resource]):
 
     def change(self, uid: int, body: Mapping[str, Any]) -> None:
         """Replace the body of a resource."""
-        with self._database.transaction() as connection:
-            update = "UPDATE compute_resources SET body = ? WHERE uid = ?"
-            connection.execute(update, (json.dumps(body), uid))
+        update = "UPDATE compute_resources SET body = ? WHERE uid = ?"
+        self._database.execute(update, json.dumps(body), uid)
 
     def remove(self, uid: int) -> None:
         """Delete a resource."""
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM compute_resources WHERE uid = ?", (uid,))
+        self._database.execute("DELETE FROM compute_resources WHERE uid = ?", uid)
 
     def _read(self, rows: Sequence[tuple]) -> list[Resource]:
         return [Resource(*row[:-1], json.loads(row[-1])) for row in rows]

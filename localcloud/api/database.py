@@ -163,6 +163,11 @@ class Database:
         with self._lock:
             return self._connection.execute(query, values).fetchall()
 
+    def execute(self, statement: str, *values: object) -> int:
+        """Execute a statement in a transaction; return the number of rows that it changed."""
+        with self.transaction() as connection:
+            return connection.execute(statement, values).rowcount
+
     def close(self) -> None:
         """Close the database file."""
         with self._lock:

@@ -151,20 +151,19 @@ class NodeTable(ZonalTable[Node]):
             free = self._addresses.free(pool, latest_first=latest_released_first)
             if len(free) < count:
                 raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")
-            prefix = self._machine_prefix(connection)
+            prefix = self._machine_prefix()
             rows = [(uid, i, f"{prefix}-w-{i}", str(free[i])) for i in range(count)]
             connection.executemany(
                 "INSERT INTO workers (uid, worker, machine, address) VALUES (?, ?, ?, ?)", rows
             )
         return self.by_uid(uid)
 
-    @staticmethod
-    def _machine_prefix(connection: sqlite3.Connection) -> str:
+    def _machine_prefix(self) -> str:
         """Return an unused prefix for machine names, to which ``-w-INDEX`` is added."""
         while True:
             prefix = f"t1v-n-{secrets.token_hex(4)}"
             query = "SELECT 1 FROM workers WHERE machine = ?"
-            if connection.execute(query, (f"{prefix}-w-0",)).fetchone() is None:
+            if not self._database.rows(query, f"{prefix}-w-0"):
                 return prefix
 
     def by_uid(self, uid: int) -> Node:
@@ -173,10 +172,6 @@ class NodeTable(ZonalTable[Node]):
         if node is None:
             raise KeyError(uid)
         return node
-
-    def find(self, uid: int) -> Node | None:
-        """Return the node with this uid, or None."""
-        return self._one("uid = ?", uid)
 
     def at(self, address: str) -> Node | None:
         """Return the node that has a worker with this internal address, or None."""
@@ -214,8 +209,7 @@ class NodeTable(ZonalTable[Node]):
             "preempt_at = NULL WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
         )
         values = (to, wanted, trouble, uid, json.dumps(list(states)))
-        with self._database.transaction() as connection:
-            return connection.execute(update, values).rowcount == 1
+        return self._database.execute(update, *values) == 1
 
     def change_body(self, uid: int, body: Mapping[str, Any]) -> None:
         """Replace a node's body."""
@@ -231,37 +225,35 @@ class NodeTable(ZonalTable[Node]):
 
     def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
         """Assign another external address to worker ``index``, if ``pool`` has a free one."""
-        with self._database.transaction() as connection:
+        with self._database.transaction():
             if not (free := self._addresses.free(pool)):
                 return
-            key = (uid, index)
             query = "SELECT external FROM workers WHERE uid = ? AND worker = ?"
-            self._addresses.release([row[0] for row in connection.execute(query, key)])
+            self._addresses.release([row[0] for row in self._database.rows(query, uid, index)])
             update = "UPDATE workers SET external = ? WHERE uid = ? AND worker = ?"
-            connection.execute(update, (str(free[0]), *key))
+            self._database.execute(update, str(free[0]), uid, index)
 
     def _set(self, uid: int, column: str, value: object) -> None:
-        with self._database.transaction() as connection:
-            query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - constants, no input
-            connection.execute(query, (value, uid))
+        query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - constants, no input
+        self._database.execute(query, value, uid)
 
     def release_workers(self, uid: int) -> None:
         """Delete a node's rows in ``workers`` and release their addresses.
 
         Call it after the node's machines are deleted.
         """
-        with self._database.transaction() as connection:
+        with self._database.transaction():
             # Release worker 0's internal address last: with early reuse, the next node's worker 0
             # then gets the same address again.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
-            self._addresses.release([it for row in connection.execute(query, (uid,)) for it in row])
-            connection.execute("DELETE FROM workers WHERE uid = ?", (uid,))
+            self._addresses.release([it for row in self._database.rows(query, uid) for it in row])
+            self._database.execute("DELETE FROM workers WHERE uid = ?", uid)
 
     def remove(self, uid: int) -> None:
         """Delete a node and release its addresses; call it after its machines are deleted."""
-        with self._database.transaction() as connection:
+        with self._database.transaction():
             self.release_workers(uid)
-            connection.execute("DELETE FROM nodes WHERE uid = ?", (uid,))
+            self._database.execute("DELETE FROM nodes WHERE uid = ?", uid)
 
     def machines(self) -> list[str]:
         """Return the names of all machines in ``workers``, whether or not they exist yet."""

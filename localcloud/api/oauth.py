@@ -88,11 +88,11 @@ class Accounts:
             serialization.NoEncryption(),
         )
         key_id = secrets.token_hex(20)
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM tokens")
-            connection.execute(
+        with self._database.transaction():
+            self._database.execute("DELETE FROM tokens")
+            self._database.execute(
                 "INSERT OR REPLACE INTO service_accounts VALUES (?, ?, ?)",
-                (EMAIL, key_id, _public_pem(key)),
+                *(EMAIL, key_id, _public_pem(key)),
             )
         return {
             "type": "service_account",
@@ -121,9 +121,10 @@ class Accounts:
             raise GrantError("invalid_scope", "the assertion names no scope")
         token = f"local.{secrets.token_urlsafe(32)}"
         now = int(self._now())
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM tokens WHERE expires <= ?", (now,))
-            connection.execute("INSERT INTO tokens VALUES (?, ?)", (_hash(token), now + TOKEN_LIFE))
+        with self._database.transaction():
+            self._database.execute("DELETE FROM tokens WHERE expires <= ?", now)
+            expires = now + TOKEN_LIFE
+            self._database.execute("INSERT INTO tokens VALUES (?, ?)", _hash(token), expires)
         return token
 
     def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:

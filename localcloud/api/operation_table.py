@@ -72,17 +72,17 @@ class OperationTable(ZonalTable[Operation]):
         Operation.
         """
         values = (zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, timestamp())
-        with self._database.transaction() as connection:
-            connection.execute(
+        with self._database.transaction():
+            self._database.execute(
                 "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time, "
                 "detail, api_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, json.dumps(detail or {}), version),
+                *(*values, json.dumps(detail or {}), version),
             )
             operation = Operation(*values, detail=detail or {}, version=version)
             if request_id:
-                connection.execute(
+                self._database.execute(
                     "INSERT OR REPLACE INTO request_ids VALUES (?, ?, ?, ?)",
-                    (f"{operation.collection}.{verb}", zone, request_id, operation.operation_id),
+                    *(f"{operation.collection}.{verb}", zone, request_id, operation.operation_id),
                 )
         return operation
 
@@ -100,8 +100,7 @@ class OperationTable(ZonalTable[Operation]):
             "WHERE zone = ? AND operation_id = ? AND end_time = ''"
         )
         key = (operation.zone, operation.operation_id)
-        with self._database.transaction() as connection:
-            connection.execute(update, (timestamp(), response, error, *key))
+        self._database.execute(update, timestamp(), response, error, *key)
 
     def cancel(self, operation: Operation) -> None:
         """Record that cancellation of the operation was requested."""
@@ -112,9 +111,8 @@ class OperationTable(ZonalTable[Operation]):
         self._change("DELETE FROM operations", operation)
 
     def _change(self, change: str, operation: Operation) -> None:
-        with self._database.transaction() as connection:
-            key = (operation.zone, operation.operation_id)
-            connection.execute(f"{change} WHERE zone = ? AND operation_id = ?", key)
+        where = "WHERE zone = ? AND operation_id = ?"
+        self._database.execute(f"{change} {where}", operation.zone, operation.operation_id)
 
     def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
         """Return the operation that an earlier request with the same id started, or None.

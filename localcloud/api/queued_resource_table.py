@@ -62,17 +62,12 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         ``valid`` is the interval in which nodes may be created.
         """
         row = (new_uid(), zone, request_name, "CREATING", USER, timestamp(), *valid)
-        with self._database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
-                "create_time, valid_from, valid_until, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, json.dumps(body)),
-            )
+        self._database.execute(
+            "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
+            "create_time, valid_from, valid_until, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(*row, json.dumps(body)),
+        )
         return QueuedResource(*row, error=None, body=body)
-
-    def find(self, uid: int) -> QueuedResource | None:
-        """Return the queued resource with this uid, or None."""
-        return self._one("uid = ?", uid)
 
     def everything(self) -> list[QueuedResource]:
         """Return all queued resources, oldest first."""
@@ -95,13 +90,11 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         )
         text = None if error is None else json.dumps(error)
         values = (to, initiator, text, request.uid, request.state)
-        with self._database.transaction() as connection:
-            return connection.execute(update, values).rowcount == 1
+        return self._database.execute(update, *values) == 1
 
     def remove(self, uid: int) -> None:
         """Delete a queued resource; call it after its nodes are deleted."""
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM queued_resources WHERE uid = ?", (uid,))
+        self._database.execute("DELETE FROM queued_resources WHERE uid = ?", uid)
 
     def _read(self, rows: Sequence[tuple]) -> list[QueuedResource]:
         return [

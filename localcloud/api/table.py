@@ -37,6 +37,10 @@ class ZonalTable[Row](Table[Row]):
         """Return the resource with this zone and id, or None."""
         return self._one(f"zone = ? AND {self._id} = ?", zone, resource_id)
 
+    def find(self, uid: int) -> Row | None:
+        """Return the node or queued resource with this uid, or None."""
+        return self._one("uid = ?", uid)
+
     def page(self, zones: Collection[str], after: tuple[str, ...] | None, size: int) -> list[Row]:
         """Return up to ``size`` resources of ``zones`` whose ``key`` follows ``after``."""
         marks = ", ".join("?" * len(zones))
