@@ -7,12 +7,10 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.machines import (
-    boot_wait,
     control_groups,
     loop_disks,
     machine_faults,
@@ -21,6 +19,7 @@ from localcloud.machines import (
     processes,
 )
 from localcloud.machines.guest import agent
+from localcloud.machines.host_machines import HostMachines
 from localcloud.machines.interface import (
     MACHINE_FAULTS,
     DataDisk,
@@ -28,8 +27,6 @@ from localcloud.machines.interface import (
     MachineFault,
     MachineSpec,
 )
-from localcloud.machines.roster import Roster, delete_all
-from localcloud.place import Place
 
 TOOLS = ("bridge", "losetup", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
@@ -51,21 +48,15 @@ while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
 
 
 @dataclass
-class NspawnMachines:
+class NspawnMachines(HostMachines):
     """The nspawn machines of one cloud. All state is on disk, so a server restart loses nothing.
 
     ``shared`` is the host's directory that is mounted as ``/mnt/shared`` in all machines. None
     means that each machine has its own ``/mnt/shared`` on its disk.
     """
 
-    place: Place
-    network: network.Network
     image: Path
     shared: Path | None
-    roster: Roster = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
         """Create and boot the machine; wait until its sshd responds. Raises MachineError."""
@@ -77,24 +68,17 @@ class NspawnMachines:
             disk = mounts.disk(directory / _DISK, DISK_GIB)
             machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self.roster.knows(spec.name):  # first boot only
+            if not self._is_listed(spec.name):  # first boot only
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
                 for key in (root / "etc/ssh").glob("ssh_host_*_key.pub"):
                     shutil.copy(key, directory / HOST_KEYS)
-                self.roster.enter(spec)
-            self.roster.publish(spec)
+                self._list(spec)
+            self._publish(spec)
             self.set_disks(spec.name, spec.disks)
             self._boot(spec.name, root)
-        boot_wait.until_ssh(
-            spec.name,
-            spec.address,
-            deadline_s=BOOT_DEADLINE_S,
-            greeting_s=GREETING_S,
-            alive=self.alive,
-            console_tail=self.roster.console_tail,
-        )
+        self._await_ssh(spec, BOOT_DEADLINE_S, GREETING_S)
 
     def power_off(self, name: str) -> None:
         """Kill the machine's processes and unmount its disk; its files stay."""
@@ -121,28 +105,16 @@ class NspawnMachines:
         """Request a shutdown: on SIGTERM, nspawn makes the guest halt (systemd-nspawn(1))."""
         processes.send(self._root_option(name), signal.SIGTERM)
 
-    def inject(self, name: str, fault: MachineFault) -> None:
-        """Inject a fault; raise MachineError if the machine is off."""
-        if not self.alive(name):
-            raise MachineError(f"{name} is off, so it cannot have a fault")
+    def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
         disk = self._directory(name) / _DISK
         if fault == "hang":
-            machine_faults.hang(self._group(name), on=True)
+            machine_faults.hang(self._group(name), on)
         elif fault == "cut":
-            machine_faults.cut(self._link(name), on=True)
-        else:
+            machine_faults.cut(self._link(name), on)
+        elif on:
             machine_faults.fill(disk, disk / _BALLAST)
-
-    def clear(self, name: str, fault: MachineFault) -> None:
-        """Clear a fault; do nothing if the machine does not have it."""
-        if fault not in self.faults(name):
-            return
-        if fault == "hang":
-            machine_faults.hang(self._group(name), on=False)
-        elif fault == "cut":
-            machine_faults.cut(self._link(name), on=False)
         else:
-            machine_faults.free(self._directory(name) / _DISK / _BALLAST)
+            machine_faults.free(disk / _BALLAST)
 
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the faults found in the machine's control group, link and disk.
@@ -174,11 +146,6 @@ class NspawnMachines:
                 return link
         raise MachineError(f"{name}: its network interface was not found, so it may be off")
 
-    def delete(self, name: str) -> None:
-        """Power the machine off and remove its file system."""
-        self.power_off(name)
-        self.roster.remove(name)
-
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to the machine. Raises MachineError."""
         loop_disks.attach(self._devices(name), self.place.disks, disks)
@@ -198,19 +165,10 @@ class NspawnMachines:
         """Return the public host keys of the machine's sshd."""
         return public_host_keys(name, self._directory(name) / HOST_KEYS)
 
-    def addresses(self) -> list[IPv4Address]:
-        """Return all addresses that machines can have, lowest first."""
-        return self.network.machine_addresses()
-
-    def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete all machines of this cloud not in ``keep``, also partly created ones."""
-        found = self.roster.names()
-        if not _SYSTEMD_HOST.is_dir():
-            found |= set(control_groups.machines(self.place.unit_prefix))
-        return delete_all(found - set(keep), self.delete)
-
-    def _directory(self, name: str) -> Path:
-        return self.roster.directory(name)
+    def _names(self) -> set[str]:
+        if _SYSTEMD_HOST.is_dir():
+            return super()._names()
+        return super()._names() | set(control_groups.machines(self.place.unit_prefix))
 
     def _devices(self, name: str) -> Path:
         """Return the directory on the host that the machine sees as ``/dev/disk/by-id``."""

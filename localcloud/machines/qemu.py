@@ -12,25 +12,22 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localcloud.machines import (
-    boot_wait,
     machine_faults,
     mounts,
-    network,
     processes,
     qemu_program,
     qmp,
 )
 from localcloud.machines.commands import run
+from localcloud.machines.host_machines import HostMachines
 from localcloud.machines.interface import DataDisk, MachineError, MachineFault, MachineSpec
 from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
-from localcloud.machines.roster import Roster, delete_all
 from localcloud.place import Place
 
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
@@ -46,41 +43,28 @@ _KERNEL_LINE = (
 
 
 @dataclass
-class QemuMachines:
+class QemuMachines(HostMachines):
     """The qemu machines of one cloud."""
 
-    place: Place
-    network: network.Network
     image: QemuImage
-    roster: Roster = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
         """Create and boot the machine; wait until its sshd responds. Raises MachineError."""
         if not self.alive(spec.name):
             self.power_off(spec.name)
-            directory = self.roster.directory(spec.name)
+            directory = self._directory(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
-            if not self.roster.knows(spec.name):
+            if not self._is_listed(spec.name):
                 self._seed(spec)
                 _make_disk(directory / "disk.qcow2", backing=self.image.disk)
-                self.roster.enter(spec)
-            self.roster.publish(spec)
+                self._list(spec)
+            self._publish(spec)
             self._boot(spec)
-        boot_wait.until_ssh(
-            spec.name,
-            spec.address,
-            deadline_s=BOOT_DEADLINE_S,
-            greeting_s=GREETING_S,
-            alive=self.alive,
-            console_tail=self._console_tail,
-        )
+        self._await_ssh(spec, BOOT_DEADLINE_S, GREETING_S)
 
     def power_off(self, name: str) -> None:
         """Power off the machine without a shutdown; its disk stays, its tap device is removed."""
-        directory = self.roster.directory(name)
+        directory = self._directory(name)
         if self.alive(name):
             qmp.quit_now(directory, POWER_OFF_S)
         processes.end(self._mark(name))
@@ -93,22 +77,6 @@ class QemuMachines:
         with contextlib.suppress(OSError):
             self._ask(name, "system_powerdown")
 
-    def inject(self, name: str, fault: MachineFault) -> None:
-        """Stop the machine's virtual CPUs ("hang") or disable its network link ("cut").
-
-        Raises MachineError if the machine is off, and for "full-disk", which is not supported.
-        """
-        if fault == "full-disk":
-            raise MachineError(f"{name}: a qemu machine's disk cannot be filled from the host")
-        if not self.alive(name):
-            raise MachineError(f"{name} is off, so it cannot have a fault")
-        self._set(name, fault, on=True)
-
-    def clear(self, name: str, fault: MachineFault) -> None:
-        """Clear a fault; do nothing if the machine does not have it."""
-        if fault in self.faults(name):
-            self._set(name, fault, on=False)
-
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the faults that qemu and the bridge report; none if the machine is off."""
         found: list[MachineFault] = []
@@ -120,8 +88,11 @@ class QemuMachines:
         return found
 
     def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
+        """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
+        if fault == "full-disk":
+            raise MachineError(f"{name}: a qemu machine's disk cannot be filled from the host")
         if fault == "cut":
-            machine_faults.cut(self.tap(name), on=on)
+            machine_faults.cut(self.tap(name), on)
             return
         try:
             self._ask(name, "stop" if on else "cont")
@@ -129,12 +100,7 @@ class QemuMachines:
             raise MachineError(f"{name}: {error}") from error
 
     def _ask(self, name: str, command: str) -> dict[str, Any]:
-        return qmp.ask(self.roster.directory(name), command, POWER_OFF_S)
-
-    def delete(self, name: str) -> None:
-        """Power off the machine and remove its directory with its disk; data disks stay."""
-        self.power_off(name)
-        self.roster.remove(name)
+        return qmp.ask(self._directory(name), command, POWER_OFF_S)
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Do nothing: the next boot attaches the disks of its MachineSpec."""
@@ -149,35 +115,27 @@ class QemuMachines:
 
     def host_keys(self, name: str) -> Mapping[str, str]:
         """Return the public ssh host keys that were created for the machine."""
-        return public_host_keys(name, self.roster.directory(name) / "upper/etc/ssh")
-
-    def addresses(self) -> list[IPv4Address]:
-        """Return all addresses that machines can have, lowest first."""
-        return self.network.machine_addresses()
-
-    def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete all machines of this cloud not in ``keep``, also partly created ones."""
-        return delete_all(self.roster.names() - set(keep), self.delete)
+        return public_host_keys(name, self._directory(name) / "upper/etc/ssh")
 
     def tap(self, name: str) -> str:
         """Return the name of the machine's tap device; Linux allows at most 15 characters."""
         return f"tpq{_digest(self.place, name)[:12]}"
 
     def _console(self, name: str) -> Path:
-        return self.roster.directory(name) / "console.log"
+        return self._directory(name) / "console.log"
 
     def _mark(self, name: str) -> str:
         """Return the argument that identifies this machine's qemu process."""
         return f"file,id=console,append=on,path={_option(self._console(name))}"
 
     def _console_tail(self, name: str) -> str:
-        log = self.roster.directory(name) / "qemu.log"
+        log = self._directory(name) / "qemu.log"
         text = log.read_text(errors="replace").strip() if log.exists() else ""
-        return f"qemu: {text.splitlines()[-1]}" if text else self.roster.console_tail(name)
+        return f"qemu: {text.splitlines()[-1]}" if text else super()._console_tail(name)
 
     def _seed(self, spec: MachineSpec) -> None:
         """Write the files that ``furnish`` creates for this machine to seed.tar."""
-        directory = self.roster.directory(spec.name)
+        directory = self._directory(spec.name)
         shutil.rmtree(directory / "upper", ignore_errors=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
         furnish(mounts.overlay(self.image.root, directory), spec, self.network)
@@ -189,7 +147,7 @@ class QemuMachines:
         (directory / "seed.tar").chmod(0o600)
 
     def _boot(self, spec: MachineSpec) -> None:
-        directory = self.roster.directory(spec.name)
+        directory = self._directory(spec.name)
         tap = self.tap(spec.name)
         run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
         run("ip", "link", "set", "dev", tap, "master", self.place.bridge, "up")

@@ -1,0 +1,156 @@
+"""What all kinds of machine share: the list of a cloud's machines and addresses, stored as files.
+
+Each machine has a directory in the cloud's ``machines`` directory, with the files ``address``
+(internal) and ``external``. Both are written atomically, because other threads read them and the
+server may be killed at any time.
+"""
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from localcloud.machines import mounts, network
+from localcloud.machines.boot_wait import answers_ssh
+from localcloud.machines.interface import MachineError, MachineFault, MachineSpec, SweepError
+from localcloud.place import Place
+
+
+@dataclass
+class HostMachines:
+    """Base class of the kinds of machine; publishes addresses to the name server and NAT."""
+
+    place: Place
+    network: network.Network
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    def power_off(self, name: str) -> None:
+        """Power off the machine without a shutdown; its files stay."""
+        raise NotImplementedError
+
+    def alive(self, name: str) -> bool:
+        """Return whether the machine is running."""
+        raise NotImplementedError
+
+    def faults(self, name: str) -> Collection[MachineFault]:
+        """Return the faults that the machine has now; none if it is off."""
+        raise NotImplementedError
+
+    def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
+        """Inject (``on``) or clear a fault of a running machine."""
+        raise NotImplementedError
+
+    def inject(self, name: str, fault: MachineFault) -> None:
+        """Inject a fault; raise MachineError if the machine is off or does not support it."""
+        if not self.alive(name):
+            raise MachineError(f"{name} is off, so it cannot have a fault")
+        self._set(name, fault, on=True)
+
+    def clear(self, name: str, fault: MachineFault) -> None:
+        """Clear a fault; do nothing if the machine does not have it."""
+        if fault in self.faults(name):
+            self._set(name, fault, on=False)
+
+    def addresses(self) -> list[IPv4Address]:
+        """Return all addresses that machines can have, lowest first."""
+        return self.network.machine_addresses()
+
+    def delete(self, name: str) -> None:
+        """Power off the machine; remove its directory, name and addresses. Data disks stay."""
+        self.power_off(name)
+        directory = self._directory(name)
+        if left := mounts.below(directory):
+            raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            shutil.rmtree(directory)
+        self._publish()
+
+    def sweep(self, keep: Collection[str]) -> list[str]:
+        """Delete all machines of this cloud not in ``keep``, also partly created ones.
+
+        Tries all machines, then raises SweepError if some could not be deleted.
+        """
+        strays, left = sorted(self._names() - set(keep)), {}
+        for name in strays:
+            try:
+                self.delete(name)
+            except (MachineError, OSError) as error:
+                left[name] = f"{name}: {error}"
+        if left:
+            raise SweepError(left)
+        return strays
+
+    def _directory(self, name: str) -> Path:
+        """Return the path of the machine's directory, whether or not it exists."""
+        return self.place.machines / name
+
+    def _names(self) -> set[str]:
+        """Return the names of all machines that have a directory, also partly created ones."""
+        return {entry.name for entry in self.place.machines.glob("*")}
+
+    def _is_listed(self, name: str) -> bool:
+        """Return whether ``_list`` was called for the machine, so that its files are complete."""
+        return (self._directory(name) / "address").exists()
+
+    def _list(self, spec: MachineSpec) -> None:
+        """Add a machine to the list; call it when the machine's files are complete."""
+        _write(self._directory(spec.name) / "address", spec.address)
+
+    def _publish(self, spec: MachineSpec | None = None) -> None:
+        """Update the name server and NAT with the names and addresses of all machines.
+
+        Records the external address of ``spec`` first, if given.
+        """
+        with self._lock:
+            if spec is not None:
+                external = self._directory(spec.name) / "external"
+                _write(external, spec.external or spec.address)
+            names, outside = {}, {}
+            for file in self.place.machines.glob("*/address"):
+                with contextlib.suppress(FileNotFoundError):  # deleted by another thread
+                    own = names[file.parent.name] = _read(file)
+                    if (external_address := _read(file.with_name("external"))) != own:
+                        outside[external_address] = own
+            if self.place.directory.exists():
+                network.publish_names(self.place, names)
+            network.publish_outside(self.place, outside)
+
+    def _await_ssh(self, spec: MachineSpec, deadline_s: float, greeting_s: float) -> None:
+        """Wait until the machine's sshd responds.
+
+        ``greeting_s`` is the time limit for sshd's greeting on one connection. Raises MachineError
+        if the machine stops running, or if sshd does not respond within ``deadline_s``.
+        """
+        deadline = time.monotonic() + deadline_s
+        while time.monotonic() < deadline:
+            if answers_ssh(spec.address, greeting_s):
+                return
+            if not self.alive(spec.name):
+                raise MachineError(f"{spec.name}: boot failed; {self._console_tail(spec.name)}")
+            time.sleep(0.1)
+        tail = self._console_tail(spec.name)
+        raise MachineError(
+            f"{spec.name}: no ssh on {spec.address} after {deadline_s:.0f} s; {tail}"
+        )
+
+    def _console_tail(self, name: str) -> str:
+        """Return a phrase with the last line of the machine's console, for error messages."""
+        console = self._directory(name) / "console.log"
+        lines = console.read_text(errors="replace").splitlines() if console.exists() else []
+        written = [line.strip() for line in lines if line.strip()]
+        return f"the last line of {console} is: {written[-1] if written else '(empty)'}"
+
+
+def _write(file: Path, address: IPv4Address) -> None:
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(f"{address}\n")
+    partial.rename(file)
+
+
+def _read(file: Path) -> IPv4Address:
+    return IPv4Address(file.read_text().strip())
