@@ -23,7 +23,7 @@ import requests
 from localcloud.failure import CloudError
 from localcloud.machines import processes
 from localcloud.machines.network import free_port
-from localcloud.place import PROJECT_ROOT, Place
+from localcloud.place import PROJECT_ROOT, Place, write_atomically
 
 NAME = "local-fleet"
 LOCATION = "US-CENTRAL2"  # the region of the first TPU in inventory/local
@@ -59,7 +59,7 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
         return
     say("starting the bucket")
     port = free_port(str(gateway), urlsplit(before.endpoint).port if before else None, FIRST_PORT)
-    _write_endpoint(place, f"http://{gateway}:{port}")
+    write_atomically(place.bucket_endpoint, f"http://{gateway}:{port}\n")
     start(place)
 
 
@@ -181,12 +181,6 @@ def _answers(endpoint: str) -> bool:
         return session.get(f"{endpoint}/storage/v1/b/{NAME}", timeout=TIMEOUT_S).ok
     except requests.RequestException:
         return False
-
-
-def _write_endpoint(place: Place, endpoint: str) -> None:
-    partial = place.bucket_endpoint.with_suffix(".partial")
-    partial.write_text(f"{endpoint}\n")
-    partial.rename(place.bucket_endpoint)
 
 
 def _binary() -> Path | None:

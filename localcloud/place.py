@@ -105,6 +105,13 @@ class Place:
         )
 
 
+def write_atomically(file: Path, text: str) -> None:
+    """Replace a file's content; a reader, or a kill at any time, finds the old or the new one."""
+    partial = file.with_name(f"{file.name}.partial-{os.getpid()}")
+    partial.write_text(text)
+    partial.rename(file)
+
+
 def clouds_directory() -> Path:
     """Return the directory that contains all local clouds of this checkout and their images."""
     return Path(os.environ.get("TPUFLEET_LOCALCLOUD_DIR") or _DEFAULT_CLOUDS).resolve()

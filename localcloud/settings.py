@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 from localcloud.failure import CloudError
-from localcloud.place import Place
+from localcloud.place import Place, write_atomically
 
 MNT_SHARED = ("shared", "local")
 
@@ -42,9 +42,7 @@ def read(place: Place) -> Settings:
 
 def write(place: Place, settings: Settings) -> None:
     """Write the settings atomically."""
-    partial = place.settings.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(settings), indent=2) + "\n")
-    partial.rename(place.settings)
+    write_atomically(place.settings, json.dumps(asdict(settings), indent=2) + "\n")
 
 
 def hand_over(place: Place) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from localcloud.machines import mounts, network
 from localcloud.machines.boot_wait import answers_ssh
 from localcloud.machines.interface import MachineError, MachineFault, MachineSpec, SweepError
-from localcloud.place import Place
+from localcloud.place import Place, write_atomically
 
 
 @dataclass
@@ -99,7 +99,7 @@ class HostMachines:
 
     def _list(self, spec: MachineSpec) -> None:
         """Add a machine to the list; call it when the machine's files are complete."""
-        _write(self._directory(spec.name) / "address", spec.address)
+        write_atomically(self._directory(spec.name) / "address", f"{spec.address}\n")
 
     def _publish(self, spec: MachineSpec | None = None) -> None:
         """Update the name server and NAT with the names and addresses of all machines.
@@ -109,7 +109,7 @@ class HostMachines:
         with self._lock:
             if spec is not None:
                 external = self._directory(spec.name) / "external"
-                _write(external, spec.external or spec.address)
+                write_atomically(external, f"{spec.external or spec.address}\n")
             names, outside = {}, {}
             for file in self.place.machines.glob("*/address"):
                 with contextlib.suppress(FileNotFoundError):  # deleted by another thread
@@ -144,12 +144,6 @@ class HostMachines:
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
         written = [line.strip() for line in lines if line.strip()]
         return f"the last line of {console} is: {written[-1] if written else '(empty)'}"
-
-
-def _write(file: Path, address: IPv4Address) -> None:
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_text(f"{address}\n")
-    partial.rename(file)
 
 
 def _read(file: Path) -> IPv4Address:

@@ -16,7 +16,7 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import processes
 from localcloud.machines.commands import run
-from localcloud.place import Place
+from localcloud.place import Place, write_atomically
 
 RANGE = IPv4Network("198.18.0.0/15")
 _PRIVATE = IPv4Network("10.0.0.0/8")  # suggested if all of RANGE is in use (RFC 1918)
@@ -107,10 +107,7 @@ def down(place: Place) -> None:
 def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
     """Write the machines' names to the name server's hosts file and reload the name server."""
     lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
-    partial = place.hosts.with_suffix(".partial")
-    partial.write_text("".join(lines))
-    partial.chmod(0o644)
-    partial.rename(place.hosts)
+    write_atomically(place.hosts, "".join(lines))
     processes.send(_hosts_option(place), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
 
 

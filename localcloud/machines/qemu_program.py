@@ -5,7 +5,6 @@ guest's kernel crashes at random (docs/decisions/0004).
 """
 
 import contextlib
-import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import image
 from localcloud.machines.qemu_image import QemuImage
+from localcloud.place import write_atomically
 
 PROGRAM = "qemu-system-x86_64"
 KVM, TCG = "kvm", "tcg"
@@ -101,9 +101,7 @@ def choose(made: QemuImage) -> str:
         if when == boot:
             return accelerator
     accelerator = KVM if _kvm_boots(made.kernel) else TCG
-    partial = made.accelerator.with_name(f"{made.accelerator.name}.partial-{os.getpid()}")
-    partial.write_text(f"{accelerator} {boot}\n")
-    partial.rename(made.accelerator)
+    write_atomically(made.accelerator, f"{accelerator} {boot}\n")
     return accelerator
 
 
