@@ -17,10 +17,9 @@ from localcloud.api.message import Choice, Message, Repeated, read
 from localcloud.api.routing import Call, Route, camel_case
 
 _RULE = Message({"IPProtocol": str, "ports": Repeated(str)})
-_OUTPUT = ("creationTimestamp", "id", "kind", "selfLink")
 FIREWALL = Message(
     {
-        **dict.fromkeys(_OUTPUT),
+        **dict.fromkeys(("creationTimestamp", "id", "kind", "selfLink")),
         "allowed": Repeated(_RULE),
         "denied": Repeated(_RULE),
         "description": str,
@@ -45,15 +44,15 @@ _WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
 _INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
 
 
-def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a Firewall from a request and return it without output-only fields.
+def read_whole(value: Mapping[str, Any], kind: Message) -> dict[str, Any]:
+    """Validate a resource from a request and return it without output-only fields.
 
-    False and null values remain, because they can change a stored rule. Raises HTTP 400 that names
-    the invalid field.
+    False and null values remain, because they can change a stored rule or a default value. Raises
+    HTTP 400 that names the invalid field.
     """
-    read(value, FIREWALL, "resource")
+    read(value, kind, "resource")
     named = {camel_case(key): item for key, item in value.items()}
-    return {key: item for key, item in named.items() if key not in _OUTPUT}
+    return {key: item for key, item in named.items() if kind.fields[key] is not None}
 
 
 def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +156,7 @@ class Firewalls(Collection):
         )
 
     def _insert(self, call: Call) -> ComputeOperation:
-        rule = self._whole(read_rule(call.json()))
+        rule = self._whole(read_whole(call.json(), FIREWALL))
         made = self._table.add("firewalls", "global", rule["name"], rule)
         return self._begin(call, "insert", made)
 
@@ -174,7 +173,7 @@ class Firewalls(Collection):
         return self._begin(call, "delete", rule)
 
     def _change(self, call: Call, verb: str, *, keep: bool) -> ComputeOperation:
-        new, rule = read_rule(call.json()), self._find(call)
+        new, rule = read_whole(call.json(), FIREWALL), self._find(call)
         fixed = {key: rule.body[key] for key in ("name", "network")}
         whole = self._whole({**(rule.body if keep else fixed), **new})
         for key, value in fixed.items():

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from localcloud.api.compute_errors import bad_value, in_use, missing
-from localcloud.api.compute_firewalls import check_name, complete_rule
+from localcloud.api.compute_firewalls import check_name, complete_rule, read_whole
 from localcloud.api.compute_frame import (
     AGGREGATED,
     EVERYWHERE,
@@ -19,9 +19,9 @@ from localcloud.api.compute_frame import (
 )
 from localcloud.api.compute_operation_table import ComputeOperation
 from localcloud.api.compute_table import Resource
-from localcloud.api.message import Message, read
+from localcloud.api.message import Message
 from localcloud.api.node_resources import NETWORKS, NodeResources
-from localcloud.api.routing import Call, Route, camel_case
+from localcloud.api.routing import Call, Route
 
 _NETWORK = Message(
     {
@@ -73,9 +73,8 @@ class Networks(Collection):
         )
 
     def _insert(self, call: Call) -> ComputeOperation:
-        fields = {camel_case(key): it for key, it in call.json().items()}
-        read(fields, _NETWORK, "resource")
-        body = {key: it for key, it in fields.items() if _NETWORK.fields[key] and it is not None}
+        fields = read_whole(call.json(), _NETWORK)
+        body = {key: it for key, it in fields.items() if it is not None}
         check_name(body.get("name", ""))
         if not _SMALLEST_MTU <= body.get("mtu", 1460) <= _LARGEST_MTU:
             why = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
