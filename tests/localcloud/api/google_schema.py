@@ -1,29 +1,34 @@
-"""Check every answer of the Cloud TPU API against Google's discovery documents.
+"""Check every answer of the Cloud TPU and Compute APIs against Google's discovery documents.
 
 google-api-python-client bundles the documents. Types, formats and enums must be as in proto3's JSON
-(https://protobuf.dev/programming-guides/json): default values are omitted, 64-bit integers are
-strings. The field ``done`` of an operation is an exception: it is present even if it is false.
+(https://protobuf.dev/programming-guides/json): 64-bit integers are strings and, except in Compute,
+default values are omitted. The field ``done`` of a TPU operation is present even if it is false.
+
+An API is named like the first part of its paths: v1, v2 and v2alpha1 of Cloud TPU, and compute.
 """
 
+import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 from googleapiclient.discovery_cache import get_static_doc
 
+APIS = ("v1", "v2", "v2alpha1", "compute")
 PREFIX = "tpu.projects.locations."
 _FORMATS = {
-    "int64": r"-?[1-9][0-9]*",
+    "byte": r"[A-Za-z0-9+/_-]+=*",
+    "int64": r"-?(0|[1-9][0-9]*)",
+    "uint64": r"0|[1-9][0-9]*",
     "google-datetime": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z",
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Fields that are always present if the version has them, which the documents cannot express.
+# Fields that are always present if the API has them, which the documents cannot express.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
@@ -39,7 +44,29 @@ _ALWAYS = {
     "RuntimeVersion": {"name", "version"},
     "Status": {"code", "message"},
 }
-SIMPLE = {"string": str, "boolean": bool, "integer": int}
+_NAMED = {"kind", "id", "name", "selfLink"}
+_MADE = {*_NAMED, "creationTimestamp"}
+_ALWAYS_IN_COMPUTE = {
+    "Disk": {
+        *(*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
+        "labelFingerprint",
+    },
+    "DiskType": {*_NAMED, "zone", "defaultDiskSizeGb", "validDiskSize"},
+    "Firewall": {*_MADE, "network", "priority", "direction", "disabled", "logConfig"},
+    "MachineType": {*_NAMED, "zone", "guestCpus", "memoryMb", "isSharedCpu"},
+    "Metadata": {"kind", "fingerprint"},
+    "Network": {*_MADE, "autoCreateSubnetworks", "routingConfig"},
+    "Operation": {
+        *_NAMED,
+        *("operationType", "targetLink", "targetId", "status", "progress", "user", "insertTime"),
+    },
+    "Project": {*_MADE, "commonInstanceMetadata", "defaultServiceAccount"},
+    "Region": {*_NAMED, "status", "zones"},
+    "Subnetwork": {*_MADE, "network", "region", "ipCidrRange", "gatewayAddress"},
+    "Zone": {*_NAMED, "status", "region"},
+}
+_SIMPLE = {"string": str, "boolean": bool, "integer": int}
+_COMPUTE_ERROR = {"code": int, "message": str, "errors": list}
 
 
 class SchemaError(AssertionError):
@@ -51,7 +78,7 @@ class Method:
     """One method: id without the prefix, HTTP verb, path, and the name of the answer's schema."""
 
     name: str
-    version: str
+    api: str
     verb: str
     pattern: re.Pattern[str]
     query: frozenset[str]
@@ -59,31 +86,31 @@ class Method:
 
 
 @cache
-def document(version: str) -> Mapping[str, Any]:
-    """Return the discovery document of tpu.googleapis.com ``version``."""
-    return json.loads(get_static_doc("tpu", version))
+def document(api: str) -> Mapping[str, Any]:
+    """Return the discovery document of an API."""
+    name, version = ("compute", "v1") if api == "compute" else ("tpu", api)
+    return json.loads(get_static_doc(name, version))
 
 
 @cache
-def methods(version: str) -> tuple[Method, ...]:
-    """Return all methods of a version."""
-    return tuple(methods_of(document(version)))
+def methods(api: str) -> tuple[Method, ...]:
+    """Return all methods of an API; Compute's names are such as ``compute.disks.get``."""
+    return tuple(_methods(api))
 
 
-def methods_of(api: Mapping[str, Any]) -> Iterator[Method]:
-    """Yield all methods of a discovery document."""
-    resources = [api]
+def _methods(api: str) -> Iterator[Method]:
+    resources = [document(api)]
     while resources:
         resource = resources.pop(0)
         resources += resource.get("resources", {}).values()
         for method in resource.get("methods", {}).values():
-            pieces = re.split(r"\{\w+\}", f"/{api['servicePath']}{method['flatPath']}")
+            path = f"/{document(api)['servicePath']}{method['flatPath']}"
             parameters = method["parameters"].items()
             yield Method(
                 method["id"].removeprefix(PREFIX),
-                api["version"],
+                api,
                 method["httpMethod"],
-                re.compile("[^/:]+".join(re.escape(piece) for piece in pieces)),
+                re.compile("[^/:]+".join(map(re.escape, re.split(r"\{\w+\}", path)))),
                 frozenset(name for name, it in parameters if it["location"] == "query"),
                 method.get("response", {}).get("$ref", ""),
             )
@@ -91,14 +118,9 @@ def methods_of(api: Mapping[str, Any]) -> Iterator[Method]:
 
 def method_of(verb: str, target: str) -> Method | None:
     """Return the method that a request calls, or None."""
-    versions = ("v1", "v2", "v2alpha1")
-    return requested(chain.from_iterable(map(methods, versions)), verb, target)
-
-
-def requested(methods: Iterable[Method], verb: str, target: str) -> Method | None:
-    """Return the one of ``methods`` that a request calls, or None."""
     path = urlsplit(target).path
-    for method in methods:
+    api = path.split("/")[1]
+    for method in methods(api) if api in APIS else ():
         if method.verb == verb and method.pattern.fullmatch(path):
             return method
     return None
@@ -106,78 +128,111 @@ def requested(methods: Iterable[Method], verb: str, target: str) -> Method | Non
 
 def check(method: Method, code: int, answer: Any) -> None:
     """Check one answer of a method. Raises SchemaError, which names the field."""
-    if code == 200:
-        check_message(answer, method.answer, method.version, method.name)
+    if code != 200:
+        _check_error(answer, code, method.api)
+    elif method.answer:
+        check_message(answer, method.answer, method.api, method.name)
     else:
-        _check_error(answer, method.version)
+        _want(answer == {}, method.name, answer, "empty")
 
 
 def check_message(
-    value: Any, schema: str, version: str, path: str, *, as_requested: bool = False
+    value: Any, schema: str, api: str, path: str, *, as_requested: bool = False
 ) -> None:
     """Check a JSON value against the schema with this name. Raises SchemaError.
 
     ``as_requested``: the value repeats a request, in which fields may be missing.
     """
-    properties = document(version)["schemas"][schema].get("properties", {})
-    if not isinstance(value, dict):
-        raise SchemaError(f"{path} is {value!r}, not a {schema}")
-    if unknown := set(value) - set(properties):
-        raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
-    always = _ALWAYS.get(schema, set()) & set(properties)
+    kind = document(api)["schemas"][schema]
+    properties = kind.get("properties", {})
+    is_compute = api == "compute"
+    _check_names(value, kind, path)
+    always = (_ALWAYS_IN_COMPUTE if is_compute else _ALWAYS).get(schema, set()) & set(properties)
     if not as_requested and (missing := always - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
-    if schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
+    if is_compute and (name := properties.get("kind", {}).get("default")):
+        _want(value.get("kind") == name, f"{path}.kind", value.get("kind"), name)
+    if schema == "Operation" and is_compute:
+        done = value["status"] == "DONE"
+        _want(("endTime" in value) == done, path, value, "with an end as it is DONE")
+        _want((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
+    elif schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
         raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
     for name, item in value.items():
         if (schema, name) != ("Operation", "done"):
-            _check_value(item, properties[name], version, f"{path}.{name}")
+            _check_value(item, properties[name], api, f"{path}.{name}")
 
 
-def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
+def _check_names(value: Any, kind: Mapping[str, Any], path: str) -> None:
+    _want(isinstance(value, dict), path, value, kind.get("id", "an object"))
+    if unknown := set(value) - set(kind.get("properties", {})):
+        raise SchemaError(f"{path}: {kind.get('id')} has no {', '.join(sorted(unknown))}")
+
+
+def _check_value(value: Any, kind: Mapping[str, Any], api: str, path: str) -> None:
     if "$ref" in kind:
-        check_message(value, kind["$ref"], version, path, as_requested=".nodeSpec[" in path)
+        check_message(value, kind["$ref"], api, path, as_requested=".nodeSpec[" in path)
     elif kind["type"] == "array":
-        want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
         for index, item in enumerate(value):
-            _check_value(item, kind["items"], version, f"{path}[{index}]")
+            _check_value(item, kind["items"], api, f"{path}[{index}]")
     elif kind["type"] == "object":
-        _check_map(value, kind, version, path)
+        if "additionalProperties" in kind:
+            _check_map(value, kind["additionalProperties"], api, path)
+        else:
+            _check_names(value, kind, path)
+            for name, item in value.items():
+                _check_value(item, kind["properties"][name], api, f"{path}.{name}")
     else:
-        simple = SIMPLE[kind["type"]]
-        want(type(value) is simple and bool(value), path, value, f"a {kind['type']}, not default")
-        want(value in kind.get("enum", [value]), path, value, "a name of the enum")
-        if pattern := _FORMATS.get(kind.get("format", "")):
-            want(bool(re.fullmatch(pattern, value)), path, value, f"of format {kind['format']}")
+        form = kind.get("format", "")
+        defaults = () if api == "compute" else (0, "", *(["0"] if form == "int64" else []))
+        is_fine = type(value) is _SIMPLE[kind["type"]] and value not in defaults
+        _want(is_fine, path, value, f"a {kind['type']}, not default")
+        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        if pattern := kind.get("pattern") or _FORMATS.get(form):
+            _want(bool(re.fullmatch(pattern, value)), path, value, f"of format {form or pattern}")
+        if form == "byte":
+            base64.b64decode(value, altchars=b"-_", validate=True)
 
 
-def _check_map(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
-    want(isinstance(value, dict), path, value, "an object")
-    inner = kind["additionalProperties"]
-    if inner["type"] != "any":
-        want(bool(value), path, value, "left out if it is empty")
+def _check_map(value: Any, inner: Mapping[str, Any], api: str, path: str) -> None:
+    _want(isinstance(value, dict), path, value, "an object")
+    if inner.get("type") != "any":
+        _want(bool(value), path, value, "left out if it is empty")
         for key, item in value.items():
-            want(isinstance(item, str), f"{path}.{key}", item, "a string")
+            if "$ref" in inner:
+                check_message(item, inner["$ref"], api, f"{path}.{key}")
+            else:
+                _want(isinstance(item, str), f"{path}.{key}", item, "a string")
         return
     where, _, full_name = value.get("@type", "").rpartition("/")
-    want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
+    _want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
     package, _, name = full_name.rpartition(".")
-    if package in ("google.protobuf", f"google.cloud.tpu.{version}"):
+    if package in ("google.protobuf", f"google.cloud.tpu.{api}"):
         content = {key: item for key, item in value.items() if key != "@type"}
-        check_message(content, name, version, path)
+        check_message(content, name, api, path)
     else:
-        want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {version}")
+        _want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {api}")
 
 
-def _check_error(answer: Any, version: str) -> None:
-    want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
-    status = answer["error"].get("status")
-    want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
+def _check_error(answer: Any, code: int, api: str) -> None:
+    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
     content = {key: item for key, item in answer["error"].items() if key != "status"}
-    check_message(content, "Status", version, "error")
+    if api != "compute":
+        status = answer["error"].get("status")
+        _want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
+        check_message(content, "Status", api, "error")
+        return
+    _want(set(content) == set(_COMPUTE_ERROR), "error", content, "of code, message and errors")
+    for name, kind in _COMPUTE_ERROR.items():
+        _want(type(content[name]) is kind, f"error.{name}", content[name], kind.__name__)
+    _want(content["code"] == code, "error.code", content["code"], f"the answer's {code}")
+    for entry in content["errors"]:
+        keys = {"domain", "reason", "message"}
+        _want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
 
 
-def want(condition: bool, path: str, value: Any, what: str) -> None:
+def _want(condition: bool, path: str, value: Any, what: str) -> None:
     """Raise SchemaError for the field at ``path`` unless the condition is true."""
     if not condition:
         raise SchemaError(f"{path} is {value!r}, not {what}")

@@ -5,7 +5,7 @@ import uuid
 
 import requests
 
-from tests.localcloud.api import compute_schema
+from tests.localcloud.api import google_schema
 from tests.localcloud.api.compute_caller import HERE
 from tests.localcloud.api.local_api import ZONE
 from tests.localcloud.api.test_google_client import service
@@ -21,7 +21,7 @@ def routes(api):
 
 
 def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_api):
-    known = {method.name: method for method in compute_schema.methods()}
+    known = {method.name: method for method in google_schema.methods("compute")}
 
     for route in routes(local_api):
         method = known[route.name]
