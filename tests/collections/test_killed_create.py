@@ -96,9 +96,7 @@ def complete_fleet(cloud: Cloud) -> None:
 def test_create_killed_at_any_moment_and_run_again_creates_the_fleet_once(cloud: Cloud, seed: int):
     moment = random.Random(seed).randint(1, 25)  # noqa: S311
     process = cloud.start()
-    wait_for(
-        lambda: True if cloud.requests() >= moment or process.poll() is not None else None, 120
-    )
+    wait_for(lambda: cloud.requests() >= moment or process.poll() is not None, timeout_s=120)
     whole = tree_of(process.pid)
     # With even seeds only the main process is killed; its children continue beside the next run.
     kill_all(whole if seed % 2 else whole[:1])

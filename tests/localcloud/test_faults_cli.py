@@ -128,7 +128,7 @@ def test_a_worker_is_powered_off_and_on(local_api, typed):
     typed("fault", "worker", "--zone", ZONE, "one-w1", "power-on")
 
     assert off == ["-w-1"]
-    wait_for(lambda: len(local_api.machines.running) == 2 or None)
+    wait_for(lambda: len(local_api.machines.running) == 2)
 
 
 def test_a_worker_is_late_once(local_api, typed):

@@ -87,7 +87,7 @@ class LocalApi:
     def interrupt(self) -> None:
         """Stop the server while ``machines.hold`` delays machines; then release them."""
         self.server.stop()
-        wait_for(lambda: self.server._jobs._stopping.is_set() or None)
+        wait_for(self.server._jobs._stopping.is_set)
         self.machines.hold.set()
         self.halt()
 
@@ -147,21 +147,12 @@ class LocalApi:
 
     def queued(self, name: str, state: str, zone: str = ZONE) -> dict[str, Any]:
         """Wait until a queued resource is in a state; return it."""
-
-        def poll() -> dict[str, Any] | None:
-            found = self.get(f"locations/{zone}/queuedResources/{name}")
-            return found if found["state"]["state"] == state else None
-
-        return wait_for(poll)
+        path = f"locations/{zone}/queuedResources/{name}"
+        return wait_for(lambda: self.get(path), lambda now: now["state"]["state"] == state)
 
     def ended(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until an operation has ended; return it."""
-
-        def poll() -> dict[str, Any] | None:
-            now = self.get(f"/v2/{operation['name']}")
-            return now if now.get("done") else None
-
-        return wait_for(poll)
+        return wait_for(lambda: self.get(f"/v2/{operation['name']}"), lambda now: now["done"])
 
     def ready(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
         """Create a node and wait until it is READY; return it."""
@@ -174,12 +165,10 @@ class LocalApi:
 
     def state_is(self, node_id: str, state: str) -> dict[str, Any]:
         """Wait until a node exists and is in a state; return it."""
-
-        def poll() -> dict[str, Any] | None:
-            answer = self.call("GET", f"locations/{ZONE}/nodes/{node_id}")
-            return answer.json() if answer.json().get("state") == state else None
-
-        return wait_for(poll)
+        path = f"locations/{ZONE}/nodes/{node_id}"
+        return wait_for(
+            lambda: self.call("GET", path).json(), lambda node: node.get("state") == state
+        )
 
     def preempt(self, node_id: str, **body: Any) -> requests.Response:
         """Preempt a node; with ``warningSeconds``, announce the preemption."""
@@ -195,11 +184,11 @@ class LocalApi:
         return (self.state / "server.log").read_text()
 
 
-def wait_for(poll, timeout_s: float = 20.0):
-    """Call ``poll`` until its result is not None; return the result."""
+def wait_for(read, is_awaited=bool, *, timeout_s: float = 20.0):
+    """Call ``read`` until its result is the awaited one (by default: true); return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if (seen := poll()) is not None:
+        if is_awaited(seen := read()):
             return seen
         time.sleep(0.02)
     raise AssertionError(f"no result within {timeout_s} s")

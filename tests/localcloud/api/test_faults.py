@@ -54,7 +54,7 @@ def test_an_error_with_a_duration_ends_by_itself(local_api):
     reply = local_api.faults(errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
 
     assert reply["errors"] == [{"method": "nodes.*", "forSeconds": 0.4, "code": 403}]
-    wait_for(lambda: outcome(local_api) == 200 or None)
+    wait_for(lambda: outcome(local_api) == 200)
     assert local_api.get("/_localcloud/faults")["errors"] == []
 
 
@@ -80,7 +80,7 @@ def test_a_delayed_call_does_not_block_others(local_api):
 
     thread = threading.Thread(target=slow)
     thread.start()
-    wait_for(lambda: local_api.get("/_localcloud/faults")["latency"] == [] or None)
+    wait_for(lambda: local_api.get("/_localcloud/faults")["latency"] == [])
     local_api.get(NODES)
     ended.append("quick")
     thread.join(20)
@@ -240,7 +240,7 @@ def test_a_node_runs_until_its_announced_preemption(local_api):
     assert reply["preemptTime"].endswith("Z")
     node = local_api.state_is("one", "PREEMPTED")
     assert "networkEndpoints" not in node
-    wait_for(lambda: not local_api.machines.specs or None)
+    wait_for(lambda: not local_api.machines.specs)
 
 
 def test_an_announced_preemption_survives_a_restart(local_api):

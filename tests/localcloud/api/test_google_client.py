@@ -33,11 +33,8 @@ def tpu(local_api):
 
 
 def done(tpu, operation):
-    def poll():
-        now = tpu.operations().get(name=operation["name"]).execute()
-        return now if now.get("done") else None
-
-    return wait_for(poll)
+    request = tpu.operations().get(name=operation["name"])
+    return wait_for(request.execute, lambda now: now["done"])
 
 
 def test_googles_client_creates_lists_changes_and_deletes_nodes(tpu):

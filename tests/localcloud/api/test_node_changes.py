@@ -187,7 +187,7 @@ def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):
     assert status(maintain(local_api)) == (400, "FAILED_PRECONDITION")
     local_api.machines.hold.set()
     path = f"/v2alpha1/{operation['name']}"
-    wait_for(lambda: local_api.get(path)["done"] or None)
+    wait_for(lambda: local_api.get(path)["done"])
     assert local_api.node("one")["health"] == "HEALTHY"
 
 

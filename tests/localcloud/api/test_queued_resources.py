@@ -40,14 +40,6 @@ def ask(api, name="qr", *specs, **fields):
     return answer.json()
 
 
-def state_of(api, name="qr"):
-    return api.get(f"{PATH}/{name}")["state"]["state"]
-
-
-def reaches(api, state, name="qr"):
-    return api.queued(name, state)
-
-
 def delete(api, name="qr", **query):
     return api.call("DELETE", f"{PATH}/{name}", **query)
 
@@ -67,7 +59,7 @@ def test_a_request_becomes_active_when_its_node_is_ready(local_api):
     assert operation["metadata"]["target"] == f"{LOCATION}/queuedResources/qr"
     response = local_api.ended(operation)["response"]
     assert response["@type"] == "type.googleapis.com/google.cloud.tpu.v2.QueuedResource"
-    active = reaches(local_api, "ACTIVE")
+    active = local_api.queued("qr", "ACTIVE")
     assert active["state"] == {"state": "ACTIVE", "stateInitiator": "SERVICE", "activeData": {}}
     assert active["tpu"]["nodeSpec"][0]["nodeId"] == "one"
     node = local_api.node("one")
@@ -80,18 +72,18 @@ def test_a_request_with_a_node_in_creation_is_provisioning(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api)
 
-    reply = reaches(local_api, "PROVISIONING")
+    reply = local_api.queued("qr", "PROVISIONING")
 
     assert reply["state"]["provisioningData"] == {}
     assert local_api.node("one")["state"] == "CREATING"
     local_api.machines.hold.set()
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
 
 def test_slices_are_named_by_prefix_and_number(local_api):
     ask(local_api, "qr", slices(3, nodeIdPrefix="s"))
 
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     nodes = local_api.get("locations/-/nodes")["nodes"]
 
     assert [node["name"].split("/")[-1] for node in nodes] == ["s-0", "s-1", "s-2"]
@@ -101,7 +93,7 @@ def test_slices_are_named_by_prefix_and_number(local_api):
 def test_slices_without_a_prefix_are_named_like_the_request(local_api):
     ask(local_api, "big", slices(2))
 
-    reaches(local_api, "ACTIVE", "big")
+    local_api.queued("big", "ACTIVE")
 
     names = [node["name"].split("/")[-1] for node in local_api.get("locations/-/nodes")["nodes"]]
     assert names == ["big-0", "big-1"]
@@ -111,8 +103,8 @@ def test_a_spot_request_creates_a_spot_node_and_a_guaranteed_one_does_not(local_
     ask(local_api, "cheap", spec("a"), spot={})
     ask(local_api, "dear", spec("b"), guaranteed={"minDuration": "3600s"})
 
-    assert reaches(local_api, "ACTIVE", "cheap")["spot"] == {}
-    assert reaches(local_api, "ACTIVE", "dear")["guaranteed"] == {"minDuration": "3600s"}
+    assert local_api.queued("cheap", "ACTIVE")["spot"] == {}
+    assert local_api.queued("dear", "ACTIVE")["guaranteed"] == {"minDuration": "3600s"}
     assert local_api.node("a")["schedulingConfig"] == {"spot": True}
     assert local_api.node("b")["schedulingConfig"] == {}
 
@@ -120,18 +112,18 @@ def test_a_spot_request_creates_a_spot_node_and_a_guaranteed_one_does_not(local_
 def test_a_request_waits_for_capacity(full):
     ask(full)
     assert full.get(f"{PATH}/qr")["state"]["state"] in ("CREATING", "WAITING_FOR_RESOURCES")
-    reaches(full, "WAITING_FOR_RESOURCES")
+    full.queued("qr", "WAITING_FOR_RESOURCES")
 
     full.ended(full.delete("other"))
 
-    reaches(full, "ACTIVE")
+    full.queued("qr", "ACTIVE")
 
 
 def test_all_slices_are_created_or_none(full):
     full.ended(full.delete("other"))
     ask(full, "qr", slices(3))
 
-    reaches(full, "WAITING_FOR_RESOURCES")
+    full.queued("qr", "WAITING_FOR_RESOURCES")
 
     assert full.machines.specs == {}
     assert full.get("locations/-/nodes") == {}
@@ -143,31 +135,31 @@ def test_a_request_without_capacity_fails_when_it_expires(full, policy):
     value = {"validUntilDuration": "0.3s", "validInterval": {"endTime": soon}}.get(policy, soon)
     ask(full, queueingPolicy={policy: value})
 
-    reply = reaches(full, "FAILED")
+    reply = full.queued("qr", "FAILED")
 
     assert reply["queueingPolicy"] == {policy: value}
     assert "no capacity was available before" in reply["state"]["failedData"]["error"]["message"]
     full.ended(full.delete("other"))
     assert full.get("locations/-/nodes") == {}
-    assert state_of(full) == "FAILED"
+    assert full.get(f"{PATH}/qr")["state"]["state"] == "FAILED"
 
 
 def test_a_request_with_a_later_start_is_accepted_and_starts_then(local_api):
     ask(local_api, queueingPolicy={"validAfterDuration": "0.4s"})
 
-    assert reaches(local_api, "ACCEPTED")["state"]["acceptedData"] == {}
+    assert local_api.queued("qr", "ACCEPTED")["state"]["acceptedData"] == {}
     assert local_api.get("locations/-/nodes") == {}
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
 
 def test_a_preempted_node_suspends_its_request(local_api):
     ask(local_api, spot={})
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     starts = list(local_api.machines.starts)
 
     local_api.preempt("one")
 
-    reply = reaches(local_api, "SUSPENDED")
+    reply = local_api.queued("qr", "SUSPENDED")
     assert reply["state"]["stateInitiator"] == "SERVICE"
     assert local_api.node("one")["state"] == "PREEMPTED"
     assert local_api.machines.starts == starts
@@ -175,11 +167,11 @@ def test_a_preempted_node_suspends_its_request(local_api):
 
 def test_a_preempted_slice_preempts_the_others(local_api):
     ask(local_api, "qr", slices(3, nodeIdPrefix="s"), spot={})
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
     local_api.preempt("s-1")
 
-    reaches(local_api, "SUSPENDED")
+    local_api.queued("qr", "SUSPENDED")
     states = {node["state"] for node in local_api.get("locations/-/nodes")["nodes"]}
     assert states == {"PREEMPTED"}
     assert local_api.machines.specs == {}
@@ -187,16 +179,16 @@ def test_a_preempted_slice_preempts_the_others(local_api):
 
 def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
     local_api.ended(local_api.delete("one"))
 
-    assert reaches(local_api, "SUSPENDED")["state"]["stateInitiator"] == "USER"
+    assert local_api.queued("qr", "SUSPENDED")["state"]["stateInitiator"] == "USER"
 
 
 def test_deleting_an_active_request_needs_force(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
     plain = delete(local_api)
     forced = delete(local_api, force="true")
@@ -212,20 +204,20 @@ def test_deleting_an_active_request_needs_force(local_api):
 
 def test_deleting_a_suspended_request_deletes_its_node(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     local_api.preempt("one")
-    reaches(local_api, "SUSPENDED")
+    local_api.queued("qr", "SUSPENDED")
 
     local_api.ended(delete(local_api).json())
 
     assert local_api.get("locations/-/nodes") == {}
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
 
 def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
     ask(full)
-    reaches(full, "WAITING_FOR_RESOURCES")
+    full.queued("qr", "WAITING_FOR_RESOURCES")
 
     assert "response" in full.ended(delete(full).json())
     assert full.call("GET", f"{PATH}/qr").status_code == 404
@@ -234,7 +226,7 @@ def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
 def test_a_request_in_deletion_is_deleting(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api)
-    reaches(local_api, "PROVISIONING")
+    local_api.queued("qr", "PROVISIONING")
     operation = delete(local_api, force="true").json()
 
     reply = local_api.get(f"{PATH}/qr")["state"]
@@ -249,13 +241,13 @@ def test_a_request_in_deletion_is_deleting(local_api):
 
 def test_a_delete_that_cannot_delete_machines_fails_and_can_be_repeated(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     local_api.machines.refuse = {"delete": 1}
 
     error = local_api.ended(delete(local_api, force="true").json())["error"]
 
     assert "would not delete" in error["message"]
-    reaches(local_api, "SUSPENDED")
+    local_api.queued("qr", "SUSPENDED")
     assert "response" in local_api.ended(delete(local_api).json())
 
 
@@ -264,7 +256,7 @@ def test_a_request_whose_machine_fails_to_start_fails_and_leaves_no_node(local_a
 
     ask(local_api, "qr", slices(2))
 
-    reply = reaches(local_api, "FAILED")
+    reply = local_api.queued("qr", "FAILED")
     assert "would not start" in reply["state"]["failedData"]["error"]["message"]
     assert local_api.get("locations/-/nodes") == {}
     assert local_api.machines.specs == {}
@@ -272,7 +264,7 @@ def test_a_request_whose_machine_fails_to_start_fails_and_leaves_no_node(local_a
 
 def test_a_reset_reboots_the_machines(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     machines = sorted(local_api.machines.specs)
 
     operation = local_api.call("POST", f"{PATH}/qr:reset", {}).json()
@@ -280,12 +272,12 @@ def test_a_reset_reboots_the_machines(local_api):
     assert "response" in local_api.ended(operation)
     assert sorted(local_api.machines.offs) == machines
     assert local_api.node("one")["state"] == "READY"
-    assert state_of(local_api) == "ACTIVE"
+    assert local_api.get(f"{PATH}/qr")["state"]["state"] == "ACTIVE"
 
 
 def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, monkeypatch):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     local_api.machines.hold = threading.Event()
     answers = []
     reset = threading.Thread(
@@ -303,7 +295,7 @@ def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, mon
     monkeypatch.setattr(NodeTable, "of_queued_resource", read_slowly)
     local_api.faults(":clear")  # wakes the reconcile loop
 
-    operation = wait_for(lambda: answers[0] if answers else None)
+    [operation] = wait_for(lambda: answers)
 
     assert local_api.machines.reached_hold.wait(20)
     assert not local_api.get(f"/v2/{operation['name']}").get("done")
@@ -330,7 +322,7 @@ def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
     assert first["name"] == second["name"]
     assert len(local_api.get(PATH)["queuedResources"]) == 1
     assert other.status_code == 400
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
     gone = {"force": "true", "requestId": request_id}
     assert delete(local_api, **gone).json()["name"] == delete(local_api, **gone).json()["name"]
 
@@ -338,7 +330,7 @@ def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
 def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(local_api):
     for name in ("a", "b", "c"):
         ask(local_api, name, spec(f"node-{name}"))
-        reaches(local_api, "ACTIVE", name)
+        local_api.queued(name, "ACTIVE")
     local_api.faults(unreachable=["us-central1-a"])
 
     first = local_api.get("locations/-/queuedResources", pageSize=2)
@@ -351,7 +343,7 @@ def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(l
 
 def test_a_taken_name_of_a_request_or_node_is_refused(local_api):
     ask(local_api)
-    reaches(local_api, "ACTIVE")
+    local_api.queued("qr", "ACTIVE")
 
     assert post(local_api, "qr", spec("two")).status_code == 409
     assert post(local_api, "other", spec("one")).status_code == 409
@@ -361,7 +353,7 @@ def test_a_request_fails_if_its_nodes_name_is_taken_while_it_waits(local_api):
     ask(local_api, queueingPolicy={"validAfterDuration": "0.5s"})
     local_api.ready("one")
 
-    error = reaches(local_api, "FAILED")["state"]["failedData"]["error"]
+    error = local_api.queued("qr", "FAILED")["state"]["failedData"]["error"]
 
     assert error["code"] == 6
     assert local_api.node("one")["state"] == "READY"
@@ -371,14 +363,14 @@ def test_requests_resume_after_a_restart(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api, "qr", slices(2, nodeIdPrefix="s"))
     ask(local_api, "late", spec("late"), queueingPolicy={"validAfterDuration": "1s"})
-    reaches(local_api, "PROVISIONING")
+    local_api.queued("qr", "PROVISIONING")
     local_api.interrupt()
     local_api.machines.hold = None
 
     local_api.boot()
 
-    reaches(local_api, "ACTIVE")
-    reaches(local_api, "ACTIVE", "late")
+    local_api.queued("qr", "ACTIVE")
+    local_api.queued("late", "ACTIVE")
     assert len(local_api.machines.specs) == 4
 
 

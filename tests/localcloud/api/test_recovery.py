@@ -78,7 +78,7 @@ def test_an_interrupted_preemption_is_completed(local_api):
 
     local_api.boot()
 
-    wait_for(lambda: not local_api.machines.specs or None)
+    wait_for(lambda: not local_api.machines.specs)
     assert local_api.node("one")["state"] == "PREEMPTED"
 
 
@@ -158,7 +158,7 @@ class Killable(LocalApi):
 
     def _answers(self):
         try:
-            return requests.get(self.endpoint, timeout=5)
+            return requests.get(self.endpoint, timeout=5).status_code
         except requests.ConnectionError:
             return None
 
@@ -194,7 +194,7 @@ def test_a_server_exits_with_0_on_sigterm(killable):
 
 def test_a_creation_interrupted_by_sigkill_resumes_at_the_next_start(killable):
     operation = killable.create("one", acceleratorType="v4-64")
-    wait_for(lambda: killable.machine_states() or None)
+    wait_for(killable.machine_states)
     killable.kill()
     assert not all(killable.machine_states().values())
 
@@ -208,7 +208,7 @@ def test_a_creation_interrupted_by_sigkill_resumes_at_the_next_start(killable):
 def test_a_deletion_interrupted_by_sigkill_completes_at_the_next_start(killable):
     killable.ready("one", acceleratorType="v4-64")
     operation = killable.delete("one")
-    wait_for(lambda: len(killable.machine_states()) < 8 or None)
+    wait_for(lambda: len(killable.machine_states()) < 8)
     killable.kill()
 
     killable.boot()
@@ -344,7 +344,7 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
         announced = any("preemptTime" in node for node in status["nodes"])
         held = any(it["state"] == "PREEMPTED" and it["workers"] for it in status["nodes"])
         moving = {node["state"] for node in status["nodes"]} - resting
-        return not (status["operations"] or announced or held or moving) or None
+        return not (status["operations"] or announced or held or moving)
 
     wait_for(settled)
     # Restart the server, which also boots the machines that the fault "power off" has stopped.

@@ -20,7 +20,7 @@ def alive(api, node_id="pod"):
 
 
 def becomes(api, expected):
-    wait_for(lambda: alive(api) == expected or None)
+    wait_for(lambda: alive(api) == expected)
 
 
 @pytest.mark.parametrize("fault", ["hang", "cut", "full-disk"])
@@ -148,7 +148,7 @@ def test_an_interrupted_stop_resumes_after_a_restart(local_api):
     local_api.ready("one", acceleratorType="v4-8")
     local_api.machines.deaf = set(local_api.machines.specs)
     operation = local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json()
-    wait_for(lambda: local_api.machines.shut_downs or None)
+    wait_for(lambda: local_api.machines.shut_downs)
     local_api.halt()
     local_api.machines.deaf.clear()
 
@@ -162,7 +162,7 @@ def test_an_announced_preemption_shuts_the_guests_down_while_the_node_is_ready(l
 
     local_api.preempt("pod", warningSeconds=3600)
 
-    wait_for(lambda: len(local_api.machines.shut_downs) == 2 or None)
+    wait_for(lambda: len(local_api.machines.shut_downs) == 2)
     assert local_api.node("pod")["state"] == "READY"
     assert set(local_api.machines.shut_downs) == set(local_api.machines.specs)
 
@@ -194,7 +194,7 @@ def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api
     local_api.boot()
 
     assert local_api.node("pod")["state"] == "READY"
-    wait_for(lambda: set(local_api.machines.specs) == known or None)
+    wait_for(lambda: set(local_api.machines.specs) == known)
     assert "would not delete" in local_api.log()
 
 

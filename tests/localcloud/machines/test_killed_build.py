@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from localcloud.machines import image, mounts, processes
+from tests.localcloud.api.local_api import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 BUILDER = """
@@ -18,25 +18,18 @@ subprocess.run([*image.LEASH, "sh", "-c", sys.argv[1], sys.argv[2]])
 """
 
 
-def until(is_true, seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (found := is_true()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return bool(found)
-
-
 def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path):
     tree = tmp_path / "trixie-0123456789ab.partial-7"
     (tree / "proc").mkdir(parents=True)
     work = f"mount -t tmpfs mine {tree}/proc && touch {tree}/mounted; sleep 1000 & wait"
     builder = subprocess.Popen([sys.executable, "-c", BUILDER, work, str(tree)])
     try:
-        assert until((tree / "mounted").exists)
+        wait_for((tree / "mounted").exists)
         assert processes.with_argument(str(tree))
         assert mounts.below(tree) == []  # the builder's mounts are in a private namespace
     finally:
         builder.kill()
         builder.wait()
-    assert until(lambda: not processes.with_argument(str(tree)))
+    wait_for(lambda: not processes.with_argument(str(tree)))
     image._remove(tree)
     assert not tree.exists()
