@@ -175,6 +175,8 @@ def test_a_name_in_two_zones_needs_the_zone(local_api, typed, words):
     assert unsaid[0] == 1
     assert "several zones (us-central2-b, us-east1-c)" in unsaid[2]
     assert text[0] == 0, text
+    other = local_api.node("one", "us-central2-b")
+    assert (other["state"], other["health"]) == ("READY", "HEALTHY")
 
 
 @pytest.mark.parametrize(

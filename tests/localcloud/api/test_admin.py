@@ -43,19 +43,6 @@ def test_a_node_that_is_not_ready_cannot_be_preempted(local_api):
     assert local_api.preempt("none").status_code == 404
 
 
-def test_preempting_a_name_in_two_zones_needs_the_zone(local_api):
-    local_api.ready("one")
-    local_api.ready("one", "us-central1-a")
-
-    unclear = local_api.preempt("one")
-    clear = local_api.call("POST", f"/_localcloud/locations/{ZONE}/nodes/one:preempt")
-
-    assert unclear.status_code == 400
-    assert "us-central1-a, us-central2-b" in unclear.json()["error"]["message"]
-    assert clear.json()["state"] == "PREEMPTED"
-    assert local_api.node("one", "us-central1-a")["state"] == "READY"
-
-
 def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_completes_it(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}

@@ -327,34 +327,23 @@ def test_guest_attributes_contain_the_host_keys_of_each_worker(local_api):
     ]
 
 
-def test_guest_attributes_can_be_selected_by_worker_and_key(local_api):
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ({"queryPath": "hostkeys/ssh-ed25519"}, ["ssh-ed25519"]),
+        ({"queryPath": "weather/"}, []),
+        ({}, ["ecdsa-sha2-nistp256", "ssh-ed25519"]),
+    ],
+)
+def test_guest_attributes_can_be_selected_by_worker_and_key(local_api, path, keys):
     local_api.ready("one")
 
-    answer = attributes(local_api, queryPath="hostkeys/ssh-ed25519", workerIds=["1"]).json()
+    (entry,) = attributes(local_api, **path, workerIds=["1"]).json()["guestAttributes"]
 
-    (entry,) = answer["guestAttributes"]
-    (item,) = entry["queryValue"]["items"]
-    assert item["key"] == "ssh-ed25519"
-    assert item["value"].endswith("-w-1")
-
-
-def test_guest_attributes_without_a_path_are_all_attributes(local_api):
-    local_api.ready("one", acceleratorType="v4-8")
-
-    (entry,) = attributes(local_api).json()["guestAttributes"]
-
-    assert entry.keys() == {"queryValue"}
-    assert len(entry["queryValue"]["items"]) == 2
-
-
-def test_guest_attributes_of_another_namespace_are_empty(local_api):
-    local_api.ready("one")
-
-    (entry,) = attributes(local_api, queryPath="weather/", workerIds=["0"]).json()[
-        "guestAttributes"
-    ]
-
-    assert entry["queryValue"] == {}
+    value = entry.pop("queryValue")
+    assert entry == path
+    assert [item["key"] for item in value.get("items", [])] == keys
+    assert all(item["value"].endswith("-w-1") for item in value.get("items", []))
 
 
 def test_guest_attributes_of_an_unknown_worker_are_refused(local_api):
