@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -89,7 +89,8 @@ def make_read_only(place: Place) -> None:
     behind = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
     emulator = _start_emulator(place, behind, endpoint)
     module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
-    _await(place, endpoint, emulator, _start(place, [*module, _read_only_mark(place)]))
+    proxy = processes.start([*module, _read_only_mark(place)], place.bucket_log, cwd=PROJECT_ROOT)
+    _await(place, endpoint, emulator, proxy)
 
 
 def observe(place: Place) -> Bucket | None:
@@ -127,33 +128,19 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
     # The emulator serves each directory as a bucket.
     (place.bucket / NAME).mkdir(parents=True, exist_ok=True)
     address = urlsplit(listen)
-    return _start(
-        place,
-        [
-            str(binary),
-            "-backend=filesystem",
-            _mark(place),
-            "-scheme=http",
-            f"-host={address.hostname}",
-            f"-port={address.port}",
-            f"-public-host={urlsplit(public).netloc}",
-            f"-external-url={public}",
-            f"-location={LOCATION}",
-            "-log-level=warn",
-        ],
-    )
-
-
-def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    with place.bucket_log.open("a") as log:
-        return subprocess.Popen(
-            command,
-            cwd=PROJECT_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    command = [
+        str(binary),
+        "-backend=filesystem",
+        _mark(place),
+        "-scheme=http",
+        f"-host={address.hostname}",
+        f"-port={address.port}",
+        f"-public-host={urlsplit(public).netloc}",
+        f"-external-url={public}",
+        f"-location={LOCATION}",
+        "-log-level=warn",
+    ]
+    return processes.start(command, place.bucket_log, cwd=PROJECT_ROOT)
 
 
 def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> None:

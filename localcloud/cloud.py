@@ -5,7 +5,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -222,16 +221,12 @@ def _has_machines(place: Place) -> bool:
 def _start_server(place: Place) -> None:
     """Start the server in the background and wait until it answers."""
     place.endpoint.unlink(missing_ok=True)
-    with place.log.open("a") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "localcloud", "serve", _server_mark(place)],
-            cwd=PROJECT_ROOT,
-            env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(place.directory.parent)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    server = processes.start(
+        [sys.executable, "-m", "localcloud", "serve", _server_mark(place)],
+        place.log,
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(place.directory.parent)},
+    )
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
         # Until the endpoint file exists, service-account.json may have a previous server's port.

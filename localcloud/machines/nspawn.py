@@ -31,7 +31,6 @@ from localcloud.machines.interface import (
 TOOLS = ("bridge", "losetup", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
-POWER_OFF_GRACE_S = 0.0  # Google deletes a node without waiting for its guest
 _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # names of the network link: host0 in nspawn machines, eth0 in qemu ones
 OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn lowers them if the host allows less
@@ -88,7 +87,8 @@ class NspawnMachines(HostMachines):
                                check=False)  # fmt: skip
         else:
             control_groups.remove(self.place.unit_prefix, name)
-        processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
+        # At once, as Google deletes a node without waiting for its guest.
+        processes.end(self._root_option(name))
         # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
         # the link's name.
         subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
@@ -221,18 +221,14 @@ class NspawnMachines(HostMachines):
                 raise MachineError(f"{name}: systemd-run: {done.stderr.strip()}")
             return
         groups = [str(group) for group in control_groups.make(self.place.unit_prefix, name)]
-        with console.open("ab") as log:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", _BOOT_LOOP, "tpufleet-machine", *groups, "--", *nspawn],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={
-                    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                    "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
-                },
-            )
+        process = processes.start(
+            ["/bin/sh", "-c", _BOOT_LOOP, "tpufleet-machine", *groups, "--", *nspawn],
+            console,
+            env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
+            },
+        )
         # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()
 

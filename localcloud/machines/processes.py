@@ -1,4 +1,4 @@
-"""Finding and stopping processes by a command-line argument that is unique to them.
+"""Processes: starting them, and finding and stopping them by a unique command-line argument.
 
 An argument that contains the cloud's directory identifies a process reliably. A pid in a file does
 not, because another process may have reused the pid. No state is stored, so that processes of a
@@ -9,9 +9,11 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def with_argument(argument: str) -> list[int]:
@@ -25,6 +27,22 @@ def with_argument(argument: str) -> list[int]:
             if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def start(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own; append its output to ``log``.
+
+    ``options`` are further arguments of Popen.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            **options,
+        )
 
 
 def send(argument: str, number: signal.Signals) -> None:

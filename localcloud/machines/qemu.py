@@ -175,15 +175,10 @@ class QemuMachines(HostMachines):
             *("-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)),
             *("-append", _KERNEL_LINE),
         ]
-        with (directory / "qemu.log").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=directory,  # for a relative socket path: unix(7) limits its length
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = directory / "qemu.log"
+        log.unlink(missing_ok=True)
+        # cwd is for a relative socket path: unix(7) limits its length.
+        process = processes.start(command, log, cwd=directory)
         # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()
 
