@@ -11,6 +11,7 @@ survive a restart of the server.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from localcloud.api.catalog import PROJECT_ID, name_of
@@ -49,11 +50,13 @@ class Admin(Methods):
             "": f"{here}/nodes/{{node}}",
             "InZone": f"{here}/locations/{{zone}}/nodes/{{node}}",
         }
+        set_faults = partial(self._change_faults, add=False)
+        add_faults = partial(self._change_faults, add=True)
         return (
             Route("localcloud.status", "GET", f"{here}/status", self._status),
             Route("localcloud.faults.get", "GET", f"{here}/faults", self._show_faults),
-            Route("localcloud.faults.set", "POST", f"{here}/faults", self._set_faults),
-            Route("localcloud.faults.add", "POST", f"{here}/faults:add", self._add_faults),
+            Route("localcloud.faults.set", "POST", f"{here}/faults", set_faults),
+            Route("localcloud.faults.add", "POST", f"{here}/faults:add", add_faults),
             Route("localcloud.faults.clear", "POST", f"{here}/faults:clear", self._clear_faults),
             Route("localcloud.workerFaults", "GET", f"{here}/workerFaults", self._worker_faults),
             *(
@@ -106,17 +109,11 @@ class Admin(Methods):
     def _show_faults(self, call: Call) -> Mapping[str, Any]:
         return self._faults.show()
 
-    def _set_faults(self, call: Call, *, add: bool = False) -> Mapping[str, Any]:
-        """Replace the active faults of the given kinds; return all active faults.
-
-        The request body is the argument of ``Faults.change``.
-        """
+    def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
+        """Change faults as ``Faults.change`` does with the request body; return all active ones."""
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()
-
-    def _add_faults(self, call: Call) -> Mapping[str, Any]:
-        return self._set_faults(call, add=True)
 
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
         """End all faults of API calls and of workers; return the empty lists of active faults."""

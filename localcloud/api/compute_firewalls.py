@@ -42,6 +42,7 @@ _PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _PROTOCOLS = ("tcp", "udp", "icmp", "esp", "ah", "ipip", "sctp", "all")
 _WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
 _INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+_EGRESS_ONLY = ("destinationRanges",)
 
 
 def read_whole(value: Mapping[str, Any], kind: Message) -> dict[str, Any]:
@@ -90,14 +91,12 @@ def check_name(name: str) -> None:
 
 def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
     """Validate a rule's sources and destinations, and add the default: any address."""
-    inwards = rule["direction"] == "INGRESS"
-    if inwards and "destinationRanges" in rule:
-        raise bad_value(
-            "destinationRanges", rule["destinationRanges"], "An INGRESS rule can't have this field"
-        )
-    for key in () if inwards else _INGRESS_ONLY:
+    ends, others = _INGRESS_ONLY, _EGRESS_ONLY
+    if rule["direction"] == "EGRESS":
+        ends, others = others, ends
+    for key in others:
         if key in rule:
-            raise bad_value(key, rule[key], "An EGRESS rule can't have this field")
+            raise bad_value(key, rule[key], f"An {rule['direction']} rule can't have this field")
     for key in ("sourceRanges", "destinationRanges"):
         for index, text in enumerate(rule.get(key, ())):
             _check_range(f"{key}[{index}]", text)
@@ -106,7 +105,6 @@ def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
             if not NAME.fullmatch(text):
                 why = f"Must be a match of regex '{NAME.pattern}'"
                 raise bad_value(f"{key}[{index}]", text, why)
-    ends = _INGRESS_ONLY if inwards else ("destinationRanges",)
     if not any(key in rule for key in ends):
         rule[ends[0]] = ["0.0.0.0/0"]
     return rule

@@ -39,7 +39,7 @@ class Faults:
         self._unreachable: frozenset[str] = frozenset()
         self._active: dict[str, list[Fault]] = {kind: [] for kind in KINDS}
 
-    def change(self, wanted: Mapping[str, Any], *, add: bool = False) -> None:
+    def change(self, wanted: Mapping[str, Any], *, add: bool) -> None:
         """Replace the active faults of each kind in ``wanted``; with ``add``, add to them instead.
 
         ``wanted`` has lists of faults by kind (see ``fault_message``) and a list of zones as

@@ -1,6 +1,7 @@
 """API methods for ``projects.locations``, ``acceleratorTypes`` and ``runtimeVersions``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from localcloud.api import catalog
@@ -8,7 +9,7 @@ from localcloud.api.catalog import PROJECT_ID, ZONES, name_of
 from localcloud.api.errors import ApiError, not_found
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
-from localcloud.api.routing import Call, Handler, Route
+from localcloud.api.routing import Call, Route
 from localcloud.api.selection import ordered, parse_filter
 from localcloud.api.versions import Version
 
@@ -69,9 +70,9 @@ class Locations:
         ]
         for collection, ids, write in offers:
             path = f"{location}/{collection}"
-            lister = self._lister(collection, ids, write)
+            lister = partial(self._list_offers, collection, ids, write)
             routes.append(Route(f"{collection}.list", "GET", path, lister, selection))
-            getter = self._getter(collection, ids, write)
+            getter = partial(self._get_offer, collection, ids, write)
             routes.append(Route(f"{collection}.get", "GET", f"{path}/{{offer}}", getter))
         return tuple(routes)
 
@@ -108,16 +109,20 @@ class Locations:
         collection = "tensorflowVersions" if version is Version.V1 else "runtimeVersions"
         return {"name": name_of(collection, zone, name), "version": name}
 
-    def _lister(self, collection: str, ids: Sequence[str], write: Write) -> Handler:
-        def lister(call: Call) -> Mapping[str, Any]:
-            scope = self._project.many(call.names)
-            items = [
-                write(zone, name, call.version) for zone in scope.zones for name in sorted(ids)
-            ]
-            fields = FIELDS[collection]
-            return self._page(collection, call, items, fields, scope)
+    def _list_offers(
+        self, collection: str, ids: Sequence[str], write: Write, call: Call
+    ) -> Mapping[str, Any]:
+        scope = self._project.many(call.names)
+        items = [write(zone, name, call.version) for zone in scope.zones for name in sorted(ids)]
+        return self._page(collection, call, items, FIELDS[collection], scope)
 
-        return lister
+    def _get_offer(
+        self, collection: str, ids: Sequence[str], write: Write, call: Call
+    ) -> Mapping[str, Any]:
+        zone, name = self._project.one(call.names), call.names["offer"]
+        if name not in ids:
+            raise not_found(name_of(collection, zone, name))
+        return write(zone, name, call.version)
 
     def _page(
         self,
@@ -139,12 +144,3 @@ class Locations:
         found = ordered([it for it in items if test(it)], order, fields)
         shown, token = page.cut(page.rest(found, _key), _key)
         return self._project.answer(collection, shown, scope, token)
-
-    def _getter(self, collection: str, ids: Sequence[str], write: Write) -> Handler:
-        def getter(call: Call) -> Mapping[str, Any]:
-            zone, name = self._project.one(call.names), call.names["offer"]
-            if name not in ids:
-                raise not_found(name_of(collection, zone, name))
-            return write(zone, name, call.version)
-
-        return getter
