@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,24 +125,16 @@ class ApiServer:
         self._opened.close()
 
 
+@dataclass(frozen=True)
 class _ApiService:
     """Request handler: authenticates, finds the route, applies faults and calls the API method."""
 
-    def __init__(
-        self,
-        routes: Sequence[Route],
-        accounts: Accounts,
-        project: Project,
-        faults: Faults,
-        audience: str,
-        log: logging.Logger,
-    ) -> None:
-        self._routes = tuple(routes)
-        self._accounts = accounts
-        self._project = project
-        self._faults = faults
-        self._audience = audience
-        self._log = log
+    routes: Sequence[Route]
+    accounts: Accounts
+    project: Project
+    faults: Faults
+    audience: str
+    log: logging.Logger
 
     def answer(self, request: Request) -> Answer:
         """Return the response to a request.
@@ -149,11 +142,11 @@ class _ApiService:
         Logs the HTTP verb, path, status code and API method, but no query or headers, which may
         contain secrets.
         """
-        found = find_route(self._routes, request.verb, request.target)
+        found = find_route(self.routes, request.verb, request.target)
         name = found[0].name if found else "-"
         answer = self._guarded(request, found)
         path = urlsplit(request.target).path
-        self._log.info("request %s %s %d %s", request.verb, path, answer.code, name)
+        self.log.info("request %s %s %d %s", request.verb, path, answer.code, name)
         return answer
 
     def _guarded(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
@@ -165,19 +158,19 @@ class _ApiService:
             headers = {"WWW-Authenticate": "Bearer"} if error.code == 401 else {}
             return Answer(error.code, _refusal(request, error), headers)
         except Exception:
-            self._log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
+            self.log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
             error = ApiError(500, "Internal error; see the cloud's server.log")
             return Answer(500, _refusal(request, error))
 
     def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
         if found is None or not found[0].public:
             api = COMPUTE_AUDIENCE if _is_for_compute(request) else TPU_AUDIENCE
-            self._accounts.check(request.authorization, (self._audience, api))
+            self.accounts.check(request.authorization, (self.audience, api))
         if found is None:
             raise no_such_method(request.verb, request.target)
         route, names = found
-        self._project.check_project(route.name, names)
-        effect = self._faults.effect(route.name, names.get("zone", ""))
+        self.project.check_project(route.name, names)
+        effect = self.faults.effect(route.name, names.get("zone", ""))
         if effect.delay:
             time.sleep(effect.delay)
         if effect.error is not None:
