@@ -18,15 +18,14 @@ DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 UBUNTU = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
 
 
-def test_a_debian_host_builds_debian_13_from_its_own_mirror():
+@pytest.mark.parametrize(("suite", "built"), [("", "trixie"), ("bullseye", "bullseye")])
+def test_a_debian_host_builds_debian_13_or_the_suite_from_its_own_mirror(suite, built):
     sources = [
         Source("http://mirror.example/debian/", "bookworm", "main"),
         Source("http://mirror.example/security/", "bookworm-security", "main"),
     ]
-    assert base_lines(sources, DEBIAN) == (
-        "trixie",
-        ["deb http://mirror.example/debian/ trixie main"],
-    )
+    lines = [f"deb http://mirror.example/debian/ {built} main"]
+    assert base_lines(sources, DEBIAN, suite) == (built, lines)
 
 
 def test_an_ubuntu_host_builds_its_own_release_with_universe_and_updates():
@@ -81,23 +80,14 @@ def two_certificates(tmp_path):
     return pems
 
 
-def test_a_certificate_that_only_the_host_trusts_is_copied(two_certificates):
+def test_only_a_certificate_that_only_the_host_trusts_is_copied(two_certificates):
     public, company = two_certificates
     assert missing_certificates(public + company, public) == certificates(company)
+    assert missing_certificates(public + company, public + company) == []
 
 
-def test_no_certificate_is_copied_if_host_and_image_trust_the_same(two_certificates):
-    both = "".join(two_certificates)
-    assert missing_certificates(both, both) == []
-
-
-def test_another_suite_is_built_only_on_a_debian_host():
-    debian = [Source("http://mirror.example/debian/", "bookworm", "main")]
+def test_another_suite_is_refused_on_an_ubuntu_host():
     ubuntu = [Source("http://mirror.example/ubuntu/", "noble", "main")]
-    assert base_lines(debian, DEBIAN, "bullseye") == (
-        "bullseye",
-        ["deb http://mirror.example/debian/ bullseye main"],
-    )
     with pytest.raises(CloudError, match="without --suite"):
         base_lines(ubuntu, UBUNTU, "bullseye")
 

@@ -27,13 +27,9 @@ def test_the_chosen_subnet_overlaps_no_used_subnet(taken):
     assert chosen.subnet_of(RANGE)
 
 
-def test_the_requested_subnet_is_used_if_it_is_free():
+def test_another_subnet_is_used_only_if_the_requested_one_is_in_use():
     wanted = IPv4Network("198.18.40.0/22")
     assert free_subnet([IPv4Network("198.18.0.0/22")], wanted) == wanted
-
-
-def test_another_subnet_is_used_if_the_requested_one_is_in_use():
-    wanted = IPv4Network("198.18.40.0/22")
     assert free_subnet([IPv4Network("198.18.41.0/24")], wanted) == IPv4Network("198.18.0.0/22")
 
 

@@ -2,6 +2,8 @@ import subprocess
 import sys
 import uuid
 
+import pytest
+
 from localcloud.machines import processes
 
 
@@ -26,18 +28,12 @@ def test_a_process_is_found_only_by_a_whole_argument():
         process.kill()
 
 
-def test_a_process_that_ignores_term_is_killed_after_the_grace_period():
+@pytest.mark.parametrize(("deaf", "grace_s", "code"), [(True, 0.2, -9), (False, 10, -15)])
+def test_only_a_process_that_ignores_term_for_the_grace_period_is_killed(deaf, grace_s, code):
     mark = f"--mark={uuid.uuid4()}"
-    with sleeper(mark, deaf=True) as process:
-        assert processes.end(mark, grace_s=0.2) == [process.pid]
-        assert process.wait(timeout=5) == -9
-
-
-def test_a_process_that_ends_on_term_is_not_killed():
-    mark = f"--mark={uuid.uuid4()}"
-    with sleeper(mark) as process:
-        assert processes.end(mark, grace_s=10) == [process.pid]
-        assert process.wait(timeout=5) == -15
+    with sleeper(mark, deaf=deaf) as process:
+        assert processes.end(mark, grace_s=grace_s) == [process.pid]
+        assert process.wait(timeout=5) == code
 
 
 def test_ending_a_missing_process_does_nothing():
