@@ -8,8 +8,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import platform
 import re
-import shlex
 import shutil
 import ssl
 import subprocess
@@ -125,7 +125,8 @@ def base_lines(
 
 def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
     """Return the suite, ``deb`` lines and apt options for building a file system on this host."""
-    suite, lines = base_lines(configured_sources(), os_release(), suite)
+    release = platform.freedesktop_os_release()
+    suite, lines = base_lines(configured_sources(), release, suite)
     return suite, lines, acquire_options(_output(["apt-config", "dump", "Acquire"]))
 
 
@@ -366,11 +367,3 @@ def _output(command: list[str]) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise CloudError(f"the local cloud needs apt on this host: {error}") from error
-
-
-def os_release() -> dict[str, str]:
-    """Return the variables in this host's ``/etc/os-release``."""
-    pairs = (
-        line.partition("=") for line in Path("/etc/os-release").read_text().splitlines() if line
-    )
-    return {key: "".join(shlex.split(value)) for key, _, value in pairs}

@@ -6,6 +6,7 @@ files are in a tar on a second drive, which is unpacked at the first boot, befor
 
 import hashlib
 import os
+import platform
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -100,7 +101,7 @@ def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
             "--machines: machines of kind qemu need an x86_64 host "
             f"({os.uname().machine}). Run the same command without --machines qemu"
         )
-    distribution = image.os_release().get("ID", "")
+    distribution = platform.freedesktop_os_release()["ID"]
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
     made = QemuImage(image.ensure(say, (kernel, *_ALSO), suite))
     if not made.disk.exists():

@@ -4,17 +4,19 @@ Their Python is too old for JAX, and the tests have no mirror with a newer one. 
 works; setup with JAX reports the too old Python on one line.
 """
 
+import platform
+
 import pytest
 
 from harness.fleet import Fleet
 from harness.own_cloud import own_cloud
-from localcloud.machines import image
 
 pytestmark = [
     pytest.mark.machines,
     pytest.mark.long,
     pytest.mark.skipif(
-        image.os_release().get("ID") != "debian", reason="only a Debian host builds other Debians"
+        platform.freedesktop_os_release()["ID"] != "debian",
+        reason="only a Debian host builds other Debians",
     ),
 ]
 PYTHON, SYSTEMD = {"bullseye": "3.9.", "bookworm": "3.11."}, {"bullseye": "247", "bookworm": "252"}
