@@ -1,7 +1,7 @@
 """Choice of a cloud's settings: from the options of ``up``, else the cloud's existing settings."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
 
 from localcloud.failure import CloudError
@@ -29,20 +29,12 @@ class Options:
 DEFAULTS = Options()
 
 
-@dataclass(frozen=True)
-class Choices:
-    """The machines' kind, Debian release (empty: the default) and type of ``/mnt/shared``."""
+def choose(place: Place, before: Settings | None, options: Options, *, in_use: bool) -> Settings:
+    """Return settings with the chosen kind of machine, Debian release and type of ``/mnt/shared``.
 
-    kind: str
-    suite: str
-    mnt_shared: str
-
-
-def choose(place: Place, before: Settings | None, options: Options, *, in_use: bool) -> Choices:
-    """Return the machines' kind, Debian release and type of ``/mnt/shared``.
-
-    ``before`` are the cloud's existing settings. Raises CloudError if ``options`` contradict each
-    other, or differ from ``before`` while the cloud is in use (running or with machines).
+    ``before`` are the cloud's existing settings; the result has their port, subnet and image, if
+    any. Raises CloudError if ``options`` contradict each other, or differ from ``before`` while the
+    cloud is in use (running or with machines).
     """
     if before and in_use:
         _keep(place, before, options, ("machines", "suite", "mnt_shared"))
@@ -55,7 +47,8 @@ def choose(place: Place, before: Settings | None, options: Options, *, in_use: b
         )
     held = before.mnt_shared if before and before.machines == kind else possible[0]
     mnt_shared = options.mnt_shared or (held if held in possible else possible[0])
-    return Choices(kind, options.suite or (before.suite if before else ""), mnt_shared)
+    now = before or Settings(place.name, port=0, subnet="", image="")
+    return replace(now, machines=kind, suite=options.suite or now.suite, mnt_shared=mnt_shared)
 
 
 def choose_subnet(

@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from localcloud import bucket, choices, client, settings
 from localcloud.api.server import create_server
-from localcloud.choices import DEFAULTS, Choices, Options
+from localcloud.choices import DEFAULTS, Options
 from localcloud.failure import CloudError
 from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
 from localcloud.machines.interface import Machines
@@ -51,11 +52,11 @@ def up(place: Place, options: Options = DEFAULTS, *, say: Say) -> Settings:
 
 def _image(place: Place, options: Options, say: Say) -> Path:
     chosen = _choose(place, options)
-    kinds.check_tools(chosen.kind)
-    return KINDS[chosen.kind].ensure_image(say, chosen.suite)
+    kinds.check_tools(chosen.machines)
+    return KINDS[chosen.machines].ensure_image(say, chosen.suite)
 
 
-def _choose(place: Place, options: Options) -> Choices:
+def _choose(place: Place, options: Options) -> Settings:
     in_use = is_served(place) or _has_machines(place)
     return choices.choose(place, _before(place), options, in_use=in_use)
 
@@ -75,7 +76,7 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
-    before, machines = _before(place), _choose(place, options)
+    before, chosen = _before(place), _choose(place, options)
     if is_served(place):
         found = settings.read(place)
         choices.keep_address(place, found, options)
@@ -90,15 +91,8 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
     has_machines = _has_machines(place)
     subnet = choices.choose_subnet(place, before, options, has_machines=has_machines)
     net = network.up(place, subnet, say, is_required=has_machines)
-    chosen = Settings(
-        name=place.name,
-        port=_choose_port(options.port or (before.port if before else None), say),
-        subnet=str(net.subnet),
-        image=str(root),
-        machines=machines.kind,
-        suite=machines.suite,
-        mnt_shared=machines.mnt_shared,
-    )
+    port = _choose_port(options.port or chosen.port, say)
+    chosen = replace(chosen, port=port, subnet=str(net.subnet), image=str(root))
     settings.write(place, chosen)
     bucket.up(place, net.gateway, say)
     say("starting the API")
@@ -246,7 +240,8 @@ def _server_mark(place: Place) -> str:
     return f"--directory={place.directory}"
 
 
-def _choose_port(wanted: int | None, say: Say) -> int:
+def _choose_port(wanted: int, say: Say) -> int:
+    """Return ``wanted``, unless it is 0 or in use; then return another port."""
     chosen = network.free_port("127.0.0.1", wanted, FIRST_PORT)
     if wanted and chosen != wanted:
         say(f"port {wanted} is in use on this host: using {chosen}")

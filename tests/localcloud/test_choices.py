@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import choices
-from localcloud.choices import Choices, Options
+from localcloud.choices import Options
 from localcloud.failure import CloudError
 from localcloud.machines import kinds
 from localcloud.place import Place
@@ -23,10 +23,12 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUDO_UID", raising=False)
 
 
-def test_a_new_cloud_shares_mnt_shared_by_default():
-    assert choices.choose(PLACE, None, Options(), in_use=False) == Choices("nspawn", "", "shared")
-    asked = Options(mnt_shared="local")
-    assert choices.choose(PLACE, None, asked, in_use=False) == Choices("nspawn", "", "local")
+@pytest.mark.parametrize(
+    ("asked", "mnt_shared"), [(Options(), "shared"), (Options(mnt_shared="local"), "local")]
+)
+def test_a_new_cloud_shares_mnt_shared_by_default(asked: Options, mnt_shared: str):
+    chosen = choices.choose(PLACE, None, asked, in_use=False)
+    assert (chosen.machines, chosen.suite, chosen.mnt_shared) == ("nspawn", "", mnt_shared)
 
 
 def test_qemu_machines_have_their_own_mnt_shared():
@@ -46,8 +48,7 @@ def test_only_machines_with_a_shared_mnt_shared_mount_the_hosts_directory(tmp_pa
 def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     for in_use in (True, False):
-        kept = choices.choose(PLACE, before, Options(), in_use=in_use)
-        assert kept == Choices("nspawn", "bookworm", "local")
+        assert choices.choose(PLACE, before, Options(), in_use=in_use) == before
 
 
 @pytest.mark.parametrize(
