@@ -283,7 +283,6 @@ def stored(node: Node) -> dict[str, Any]:
         "name": node.name,
         "state": node.state,
         "id": str(node.uid),
-        "apiVersion": "V2",
         "createTime": node.create_time,
         **node.body,
     }

@@ -189,8 +189,7 @@ def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, An
         scheduling["preemptible"] = True
     if "reservationName" in body or body.get("guaranteed", {}).get("reserved"):
         scheduling["reserved"] = True
-    version = body.get("apiVersion", Version.V2.node_value)
-    return {**node, "schedulingConfig": scheduling, "apiVersion": version}
+    return {**node, "schedulingConfig": scheduling, "apiVersion": body["apiVersion"]}
 
 
 def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:

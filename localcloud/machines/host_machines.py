@@ -16,29 +16,23 @@ from pathlib import Path
 
 from localcloud.machines import mounts, network
 from localcloud.machines.boot_wait import answers_ssh
-from localcloud.machines.interface import MachineError, MachineFault, MachineSpec, SweepError
+from localcloud.machines.interface import (
+    MachineError,
+    MachineFault,
+    Machines,
+    MachineSpec,
+    SweepError,
+)
 from localcloud.place import Place, write_atomically
 
 
 @dataclass
-class HostMachines:
+class HostMachines(Machines):
     """Base class of the kinds of machine; publishes addresses to the name server and NAT."""
 
     place: Place
     network: network.Network
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-
-    def power_off(self, name: str) -> None:
-        """Power off the machine without a shutdown; its files stay."""
-        raise NotImplementedError
-
-    def alive(self, name: str) -> bool:
-        """Return whether the machine is running."""
-        raise NotImplementedError
-
-    def faults(self, name: str) -> Collection[MachineFault]:
-        """Return the faults that the machine has now; none if it is off."""
-        raise NotImplementedError
 
     def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
         """Inject (``on``) or clear a fault of a running machine."""
