@@ -79,11 +79,16 @@ def test_a_fault_is_activated_and_shown(local_api, typed, words, kind, fault):
     assert typed("fault", "show")[1] == out
 
 
-def test_clear_ends_all_faults(local_api, typed):
+def test_clear_ends_all_faults_of_requests_and_machines(local_api, typed):
+    local_api.ready("one")
+    typed("fault", "worker", "one-w0", "hang")
+    typed("fault", "worker", "--zone", ZONE, "one-w0", "cut")
+    typed("fault", "worker", "one-w1", "late", "5")
     typed("fault", "error", "*", "503")
     typed("fault", "unreachable", ZONE)
 
     assert typed("fault", "clear")[1] == "no active faults\n"
+    assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
     assert not any(local_api.get("/_localcloud/faults").values())
 
 

@@ -253,13 +253,6 @@ def test_an_announced_preemption_survives_a_restart(local_api):
     local_api.state_is("one", "PREEMPTED")
 
 
-def test_an_announced_preemption_can_be_brought_forward(local_api):
-    local_api.ready("one")
-    local_api.preempt("one", warningSeconds=3600)
-
-    assert local_api.preempt("one").json()["state"] == "PREEMPTED"
-
-
 @pytest.mark.parametrize("warning", [-1, "soon", 1e9])
 def test_an_invalid_warning_time_is_refused(local_api, warning):
     local_api.ready("one")

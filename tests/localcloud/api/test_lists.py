@@ -89,7 +89,7 @@ def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
     [
         {"pageToken": "nonsense"},
         {"pageToken": "W10"},
-        {"pageToken": "WyJvcGVyYXRpb25zIiwiYSIsImIiXQ"},
+        {"pageToken": "WyJvcGVyYXRpb25zIiwiYSIsImIiXQ"},  # of another list
         {"pageSize": "-1"},
         {"pageSize": "many"},
         {"filter": "state=READY"},
@@ -99,12 +99,6 @@ def test_an_invalid_page_size_or_token_is_refused(local_api, query):
     answer = local_api.call("GET", "locations/-/nodes", **query)
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
-
-
-def test_a_page_token_of_another_list_is_refused(local_api):
-    token = local_api.get("locations", pageSize=1)["nextPageToken"]
-
-    assert local_api.call("GET", "locations/-/nodes", pageToken=token).status_code == 400
 
 
 def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
@@ -233,10 +227,7 @@ def test_the_topology_of_every_accelerator_type_has_its_chips():
     for name, accelerator in ACCELERATORS.items():
         prefix, size = name.split("-")
         chips = int(size) if prefix in ("v5litepod", "v6e") else int(size) // 2
-        product = 1
-        for side in accelerator.topology.split("x"):
-            product *= int(side)
-        assert product == chips, name
+        assert accelerator.chips == chips, name
 
 
 def test_operations_are_listed_also_after_their_node_is_deleted(local_api):

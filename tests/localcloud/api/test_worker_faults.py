@@ -37,18 +37,6 @@ def test_a_workers_fault_is_listed_and_its_node_stays_ready(local_api, fault):
     assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
 
 
-def test_clear_ends_all_faults_of_requests_and_machines(local_api):
-    local_api.ready("pod")
-    post(local_api, "nodes/pod:inject", fault="hang")
-    post(local_api, f"locations/{ZONE}/nodes/pod:inject", workerIds=["0"], fault="cut")
-    local_api.faults(unreachable=[ZONE], late=[{"worker": "pod-*", "delaySeconds": 5}])
-
-    post(local_api, "faults:clear")
-
-    assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
-    assert not any(local_api.get("/_localcloud/faults").values())
-
-
 @pytest.mark.parametrize(
     ("body", "output"),
     [
