@@ -19,36 +19,26 @@ from localcloud.api.routing import Call
 from localcloud.machines.interface import Machines
 
 
-@dataclass(frozen=True)
-class Shared:
-    """Objects that all API methods of a server use.
+@dataclass
+class Methods:
+    """Base class of the handlers of API methods.
 
-    Methods call ``wake`` after a change, so that the reconcile loop runs at once.
+    Methods call ``_wake`` after a change, so that the reconcile loop runs at once.
     """
 
-    database: Database
-    project: Project
-    machines: Machines
-    faults: Faults
-    lifecycle: Lifecycle
-    wake: Callable[[], None]
+    _database: Database
+    _project: Project
+    _machines: Machines
+    _faults: Faults
+    _lifecycle: Lifecycle
+    _wake: Callable[[], None]
 
-
-class Methods:
-    """Base class of the handlers of API methods."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._database = shared.database
-        self._project = shared.project
-        self._machines = shared.machines
-        self._faults = shared.faults
-        self._lifecycle = shared.lifecycle
-        self._quota = Quota(shared.database, shared.faults)
-        self._wake = shared.wake
-        self._nodes = NodeTable(shared.database)
-        self._operations = OperationTable(shared.database)
-        self._requests = QueuedResourceTable(shared.database)
-        self._resources = NodeResources(shared.database)
+    def __post_init__(self) -> None:
+        self._quota = Quota(self._database, self._faults)
+        self._nodes = NodeTable(self._database)
+        self._operations = OperationTable(self._database)
+        self._requests = QueuedResourceTable(self._database)
+        self._resources = NodeResources(self._database)
 
     def _find_node(self, call: Call) -> Node:
         """Return the node in the call's path; raise HTTP 404 if it does not exist."""

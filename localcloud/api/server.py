@@ -24,7 +24,6 @@ from localcloud.api.jobs import Jobs, ReconcileLoop
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
 from localcloud.api.metadata_server import Metadata, MetadataServer
-from localcloud.api.methods import Shared
 from localcloud.api.node_changes import NodeChanges
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
@@ -238,11 +237,11 @@ def create_server(
         )
         loop = ReconcileLoop(steps, log)
         jobs.changed = loop.wake
-        shared = Shared(database, project, machines, faults, lifecycle, loop.wake)
+        shared = (database, project, machines, faults, lifecycle, loop.wake)
         tpu_routes = (
-            *Nodes(shared).routes(),
-            *NodeChanges(shared).routes(),
-            *QueuedResources(shared).routes(),
+            *Nodes(*shared).routes(),
+            *NodeChanges(*shared).routes(),
+            *QueuedResources(*shared).routes(),
             *Operations(database, project).routes(),
             *Locations(project).routes(),
         )
@@ -252,7 +251,7 @@ def create_server(
             *alpha_twins(tpu_routes),
             *v1_twins(tpu_routes),
             *compute_routes(database, project, endpoint, machines, faults),
-            *Admin(shared).routes(),
+            *Admin(*shared).routes(),
         )
         faults.methods = frozenset(route.name for route in routes)
         front.answer = _ApiService(routes, accounts, project, faults, f"{endpoint}/", log).answer
