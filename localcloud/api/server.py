@@ -43,6 +43,7 @@ from localcloud.api.routing import (
 from localcloud.machines.interface import Machines
 
 PARALLEL = 4  # machines that are created, booted or deleted at the same time
+GRACE_S = 8.0  # how long a server that stops waits for running jobs
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
 # Audiences of the JWTs that Google's clients sign as bearer tokens: one for each API.
@@ -94,8 +95,8 @@ class ApiServer:
         self._lifecycle.recover()
         self._loop.start()
 
-    def serve(self, grace_s: float = 8.0) -> None:
-        """Serve requests until ``stop`` is called; then wait up to ``grace_s`` for jobs, and close.
+    def serve(self) -> None:
+        """Serve requests until ``stop`` is called; then close.
 
         The next server on this state directory resumes unfinished jobs.
         """
@@ -103,21 +104,20 @@ class ApiServer:
         try:
             self._front.serve_forever(POLL_S)
         finally:
-            self.close(grace_s)
+            self.close()
 
     def stop(self) -> None:
         """Make ``serve`` return; do not wait until it has returned."""
         threading.Thread(target=self._front.shutdown, daemon=True).start()
 
-    def close(self, grace_s: float = 8.0) -> None:
+    def close(self) -> None:
         """Stop the background work; close port, database, lock and log.
 
-        Waits up to ``grace_s`` seconds for running jobs. Call it only while the server is not in
-        ``serve``, which closes the server itself.
+        Call it only while the server is not in ``serve``, which closes the server itself.
         """
         self._front.server_close()
         self._loop.stop()
-        ended = self._jobs.stop(grace_s)
+        ended = self._jobs.stop(GRACE_S)
         if self._metadata:
             self._metadata.close()
         self._log.info("stopped%s", "" if ended else "; unfinished jobs resume at the next start")

@@ -33,7 +33,6 @@ from localcloud.place import Place
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
 BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
 GREETING_S = 15.0
-POWER_OFF_S = 5.0
 MEMORY_MIB = 2048  # JAX with an Orbax save needs more than 1024 MiB
 # mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
@@ -66,7 +65,7 @@ class QemuMachines(HostMachines):
         """Power off the machine without a shutdown; its disk stays, its tap device is removed."""
         directory = self._directory(name)
         if self.alive(name):
-            qmp.quit_now(directory, POWER_OFF_S)
+            qmp.quit_now(directory)
         processes.end(self._mark(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
@@ -100,7 +99,7 @@ class QemuMachines(HostMachines):
             raise MachineError(f"{name}: {error}") from error
 
     def _ask(self, name: str, command: str) -> dict[str, Any]:
-        return qmp.ask(self._directory(name), command, POWER_OFF_S)
+        return qmp.ask(self._directory(name), command)
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Do nothing: the next boot attaches the disks of its MachineSpec."""

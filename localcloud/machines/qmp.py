@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 SOCKET = "qmp"
+TIMEOUT_S = 5.0
 
 
-def ask(directory: Path, command: str, timeout_s: float) -> dict[str, Any]:
+def ask(directory: Path, command: str) -> dict[str, Any]:
     """Send a command to the qemu whose socket is in ``directory`` and return its response.
 
     Raises OSError if no qemu is running, if it rejects the command, or if one read or write takes
-    longer than ``timeout_s`` seconds.
+    longer than TIMEOUT_S.
     """
     answer: dict[str, Any] = {}
-    with _session(directory, timeout_s) as lines:
+    with _session(directory) as lines:
         for each in ("qmp_capabilities", command):
             _send(lines, each)
             answer = {"event": ""}
@@ -29,13 +30,13 @@ def ask(directory: Path, command: str, timeout_s: float) -> dict[str, Any]:
     return answer["return"]
 
 
-def quit_now(directory: Path, timeout_s: float) -> None:
+def quit_now(directory: Path) -> None:
     """Make the qemu whose socket is in ``directory`` quit, and wait until it closes the connection.
 
     For the guest, this is a loss of power; qemu itself closes its files cleanly. Returns without an
-    error if no qemu is running or one read takes longer than ``timeout_s`` seconds.
+    error if no qemu is running or one read takes longer than TIMEOUT_S.
     """
-    with contextlib.suppress(OSError), _session(directory, timeout_s) as lines:
+    with contextlib.suppress(OSError), _session(directory) as lines:
         for command in ("qmp_capabilities", "quit"):
             _send(lines, command)
         while lines.readline():
@@ -43,11 +44,11 @@ def quit_now(directory: Path, timeout_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _session(directory: Path, timeout_s: float) -> Iterator[TextIO]:
+def _session(directory: Path) -> Iterator[TextIO]:
     descriptor = os.open(directory, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout_s)
+            connection.settimeout(TIMEOUT_S)
             # Connect through a descriptor of the directory, because unix(7) limits a socket's path
             # to 107 bytes and the path of a machine's directory can be longer.
             connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")

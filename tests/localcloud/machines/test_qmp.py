@@ -38,7 +38,7 @@ def test_events_before_an_answer_are_skipped(qemu):
     directory, answers = qemu
     answers["query-status"] = [{"event": "STOP"}, {"return": {"status": "paused"}}]
 
-    assert qmp.ask(directory, "query-status", 5.0) == {"status": "paused"}
+    assert qmp.ask(directory, "query-status") == {"status": "paused"}
 
 
 def test_a_qemu_error_is_raised_with_its_message(qemu):
@@ -46,14 +46,14 @@ def test_a_qemu_error_is_raised_with_its_message(qemu):
     answers["cont"] = [{"error": {"desc": "not now"}}]
 
     with pytest.raises(OSError, match="not now"):
-        qmp.ask(directory, "cont", 5.0)
+        qmp.ask(directory, "cont")
 
 
 def test_a_qemu_that_closes_the_connection_is_an_error(qemu):
     with pytest.raises(OSError, match="closed the connection"):
-        qmp.ask(qemu[0], "stop", 5.0)
+        qmp.ask(qemu[0], "stop")
 
 
 def test_a_machine_without_a_qemu_is_an_error(tmp_path):
     with pytest.raises(OSError, match="No such file"):
-        qmp.ask(tmp_path, "stop", 5.0)
+        qmp.ask(tmp_path, "stop")
