@@ -1,13 +1,30 @@
-"""Training on fixed batches, the same on every machine."""
+"""Training on fixed batches, the same on every machine; logits and losses of a model."""
+
+from functools import partial
 
 import jax
 import numpy as np
 
-from train.core import step
+from train.core import model, step
 from train.core.config import Config
+from train.core.output import padded_logits
 from train.core.step import batch_shape
 
 VOCABULARY = 32
+
+
+@partial(jax.jit, static_argnums=2)
+def logits_of(params: model.Params, tokens_bt: np.ndarray, cfg: Config) -> jax.Array:
+    """Return the next-token logits (b, t, v) of tokens (b, t), without padding."""
+    hidden = model.hidden(params, tokens_bt, cfg)
+    return padded_logits(*hidden, cfg.model)[..., : cfg.model.vocabulary]
+
+
+@partial(jax.jit, static_argnums=2)
+def mean_loss(params: model.Params, sequences: np.ndarray, cfg: Config) -> jax.Array:
+    """Return the mean loss of the learned tokens of sequences (b, t + 1) or (b, 4, t + 1)."""
+    count = model.learned_tokens(sequences[None])
+    return model.loss(params, sequences, cfg, None, count)
 
 
 def fixed_batches(cfg: Config, steps: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import PROJECT
+from tests.train.fixed_sequences import logits_of
 from tests.train.test_transformers import PUBLISHED, run
 from train.core import model
 from train.core.config import ComputeConfig, load
@@ -55,8 +57,8 @@ def test_logits_match_transformers_before_and_after_an_export(directory: Path, n
     }
     params = weights.load_initial({"params": initial}, cfg)["params"]
     # Unrolled, all layers' matrices would be in memory several times.
-    scanned = jax.jit(model.logits, static_argnums=(2, 3))
-    found = np.asarray(scanned(params, tokens, cfg.model, ComputeConfig(scan_layers=True)))
+    scanned = replace(cfg, compute=ComputeConfig(scan_layers=True))
+    found = np.asarray(logits_of(params, tokens, scanned))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
 
     weights.export(ours, params, cfg, "transformers", b"")

@@ -7,39 +7,38 @@ import jax
 import numpy as np
 import pytest
 
+from tests.train.fixed_sequences import logits_of, mean_loss
 from train.core import model
-from train.core.config import ModelConfig
+from train.core.config import Config, ModelConfig
 
 SMALL = ModelConfig(layers=1, heads=2, width=32, context=16, vocabulary=128)
 SHAPES = [SMALL, dataclasses.replace(SMALL, tied=True, feedforward=8)]
 
-logits = jax.jit(model.logits, static_argnums=2)
-loss = jax.jit(model.loss, static_argnums=2)
-grad = jax.jit(jax.grad(model.loss), static_argnums=2)
+grad = jax.jit(jax.grad(mean_loss), static_argnums=2)
 
 
 @pytest.fixture(scope="module", params=SHAPES, ids=["untied", "tied and narrow"])
-def cfg(request: pytest.FixtureRequest) -> ModelConfig:
-    return request.param
+def cfg(request: pytest.FixtureRequest) -> Config:
+    return Config(model=request.param)
 
 
 @pytest.fixture(scope="module")
-def params(cfg: ModelConfig) -> model.Params:
-    return jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg)
+def params(cfg: Config) -> model.Params:
+    return jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg.model)
 
 
 @pytest.fixture(scope="module")
-def sequences_bt(cfg: ModelConfig) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, cfg.vocabulary, (4, cfg.context + 1))
+def sequences_bt(cfg: Config) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, cfg.model.vocabulary, (4, cfg.model.context + 1))
 
 
 def test_no_position_depends_on_a_later_token(params, sequences_bt, cfg):
     inputs_bt = sequences_bt[:, :-1]
-    before = np.asarray(logits(params, inputs_bt, cfg))
-    for t in (1, cfg.context // 2, cfg.context - 1):
+    before = np.asarray(logits_of(params, inputs_bt, cfg))
+    for t in (1, cfg.model.context // 2, cfg.model.context - 1):
         changed_bt = inputs_bt.copy()
-        changed_bt[:, t:] = (changed_bt[:, t:] + 1) % cfg.vocabulary
-        after = np.asarray(logits(params, changed_bt, cfg))
+        changed_bt[:, t:] = (changed_bt[:, t:] + 1) % cfg.model.vocabulary
+        after = np.asarray(logits_of(params, changed_bt, cfg))
         np.testing.assert_array_equal(before[:, :t], after[:, :t])
         assert (before[:, t] != after[:, t]).any()
 
@@ -47,13 +46,15 @@ def test_no_position_depends_on_a_later_token(params, sequences_bt, cfg):
 def test_every_position_depends_on_the_first_token(params, sequences_bt, cfg):
     inputs_bt = sequences_bt[:, :-1]
     changed_bt = inputs_bt.copy()
-    changed_bt[:, 0] = (changed_bt[:, 0] + 1) % cfg.vocabulary
-    difference = np.asarray(logits(params, inputs_bt, cfg)) - logits(params, changed_bt, cfg)
+    changed_bt[:, 0] = (changed_bt[:, 0] + 1) % cfg.model.vocabulary
+    difference = np.asarray(logits_of(params, inputs_bt, cfg)) - logits_of(params, changed_bt, cfg)
     assert (np.abs(difference).max(axis=-1) > 0).all()
 
 
 def test_an_untrained_model_has_the_loss_of_a_uniform_guess(params, sequences_bt, cfg):
-    assert loss(params, sequences_bt, cfg) == pytest.approx(math.log(cfg.vocabulary), abs=0.1)
+    assert mean_loss(params, sequences_bt, cfg) == pytest.approx(
+        math.log(cfg.model.vocabulary), abs=0.1
+    )
 
 
 def test_every_parameter_has_a_gradient(params, sequences_bt, cfg):
@@ -69,7 +70,7 @@ def test_the_gradient_is_the_slope_of_the_loss(params, sequences_bt, cfg):
 
     def moved(by: np.float32) -> float:
         there = {name: np.asarray(params[name]) + by * direction[name] for name in params}
-        return float(loss(there, sequences_bt, cfg))
+        return float(mean_loss(there, sequences_bt, cfg))
 
     step = np.float32(1e-3)
     assert (moved(step) - moved(-step)) / (2 * step) == pytest.approx(float(along), rel=0.05)

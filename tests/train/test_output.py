@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from train.core import model
-from train.core.config import ModelConfig
+from train.core.config import ComputeConfig, Config, ModelConfig
 from train.core.output import cross_entropy, padded_logits
 
 CFG = ModelConfig(width=16, vocabulary=1100, head_bias=True)
@@ -36,9 +36,10 @@ def test_weighted_loss_and_gradients_equal_a_plain_computation(
     chunks: int, dtype: str, rtol: float
 ):
     arguments = inputs(dtype)
+    cfg = Config(model=CFG, compute=ComputeConfig(loss_chunks=chunks))
 
     def ours(*arguments) -> jax.Array:
-        return 3 * cross_entropy(*arguments, CFG, chunks)
+        return 3 * cross_entropy(*arguments, cfg)
 
     seen = jax.jit(jax.value_and_grad(ours, (0, 1)))(*arguments)
     exact = inputs(dtype)[:2]

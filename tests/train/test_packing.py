@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.trainer_processes import Attempt, loss_log, train_here
+from tests.train.fixed_sequences import mean_loss
 from train.core import model
 from train.core.config import Config, ConfigError, build
 from train.core.data import Corpus
@@ -152,16 +153,15 @@ def test_a_document_longer_than_a_sequence_is_divided_and_each_token_learned_onc
 def test_documents_have_the_same_loss_packed_and_alone(
     corpus: Corpus, cfg: Config, positions: str, attention: str
 ):
-    compute = replace(cfg.compute, attention=attention)
-    shape = replace(cfg.model, positions=positions, kv_heads=1, layers=2)
-    params = jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), shape)
+    cfg = replace(cfg, model=replace(cfg.model, positions=positions, kv_heads=1, layers=2))
+    params = jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg.model)
     params = {name: 5 * a for name, a in params.items()}  # so that attention matters
-    loss = jax.jit(model.loss, static_argnums=(2, 3))
     row = max(corpus.rows(0), key=lambda row: row[SEGMENTS].max())
-    alone = [(float(loss(params, d[None], shape)), len(d) - 1) for d in documents(row)]
+    alone = [(float(mean_loss(params, d[None], cfg)), len(d) - 1) for d in documents(row)]
     assert len(alone) > 1
     expected = np.average([loss for loss, _ in alone], weights=[count for _, count in alone])
-    assert float(loss(params, row[None], shape, compute)) == pytest.approx(expected, abs=1e-5)
+    other = replace(cfg, compute=replace(cfg.compute, attention=attention))
+    assert float(mean_loss(params, row[None], other)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_losses_do_not_depend_on_microbatches_and_chunks(corpus: Corpus, cfg: Config):

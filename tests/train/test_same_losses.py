@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
-from train.core import model, step
+from tests.train.fixed_sequences import VOCABULARY, fixed_batches, logits_of, losses
+from train.core import step
 from train.core.config import Config, build
 
 STEPS = 4
@@ -51,8 +51,7 @@ def test_vocabulary_padding_has_no_probability_and_no_gradient():
     assert cfg.model.padded_vocabulary == 1152
     batches = fixed_batches(cfg, 1)
     state = jax.jit(step.fresh_state, static_argnums=0)(cfg)
-    logits_of = jax.jit(model.logits, static_argnums=2)
-    logits = logits_of(state["params"], batches[0, 0, :, :-1], cfg.model)
+    logits = logits_of(state["params"], batches[0, 0, :, :-1], cfg)
     assert logits.shape[-1] == 1100
     sure = -jax.nn.log_softmax(logits)  # over the vocabulary without padding
     loss = np.take_along_axis(np.asarray(sure), batches[0, 0, :, 1:, None], -1).mean()

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import PROJECT
+from tests.train import fixed_sequences
 from train.core import model, step
 from train.core.config import Config, build, load
 from train.hf import families, weights
@@ -161,7 +162,7 @@ def ours(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_an_imported_model_has_the_logits_of_transformers(theirs: Path, name: str):
     cfg = CASES[name].cfg(theirs / name)
-    found = jax.jit(model.logits, static_argnums=2)(imported(cfg), tokens(), cfg.model)
+    found = fixed_sequences.logits_of(imported(cfg), tokens(), cfg)
     expected = np.load(theirs / name / "logits.npy")
     np.testing.assert_allclose(found, expected, atol=1e-4)
 

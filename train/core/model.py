@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from train.core.attention import causal, platform
-from train.core.config import ComputeConfig, ModelConfig, RotaryConfig
-from train.core.output import Head, cross_entropy, padded_logits
+from train.core.config import ComputeConfig, Config, ModelConfig, RotaryConfig
+from train.core.output import Head, cross_entropy
 from train.core.sharding import local_copy, spread
 
 type Params = dict[str, jax.Array]
@@ -34,8 +34,6 @@ ONE_HOT_VOCABULARY = 1024
 
 SAVED = ("qkv", "attention", "middle", "feedforward")
 """Names of the arrays that a layer's forward pass saves for its backward pass (``remat: dots``)."""
-
-DEFAULT_COMPUTE = ComputeConfig()
 
 
 class Packed(NamedTuple):
@@ -169,26 +167,20 @@ def swap_halves(x_bthe: jax.Array) -> jax.Array:
     return jnp.matmul(x_bthe, swap_ee, precision="highest", preferred_element_type=jnp.float32)
 
 
-def attention(
-    layer: Params,
-    x_btd: jax.Array,
-    cfg: ModelConfig,
-    compute: ComputeConfig,
-    packed: Packed | None = None,
-) -> jax.Array:
+def attention(layer: Params, x_btd: jax.Array, cfg: Config, packed: Packed | None) -> jax.Array:
     """Compute causal self-attention: (b, t, d) to (b, t, d)."""
-    matrices = ("l_q_dhe", "l_k_dge", "l_v_dge")
+    model, matrices = cfg.model, ("l_q_dhe", "l_k_dge", "l_v_dge")
     q_bthe, k_btge, v_btge = (linear(layer, name, x_btd) for name in matrices)
-    if cfg.qk_norm:
-        q_bthe = norm(layer, "l_q_norm_scale_e", q_bthe, cfg)
-        k_btge = norm(layer, "l_k_norm_scale_e", k_btge, cfg)
-    if cfg.positions == "rotary":
-        rotary = (cfg.rotary, packed and packed.positions_bt)
+    if model.qk_norm:
+        q_bthe = norm(layer, "l_q_norm_scale_e", q_bthe, model)
+        k_btge = norm(layer, "l_k_norm_scale_e", k_btge, model)
+    if model.positions == "rotary":
+        rotary = (model.rotary, packed and packed.positions_bt)
         q_bthe, k_btge = rotate(q_bthe, *rotary), rotate(k_btge, *rotary)
-    q_bthe *= cfg.head_width**-0.5
+    q_bthe *= model.head_width**-0.5
     q_bthe, k_btge, v_btge = (checkpoint_name(a, "qkv") for a in (q_bthe, k_btge, v_btge))
-    y_bthe = causal(q_bthe, k_btge, v_btge, compute.attention, packed and packed.segments_bt)
-    if not cfg.attention_output:
+    y_bthe = causal(q_bthe, k_btge, v_btge, cfg.compute.attention, packed and packed.segments_bt)
+    if not model.attention_output:
         return y_bthe.reshape(x_btd.shape)
     return linear(layer, "l_out_hed", y_bthe)
 
@@ -212,45 +204,36 @@ def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
 
 
 def block(
-    layer: Params,
-    x_btd: jax.Array,
-    key: jax.Array | None,
-    cfg: ModelConfig,
-    compute: ComputeConfig,
-    packed: Packed | None = None,
+    layer: Params, x_btd: jax.Array, key: jax.Array | None, cfg: Config, packed: Packed | None
 ) -> jax.Array:
     """Compute one layer: add attention and feed-forward to the residual stream."""
+    model = cfg.model
     keys = (None, None) if key is None else jax.random.split(key)
-    y_btd = attention(layer, norm(layer, "l_norm1_scale_d", x_btd, cfg), cfg, compute, packed)
-    y_btd = checkpoint_name(x_btd + dropout(y_btd, keys[0], cfg.dropout), "middle")
-    if cfg.feedforward_width:
-        z_btd = feedforward(layer, norm(layer, "l_norm2_scale_d", y_btd, cfg), cfg)
-        y_btd += dropout(z_btd, keys[1], cfg.dropout)
-    return x_btd + y_btd if cfg.double_residual else y_btd
+    y_btd = attention(layer, norm(layer, "l_norm1_scale_d", x_btd, model), cfg, packed)
+    y_btd = checkpoint_name(x_btd + dropout(y_btd, keys[0], model.dropout), "middle")
+    if model.feedforward_width:
+        z_btd = feedforward(layer, norm(layer, "l_norm2_scale_d", y_btd, model), model)
+        y_btd += dropout(z_btd, keys[1], model.dropout)
+    return x_btd + y_btd if model.double_residual else y_btd
 
 
 def layers(
-    params: Params,
-    x_btd: jax.Array,
-    key: jax.Array | None,
-    cfg: ModelConfig,
-    compute: ComputeConfig,
-    packed: Packed | None = None,
+    params: Params, x_btd: jax.Array, key: jax.Array | None, cfg: Config, packed: Packed | None
 ) -> jax.Array:
     """Apply all layers, scanned or unrolled, with the rematerialization that ``remat`` selects."""
     stacked = {name: a for name, a in params.items() if name.startswith("l_")}
-    keys_l = None if key is None else jax.random.split(key, cfg.layers)
+    keys_l = None if key is None else jax.random.split(key, cfg.model.layers)
 
     def step(x_btd: jax.Array, inputs: tuple[Params, jax.Array | None]) -> tuple[jax.Array, None]:
         layer = {name: local_copy(a) for name, a in inputs[0].items()}
-        return block(layer, x_btd, inputs[1], cfg, compute, packed), None
+        return block(layer, x_btd, inputs[1], cfg, packed), None
 
-    if compute.remat != "none":
+    if cfg.compute.remat != "none":
         dots = jax.checkpoint_policies.save_only_these_names(*SAVED)
-        step = jax.checkpoint(step, policy=dots if compute.remat == "dots" else None)
-    if compute.scan_layers:
+        step = jax.checkpoint(step, policy=dots if cfg.compute.remat == "dots" else None)
+    if cfg.compute.scan_layers:
         return jax.lax.scan(step, x_btd, (stacked, keys_l))[0]
-    for i in range(cfg.layers):
+    for i in range(cfg.model.layers):
         x_btd, _ = step(x_btd, jax.tree.map(lambda a, i=i: a[i], (stacked, keys_l)))
     return x_btd
 
@@ -277,8 +260,7 @@ def in_compute_type(params: Params, compute: ComputeConfig) -> Params:
 def hidden(
     params: Params,
     tokens_bt: jax.Array,
-    cfg: ModelConfig,
-    compute: ComputeConfig = DEFAULT_COMPUTE,
+    cfg: Config,
     key: jax.Array | None = None,
     packed: Packed | None = None,
 ) -> tuple[jax.Array, Head]:
@@ -287,67 +269,49 @@ def hidden(
     Returns the hidden states (b, t, d) and the output layer. t is at most the model's context.
     Dropout is drawn from ``key``; without a key, there is no dropout.
     """
-    params = in_compute_type(params, compute)
+    model, params = cfg.model, in_compute_type(params, cfg.compute)
     params |= {name: local_copy(a) for name, a in params.items() if not name.startswith("l_")}
     keys = (None, None) if key is None else jax.random.split(key)
     x_btd = embed(params["tokens_vd"], tokens_bt)
-    if cfg.positions == "learned" and packed:
+    if model.positions == "learned" and packed:
         x_btd += embed(params["positions_td"], packed.positions_bt)
-    elif cfg.positions == "learned":
+    elif model.positions == "learned":
         x_btd += spread(params["positions_td"][: tokens_bt.shape[1]], x_btd)
-    x_btd = layers(params, dropout(x_btd, keys[0], cfg.dropout), keys[1], cfg, compute, packed)
-    head_dv = params["tokens_vd"].T if cfg.tied else params["head_dv"]
-    return norm(params, "norm_scale_d", x_btd, cfg), (head_dv, params.get("head_v"))
-
-
-def logits(
-    params: Params,
-    tokens_bt: jax.Array,
-    cfg: ModelConfig,
-    compute: ComputeConfig = DEFAULT_COMPUTE,
-    key: jax.Array | None = None,
-) -> jax.Array:
-    """Compute next-token logits: (b, t) integers below ``vocabulary`` to (b, t, v) float32.
-
-    v is ``vocabulary``, without padding. See ``hidden`` for t and ``key``.
-    """
-    return padded_logits(*hidden(params, tokens_bt, cfg, compute, key), cfg)[..., : cfg.vocabulary]
+    x_btd = layers(params, dropout(x_btd, keys[0], model.dropout), keys[1], cfg, packed)
+    head_dv = params["tokens_vd"].T if model.tied else params["head_dv"]
+    return norm(params, "norm_scale_d", x_btd, model), (head_dv, params.get("head_v"))
 
 
 def loss(
     params: Params,
     sequences: jax.Array,
-    cfg: ModelConfig,
-    compute: ComputeConfig = DEFAULT_COMPUTE,
-    key: jax.Array | None = None,
-    count: jax.Array | float | None = None,
+    cfg: Config,
+    key: jax.Array | None,
+    count: jax.Array | float,
 ) -> jax.Array:
-    """Return the mean next-token cross-entropy in nats, as a scalar.
+    """Return the sum of the next-token cross-entropy in nats, divided by ``count``, as a scalar.
 
     ``sequences`` are tokens (b, t + 1), or packed documents (b, 4, t + 1): tokens, segments,
-    positions, and 1 for each token that is learned, otherwise 0. ``count`` replaces the number of
-    learned tokens as the divisor of the sum.
-
-    Logits are computed in ``loss_chunks`` chunks along t.
+    positions, and 1 for each token that is learned, otherwise 0.
     """
     if sequences.ndim == 2:
         tokens_bt, packed, learned_bt = sequences, None, jnp.ones_like(sequences)
     else:
         tokens_bt, segments_bt, positions_bt, learned_bt = sequences.swapaxes(0, 1)
         packed = Packed(segments_bt[:, :-1], positions_bt[:, :-1])
-    x_btd, head = hidden(params, tokens_bt[:, :-1], cfg, compute, key, packed)
-    weights_bt = learned_bt[:, 1:] / (learned_tokens(sequences, 1) if count is None else count)
-    return cross_entropy(x_btd, head, tokens_bt[:, 1:], weights_bt, cfg, compute.loss_chunks)
+    x_btd, head = hidden(params, tokens_bt[:, :-1], cfg, key, packed)
+    weights_bt = learned_bt[:, 1:] / count
+    return cross_entropy(x_btd, head, tokens_bt[:, 1:], weights_bt, cfg)
 
 
-def learned_tokens(sequences: jax.Array, batch_axes: int) -> jax.Array | int:
-    """Return how many tokens of ``sequences`` count in the loss, at least 1.
+def learned_tokens(microbatches: jax.Array) -> jax.Array | int:
+    """Return how many tokens of several microbatches count in the loss, at least 1.
 
-    ``loss`` describes the form of ``sequences``.
+    ``microbatches`` have one axis more than the sequences that ``loss`` describes.
     """
-    if sequences.ndim == batch_axes + 1:
-        return sequences[..., 1:].size
-    return jnp.maximum(jnp.sum(sequences[..., 3, :]), 1)
+    if microbatches.ndim == 3:
+        return microbatches[..., 1:].size
+    return jnp.maximum(jnp.sum(microbatches[..., 3, :]), 1)
 
 
 def matrix_axes(name: str) -> tuple[str, str] | None:

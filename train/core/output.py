@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from train.core.config import ModelConfig
+from train.core.config import Config, ModelConfig
 from train.core.sharding import gradient_spec, local_copy, spread
 
 type Head = tuple[jax.Array, jax.Array | None]
@@ -28,23 +28,18 @@ def padded_logits(x_btd: jax.Array, head: Head, cfg: ModelConfig) -> jax.Array:
     return logits_btv
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cross_entropy(
-    x_btd: jax.Array,
-    head: Head,
-    targets_bt: jax.Array,
-    weights_bt: jax.Array,
-    cfg: ModelConfig,
-    chunks: int,
+    x_btd: jax.Array, head: Head, targets_bt: jax.Array, weights_bt: jax.Array, cfg: Config
 ) -> jax.Array:
     """Return the weighted sum of the cross-entropy of all targets in nats, a float32 scalar.
 
-    Only the logits of one of the ``chunks`` chunks along t are in memory at a time. They are not
-    saved for the backward pass: if a gradient is needed, it is computed together with the loss. The
-    gradient's matmuls have inputs of the type of ``x_btd`` and float32 sums. Weights have no
+    Only the logits of one of the ``loss_chunks`` chunks along t are in memory at a time. They are
+    not saved for the backward pass: if a gradient is needed, it is computed together with the loss.
+    The gradient's matmuls have inputs of the type of ``x_btd`` and float32 sums. Weights have no
     gradient.
     """
-    return _forward(x_btd, head, targets_bt, weights_bt, cfg, chunks, needs_gradient=False)[0]
+    return _forward(x_btd, head, targets_bt, weights_bt, cfg, needs_gradient=False)[0]
 
 
 def _forward(
@@ -52,19 +47,19 @@ def _forward(
     head: Head,
     targets_bt: jax.Array,
     weights_bt: jax.Array,
-    cfg: ModelConfig,
-    chunks: int,
+    cfg: Config,
     needs_gradient: bool = True,
 ) -> tuple[jax.Array, tuple[jax.Array | None, Head | None]]:
     """Return the loss and, if needed, its gradients for ``x_btd`` and (in float32) ``head``."""
     head_dv, head_v = head
+    chunks = cfg.compute.loss_chunks
 
     def chunk(
         d_head: Head | None, inputs: tuple[jax.Array, jax.Array, jax.Array]
     ) -> tuple[Head | None, tuple[jax.Array, jax.Array | None]]:
         x_bsd, targets_bs, weights_bs = inputs
-        logits_bsv = padded_logits(x_bsd, head, cfg)
-        is_target_bsv = targets_bs[..., None] == jnp.arange(cfg.padded_vocabulary)
+        logits_bsv = padded_logits(x_bsd, head, cfg.model)
+        is_target_bsv = targets_bs[..., None] == jnp.arange(cfg.model.padded_vocabulary)
         target_bs = jnp.sum(jnp.where(is_target_bsv, logits_bsv, 0), axis=-1)
         normalizer_bs = jax.nn.logsumexp(logits_bsv, axis=-1)
         loss_b = jnp.sum(weights_bs * (normalizer_bs - target_bs), axis=-1)
@@ -95,7 +90,7 @@ def _forward(
 
 
 def _backward(
-    cfg: ModelConfig, chunks: int, gradients: tuple[jax.Array, Head], d_loss: jax.Array
+    cfg: Config, gradients: tuple[jax.Array, Head], d_loss: jax.Array
 ) -> tuple[jax.Array, Head, None, None]:
     d_x_btd, d_head = gradients
     scaled = jax.tree.map(lambda a: (a * local_copy(d_loss)).astype(d_x_btd.dtype), d_head)

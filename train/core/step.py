@@ -85,7 +85,7 @@ def _loss_and_grads(
     frozen = {name: a for name, a in params.items() if name not in names}
     zero_grads = jax.tree.map(jnp.zeros_like, frozen)
     count = sequences_abt.shape[0]
-    tokens = model.learned_tokens(sequences_abt, 2) / count
+    tokens = model.learned_tokens(sequences_abt) / count
 
     def weights(trainable: model.Params) -> tuple[model.Params, model.Params]:
         """Return the model's parameters that get a gradient, and the others."""
@@ -101,10 +101,9 @@ def _loss_and_grads(
 
     def microbatch(sequences_bt: jax.Array, i: jax.Array | int) -> tuple[jax.Array, model.Params]:
         own_key = None if key is None else jax.random.fold_in(key, i)
-        options = (cfg.model, cfg.compute, own_key, tokens)
 
         def loss(learned: model.Params) -> jax.Array:
-            return model.loss(others | learned, sequences_bt, *options)
+            return model.loss(others | learned, sequences_bt, cfg, own_key, tokens)
 
         return jax.value_and_grad(loss)(learned)
 
@@ -135,10 +134,12 @@ def evaluate(params: model.Params, sequences_nabt: jax.Array, cfg: Config) -> ja
     """Return the mean loss of n batches, without dropout, as a scalar."""
     sequences_mbt = sequences_nabt.reshape(-1, *sequences_nabt.shape[2:])
     params = lora.merge(params, cfg)
-    learned = model.learned_tokens(sequences_mbt, 2) / len(sequences_mbt)
-    others = (cfg.model, cfg.compute, None, learned)
-    losses = jax.lax.map(lambda sequences: model.loss(params, sequences, *others), sequences_mbt)
-    return jnp.mean(losses)
+    learned = model.learned_tokens(sequences_mbt) / len(sequences_mbt)
+
+    def loss(sequences_bt: jax.Array) -> jax.Array:
+        return model.loss(params, sequences_bt, cfg, None, learned)
+
+    return jnp.mean(jax.lax.map(loss, sequences_mbt))
 
 
 def training_batches(

@@ -65,7 +65,7 @@ def complete(
 
     def draw(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[tuple, jax.Array]:
         window_t, filled = state
-        x_btd, head = hidden(params, window_t[None], cfg.model, cfg.compute)
+        x_btd, head = hidden(params, window_t[None], cfg)
         x_btd = jax.lax.dynamic_slice_in_dim(x_btd, filled - 1, 1, axis=1)
         logits_v = padded_logits(x_btd, head, cfg.model)[0, 0, : cfg.model.vocabulary]
         own_key = jax.random.fold_in(key, i)
