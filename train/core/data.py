@@ -11,7 +11,7 @@ import numpy as np
 
 from train.core.config import Config, ConfigError
 from train.data.corpus import Meta, combined, read_meta, read_tokenizer
-from train.data.mixture import Mixture
+from train.data.mixture import Schedule, heldout_shares, in_order
 from train.data.sequences import JoinedText, PackedDocuments
 
 
@@ -57,7 +57,8 @@ class Corpus:
             else PackedDocuments(path, *shape)
             for path, meta in zip(paths, metas, strict=True)
         ]
-        self._mixture = Mixture(self.sources, cfg.data.weights, cfg.seed, cfg.batch)
+        self._weights, self._batch = cfg.data.weights, cfg.batch
+        self._schedule = Schedule(cfg.data.weights, cfg.seed)
 
     def check_heldout(self, otherwise: str = "") -> None:
         """Raise ConfigError unless each source has enough held-out tokens for one sequence.
@@ -80,7 +81,13 @@ class Corpus:
 
         Packed documents have the second form (data/sequences.py). Steps count from 0.
         """
-        return self._mixture.rows(step, rows)
+        within = np.arange(self._batch)[rows]
+        which, numbers = self._schedule.locate(step * self._batch + within)
+        found = [
+            source.rows(step, within[which == i], numbers[which == i])
+            for i, source in enumerate(self.sources)
+        ]
+        return in_order(which, found)
 
     def heldout_rows(self, count: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Space ``count`` sequences evenly over the held-out text; return those at ``rows``.
@@ -88,4 +95,10 @@ class Corpus:
         They are the same in every call, and have the shape that the method ``rows`` describes. In a
         mixture, each source has its share of the sequences.
         """
-        return self._mixture.heldout(count, rows)
+        which, numbers, counts = heldout_shares(self._weights, count)
+        which, numbers = which[rows], numbers[rows]
+        found = [
+            source.heldout(numbers[which == i], int(counts[i]))
+            for i, source in enumerate(self.sources)
+        ]
+        return in_order(which, found)

@@ -4,65 +4,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from train.data.sequences import JoinedText, PackedDocuments, as_packed
+from train.data.sequences import as_packed
 
 PERIOD = 10_000
 """Number of sequences after which the order of sources repeats; shares are exact to 0.01 %."""
 
 
-class Mixture:
-    """Sequences of one or several sources.
+def in_order(which: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Merge the rows of all sources: row j is the next row of the source ``which[j]``.
 
-    If any source has packed documents, sequences of joined text are returned in the packed form.
+    If any source has packed documents, rows of joined text become packed ones.
     """
-
-    def __init__(
-        self,
-        sources: Sequence[JoinedText | PackedDocuments],
-        weights: Sequence[float],
-        seed: int,
-        batch: int,
-    ) -> None:
-        """Mix ``sources`` by ``weights`` in batches of ``batch`` sequences."""
-        self.sources, self._batch = sources, batch
-        self._schedule = Schedule(weights, seed)
-        self._ends = np.cumsum(weights) / np.sum(weights)
-
-    def rows(self, step: int, rows: slice | np.ndarray) -> np.ndarray:
-        """Return rows of a step's batch."""
-        within = np.arange(self._batch)[rows]
-        which, numbers = self._schedule.locate(step * self._batch + within)
-        return _in_order(
-            which,
-            [
-                source.rows(step, within[which == i], numbers[which == i])
-                for i, source in enumerate(self.sources)
-            ],
-        )
-
-    def heldout(self, count: int, rows: slice | np.ndarray) -> np.ndarray:
-        """Return ``rows`` of ``count`` held-out sequences; each source has its share of them."""
-        shares = np.searchsorted(self._ends, (np.arange(count) + 0.5) / count)
-        counts = np.bincount(shares, minlength=len(self.sources))
-        numbers = (np.arange(count) - (np.cumsum(counts) - counts)[shares])[rows]
-        which = shares[rows]
-        return _in_order(
-            which,
-            [
-                source.heldout(numbers[which == i], int(counts[i]))
-                for i, source in enumerate(self.sources)
-            ],
-        )
-
-
-def _in_order(which: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Merge the rows of all sources: row j is the next row of the source ``which[j]``."""
     most = max(each.ndim for each in rows)
     rows = [as_packed(each) if each.ndim < most else each for each in rows]
     result = np.empty((len(which), *rows[0].shape[1:]), np.int32)
     for i, each in enumerate(rows):
         result[which == i] = each
     return result
+
+
+def heldout_shares(
+    weights: Sequence[float], count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Divide ``count`` held-out sequences among the sources, in proportion to their weights.
+
+    Returns each sequence's source and its number within the source, and each source's count.
+    """
+    ends = np.cumsum(weights) / np.sum(weights)
+    which = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
+    counts = np.bincount(which, minlength=len(weights))
+    return which, np.arange(count) - (np.cumsum(counts) - counts)[which], counts
 
 
 class Schedule:
