@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
@@ -172,11 +173,11 @@ def _eval(job: Job) -> int:
 
     params, devices = _restored(job, corpus)
     check_batch_divisible(job.cfg, devices.size, "devices")
-    result = evaluate_heldout(params, job.cfg, corpus, devices)
-    bits = result.bits_per_byte
+    loss, bits = evaluate_heldout(params, job.cfg, corpus, devices)
     _show(
-        f"held-out loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
-        f"{'' if bits is None else f'{bits:.4f} bits per byte, '}over {result.sequences} sequences "
+        f"held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
+        f"{'' if bits is None else f'{bits:.4f} bits per byte, '}"
+        f"over {job.cfg.evaluate.batches * job.cfg.batch} sequences "
         f"of {job.cfg.model.context} tokens"
     )
     return contract.DONE

@@ -19,10 +19,12 @@ from tests.train.bucket import NAME, emulated_bucket
 from train.__main__ import main
 from train.command_line import command_line
 from train.core.config import Config, build, load
+from train.core.data import Corpus
 from train.core.model import init_params
 from train.data.corpus import prepare, prepare_all, read_meta
 from train.hf import weights
-from train.run import bench, contract, mfu
+from train.run import bench, contract, mesh, mfu
+from train.run.evaluation import evaluate_heldout
 from train.storage import open_filesystem
 
 type Verb = Callable[..., str]
@@ -60,23 +62,15 @@ def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(do: Verb, finish
 
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[..., Config]):
-    from train.core.data import Corpus
-    from train.core.model import init_params
-    from train.run import mesh
-    from train.run.evaluation import evaluate_heldout
-
     cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    import jax
-
     params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
-    found = evaluate_heldout(params, cfg, corpus, mesh.make(cfg))
+    loss, bits_per_byte = evaluate_heldout(params, cfg, corpus, mesh.make(cfg))
     meta = read_meta(prepare(cfg.data))
-    assert found.loss == pytest.approx(math.log(300), rel=1e-5)
+    assert loss == pytest.approx(math.log(300), rel=1e-5)
     assert meta.heldout < meta.heldout_bytes / 2
-    assert found.bits_per_byte == pytest.approx(
-        math.log2(300) * meta.heldout / meta.heldout_bytes, rel=1e-5
-    )
+    expected = math.log2(300) * meta.heldout / meta.heldout_bytes
+    assert bits_per_byte == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_that_was_sharded_over_more_devices_can_be_used_on_one(do: Verb):
