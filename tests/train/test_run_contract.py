@@ -136,6 +136,10 @@ def test_the_final_heartbeat_is_written_immediately(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["heartbeat.json"]
 
 
+VALUES = ("loss", "grad_norm", "param_norm", "lr")
+"""Names of the arrays that a training call returns."""
+
+
 def metrics(step: int) -> Metrics:
     loss = 1 / (3 * step)
     return Metrics(step, loss, 100.0 + step, None if step == 1 else 10.0, 1e-3, 0.5, 7.0)
@@ -172,11 +176,9 @@ def test_resuming_removes_later_steps_and_incomplete_lines(tmp_path: Path, rest:
 
 
 def test_finished_with_wait_returns_all_steps_in_order():
-    in_flight = InFlight(tokens_per_step=7)
+    in_flight = InFlight(Config())
     for step in range(1, 3 * MAX_IN_FLIGHT):
-        in_flight.add(
-            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.full(1, step, "f"))
-        )
+        in_flight.add(step, dict.fromkeys(VALUES, jnp.full(1, step, "f")))
     seen = list(in_flight.finished(wait=True))
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
     assert seen[0].tokens_per_second is None
@@ -220,22 +222,21 @@ def test_calls_in_flight_are_limited_by_their_time_and_keep_the_device_busy(
 ):
     device = SlowDevice(seconds)
     monkeypatch.setattr(metrics_module, "time", device)
-    in_flight, unfinished, idle = InFlight(tokens_per_step=7), [], 0.0
+    in_flight, unfinished, idle = InFlight(Config()), [], 0.0
     for step in range(1, 40):
         idle += max(0.0, device.now - device.busy_until)
-        in_flight.add(step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), device.call()))
+        in_flight.add(step, dict.fromkeys(VALUES, device.call()))
         list(in_flight.finished())
         unfinished.append(round((device.busy_until - device.now) / seconds))
     assert max(unfinished) == unfinished[-1] == limit
     assert idle == 0
 
 
-def test_mfu_is_computed_from_the_rate():
-    in_flight = InFlight(tokens_per_step=7, mfu=lambda rate: rate / 1000)
+def test_mfu_is_computed_from_the_rate(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metrics_module, "mfu", lambda rate, _: rate / 1000)
+    in_flight = InFlight(Config())
     for step in (1, 2):
-        in_flight.add(
-            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.full(1, step, "f"))
-        )
+        in_flight.add(step, dict.fromkeys(VALUES, jnp.full(1, step, "f")))
     first, second = in_flight.finished(wait=True)
     assert first.mfu is None
     assert second.mfu == second.tokens_per_second / 1000

@@ -11,18 +11,11 @@ import jax
 from train import STARTED
 from train.core.config import Config, DataConfig
 from train.core.data import Corpus
-from train.core.step import (
-    BATCH_SPEC,
-    evaluate,
-    heldout_batches,
-    training_batches,
-    update,
-)
+from train.core.step import BATCH_SPEC, evaluate, heldout_batches, training_batches, update
 from train.run import mesh
 from train.run.checkpoint import Checkpoints, identity
 from train.run.contract import DONE, INTERRUPTED, NOT_A_NUMBER, Contract, Heartbeat
 from train.run.metrics import MAX_IN_FLIGHT, InFlight, Metrics, memory
-from train.run.mfu import mfu
 from train.run.report import Report
 from train.run.restore import load_state
 from train.run.sample import generate
@@ -70,7 +63,7 @@ class Run:
         heartbeat.start_step = self.step
         heartbeat.write("starting")
         self.save_seconds = 0.0
-        self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg))
+        self.in_flight = InFlight(cfg)
         self.metrics = Report(cfg, contract, self.step) if self.is_first else None
         self.tracer = Tracer(contract.run_dir, cfg.profile, self.step)
 
@@ -92,7 +85,7 @@ class Run:
             if mesh.interrupted(call):
                 return self.end_interrupted()
             if not self.advance() or not self.save_temporary(call):
-                return self.end_diverged()
+                return self.end("nan", NOT_A_NUMBER)
 
     def advance(self) -> bool:
         """Train one call's steps, then evaluate, save and sample if due; return False if diverged.
@@ -183,15 +176,11 @@ class Run:
     def end_interrupted(self) -> int:
         """Save at the step that all processes agreed on, and return the exit code."""
         if not self.report(wait=True):
-            return self.end_diverged()
+            return self.end("nan", NOT_A_NUMBER)
         self.watchdog.step_finished()
         self.save(wait=True)
         self.log("interrupted: saved at step %d", self.step)
         return self.end("interrupted", INTERRUPTED)
-
-    def end_diverged(self) -> int:
-        """Close everything without saving the state, which is not finite; return the exit code."""
-        return self.end("nan", NOT_A_NUMBER)
 
     def end(self, state: str, code: int) -> int:
         """Close everything, record the final state in the heartbeat, and return the exit code."""

@@ -10,14 +10,16 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from train.core.config import Config
 from train.run.contract import finite_or_none
+from train.run.mfu import mfu
 from train.storage import write_atomically
 
 log = logging.getLogger(__name__)
@@ -69,14 +71,8 @@ class Metrics:
 class InFlight:
     """Queue of dispatched steps; it returns their metrics when the device has finished them."""
 
-    def __init__(
-        self, tokens_per_step: int, mfu: Callable[[float], float | None] = lambda _rate: None
-    ) -> None:
-        """Create an empty queue.
-
-        A step trains ``tokens_per_step`` tokens; ``mfu`` returns the MFU for tokens per second.
-        """
-        self._tokens_per_step, self._mfu = tokens_per_step, mfu
+    def __init__(self, cfg: Config) -> None:
+        self._cfg = cfg
         self._pending: deque[tuple[int, dict[str, jax.Array], jax.Array | None]] = deque()
         self._finished: deque[tuple[float, int]] = deque(maxlen=RATE_CALLS + 1)
 
@@ -121,11 +117,11 @@ class InFlight:
         self._finished.append((time.monotonic(), len(rows)))
         seconds = self._finished[-1][0] - self._finished[0][0]
         steps = sum(n for _, n in self._finished) - self._finished[0][1]
-        rate = steps * self._tokens_per_step / seconds if seconds > 0 else None
-        mfu = self._mfu(rate) if rate else None
+        rate = steps * self._cfg.tokens_per_step / seconds if seconds > 0 else None
+        share = mfu(rate, self._cfg) if rate else None
         first = last - len(rows) + 1
         return [
-            Metrics(step=step, time=time.time(), tokens_per_second=rate, mfu=mfu, **row)
+            Metrics(step=step, time=time.time(), tokens_per_second=rate, mfu=share, **row)
             for step, row in enumerate(rows, start=first)
         ]
 
