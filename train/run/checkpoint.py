@@ -77,15 +77,11 @@ class Manifest:
             found = json.loads(text)
         except RecursionError:
             raise ValueError("nested too deeply") from None
-        of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
-        if not (_is_object(of) and _is_object(files) and files):
-            raise ValueError("not the manifest of a checkpoint")
-        sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
-        return cls(of, sizes, found.get("temporary") is True)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
+        match found:
+            case {"of": dict(of), "files": dict(files)} if files:
+                sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
+                return cls(of, sizes, found.get("temporary") is True)
+        raise ValueError("not the manifest of a checkpoint")
 
 
 def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
@@ -170,25 +166,25 @@ class Checkpoints:
             raise ConfigError(f"{self.directory}: no intact checkpoint of step {step}; has {steps}")
         self.latest = step
 
-    def restore(self, step: int, abstract: State) -> State:
-        """Load the checkpoint of a step, with the shapes and shardings of ``abstract``.
+    def restore(self, abstract: State) -> State:
+        """Load the checkpoint of ``latest``, with the shapes and shardings of ``abstract``.
 
         ``abstract`` is a state of jax.ShapeDtypeStruct, or a part of one: the rest is not read. Its
         shardings may differ from those of the saved state. If the checkpoint is of another model,
         corpus or optimizer, raises ConfigError with the first difference.
         """
-        try:
-            found = Manifest.parse(self._manifest(step)).of
-        except ValueError:
-            raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
+        found, path = (
+            Manifest.parse(self._manifest(self.latest)).of,
+            f"{self.directory}/{self.latest}",
+        )
         if difference := _difference(found, self._identity, DEFAULTS):
             raise ConfigError(
-                f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
+                f"{path}: is a checkpoint of another run: {difference}; "
                 "use another directory or run name, or remove the checkpoint"
             )
         devices = jax.tree.leaves(abstract)[0].sharding.mesh.devices
         with _orbax(broadcast=has_separate_copies(devices)):
-            return ocp.load(f"{self.directory}/{step}", abstract)
+            return ocp.load(path, abstract)
 
     def close(self) -> None:
         """Wait until the save in progress is complete, and stop the background thread."""

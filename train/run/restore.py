@@ -19,7 +19,7 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
-    return checkpoints.restore(checkpoints.latest, abstract_state(cfg, devices))
+    return checkpoints.restore(abstract_state(cfg, devices))
 
 
 def restored_params(
@@ -41,4 +41,4 @@ def restored_params(
     if step is not None:
         checkpoints.select(step)
     params = {"params": abstract_state(cfg, devices)["params"]}
-    return checkpoints.restore(checkpoints.latest, params)["params"]
+    return checkpoints.restore(params)["params"]
