@@ -29,8 +29,7 @@ class Corpus:
         # All corpora have the same tokenizer; only a corpus of conversations has a chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
-        self.sequence_length = cfg.model.context + 1
-        """Tokens per sequence: the context plus one, because the last token is only a target."""
+        self._length = cfg.model.context + 1  # the last token of a sequence is only a target
         self._metas = metas
         if cfg.model.vocabulary < self.meta.vocabulary:
             raise ConfigError(
@@ -50,7 +49,7 @@ class Corpus:
                 f"sample.prompt: {cfg.sample.prompt!r} has no tokens with data.tokenizer "
                 f"({cfg.data.tokenizer}); set another prompt"
             )
-        shape = (self.tokenizer.dtype, self.sequence_length, cfg.seed)
+        shape = (self.tokenizer.dtype, self._length, cfg.seed)
         self.sources: list[JoinedText | PackedDocuments] = [
             JoinedText(path, *shape, cfg.batch)
             if meta.documents == "joined"
@@ -74,7 +73,7 @@ class Corpus:
 
     def _least(self, meta: Meta) -> int:
         """Return the least number of tokens that a corpus needs for one sequence."""
-        return self.sequence_length if meta.documents == "joined" else 2
+        return self._length if meta.documents == "joined" else 2
 
     def rows(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Return rows of a step's batch: int32 (rows, context + 1), or (rows, 4, context + 1).
