@@ -7,7 +7,7 @@ import json
 import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,33 +59,28 @@ class Settings:
 
         ``read`` returns the content of a file by its name, empty if it does not exist.
         """
-        found = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
-        settings = cls.parse(found.get(SETTINGS, b"{}"))
-        if template := found.get(TEMPLATE):
-            settings = replace(settings, chat_template=template.decode("utf-8", errors="replace"))
-        return replace(settings, files=tuple(found.items()))
-
-    def write(self, directory: Path) -> None:
-        """Write the files to a directory."""
-        for name, content in self.files:
-            (directory / name).write_bytes(content)
-
-    @classmethod
-    def parse(cls, text: bytes) -> "Settings":
-        """Parse a tokenizer_config.json; raises ValueError if it is invalid."""
-        found = json.loads(text)
+        files = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
+        found = json.loads(files.get(SETTINGS, b"{}"))
         if not isinstance(found, dict):
             raise ValueError("must be a JSON object")
         template = found.get("chat_template")
         if isinstance(template, list):  # several templates, with names
             named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
             template = named.get("default")
-        named = {"eos_token": found.get("eos_token"), "bos_token": found.get("bos_token")}
-        named = {k: v.get("content") if isinstance(v, dict) else v for k, v in named.items()}
-        for key, value in {**named, "chat_template": template}.items():
+        values = {"eos_token": found.get("eos_token"), "bos_token": found.get("bos_token")}
+        values = {k: v.get("content") if isinstance(v, dict) else v for k, v in values.items()}
+        for key, value in {**values, "chat_template": template}.items():
             if not isinstance(value, str | None):
                 raise ValueError(f"{key} must be text, not {value!r:.40}")
-        return cls(named["bos_token"] or "", named["eos_token"] or "", template or "")
+        if TEMPLATE in files:
+            template = files[TEMPLATE].decode("utf-8", errors="replace")
+        begin, end = values["bos_token"] or "", values["eos_token"] or ""
+        return cls(begin, end, template or "", tuple(files.items()))
+
+    def write(self, directory: Path) -> None:
+        """Write the files to a directory."""
+        for name, content in self.files:
+            (directory / name).write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ class Tokenizer:
     @property
     def dtype(self) -> type[np.unsignedinteger]:
         """Smallest unsigned integer type that can store all tokens."""
-        return next(t for t in (np.uint8, np.uint16, np.uint32) if self.vocabulary - 1 <= _most(t))
+        return np.min_scalar_type(self.vocabulary - 1).type
 
     def bytes_in(self, tokens: np.ndarray) -> int:
         """Count the UTF-8 bytes of the decoded tokens, without special tokens."""
@@ -167,10 +162,6 @@ class Tokenizer:
 def _valid(text: str) -> str:
     """Replace lone surrogates with question marks: JSON can contain them, UTF-8 cannot."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
-
-
-def _most(kind: type[np.unsignedinteger]) -> int:
-    return int(np.iinfo(kind).max)
 
 
 def to_ascii(text: str) -> str:
