@@ -130,8 +130,9 @@ def estimate(hlo: str, slice_: Slice, slices: int = 1) -> Estimate:
 
     ``hlo`` is the compiled program as text.
     """
-    walk = _Walk(parse(hlo), slice_, slices)
-    walk.run()
+    module = parse(hlo)
+    walk = _Walk(module, slice_, slices)
+    walk.add(module.entry)
     return walk.total
 
 
@@ -143,10 +144,10 @@ class _Walk:
         self._slice, self._slices = slice_, slices
         self.total = Estimate(slice_.chip)
 
-    def run(self) -> None:
-        self._computation(self._module.entry, 1.0, is_in_loop=False, is_async=False)
-
-    def _computation(self, name: str, times: float, is_in_loop: bool, is_async: bool) -> None:
+    def add(
+        self, name: str, times: float = 1, is_in_loop: bool = False, is_async: bool = False
+    ) -> None:
+        """Add the costs of the computation ``name``, which runs ``times`` times."""
         within = self._module.computations[name]
         seen_channels: set[str] = set()
         for instruction in within.values():
@@ -154,12 +155,12 @@ class _Walk:
             if opcode == "while":
                 count = self._trip_count(instruction, within)
                 body = re.search(r"body=%?([\w.\-]+)", instruction.attributes)[1]
-                self._computation(body, times * count, is_in_loop or count != 1, is_async)
+                self.add(body, times * count, is_in_loop or count != 1, is_async)
             elif opcode in ("call", "async-start", "conditional"):
                 names = re.findall(r"%([\w.\-]+)", instruction.attributes.partition("metadata=")[0])
                 for callee in [n for n in names if n in self._module.computations][:1]:
                     starts = is_async or opcode == "async-start"
-                    self._computation(callee, times, is_in_loop, starts)
+                    self.add(callee, times, is_in_loop, starts)
             elif kind := collective(instruction):
                 is_overlapped = is_async or opcode.endswith("-start")
                 self._collective(instruction, within, kind, times, is_overlapped, is_in_loop)

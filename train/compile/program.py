@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from train.compile import slices
-from train.compile.estimate import Estimate, Transfer, Transfers, estimate
+from train.compile.estimate import Estimate, Transfer, Transfers
 from train.compile.slices import Slice
 from train.core import step
 from train.core.config import Config
@@ -18,23 +18,6 @@ from train.strict import ConfigError
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes per chip of a program."""
-
-    arguments: int
-    """Parameters, optimizer state and batches."""
-    temporary: int
-    """Activations, gradients and gathered parameters at their peak."""
-    program: int
-    """The program itself."""
-
-    @property
-    def total(self) -> int:
-        """Sum of all bytes. Results need no memory, because the new state replaces the old one."""
-        return self.arguments + self.temporary + self.program
-
-
-@dataclass(frozen=True)
 class Program:
     """A training step, compiled for ``slices`` equal slices."""
 
@@ -42,7 +25,10 @@ class Program:
     slice: Slice
     slices: int
     hlo: str
-    memory: Memory
+    memory: tuple[int, int, int]
+    """Bytes per chip: the arguments (parameters, optimizer state and batches), what is temporary
+    (activations, gradients and gathered parameters), and the program itself. Results need no
+    memory, because the new state replaces the old one."""
     compile_seconds: float
 
     @property
@@ -72,8 +58,10 @@ def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
         raise ConfigError(f"{slice_}: {_reason(err)}") from err
     seconds = time.monotonic() - begun
     stats = compiled.memory_analysis()
-    memory = Memory(
-        stats.argument_size_in_bytes, stats.temp_size_in_bytes, stats.generated_code_size_in_bytes
+    memory = (
+        stats.argument_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.generated_code_size_in_bytes,
     )
     return Program(cfg, slice_, count, compiled.as_text(), memory, seconds)
 
@@ -90,24 +78,20 @@ def _reason(err: jax.errors.JaxRuntimeError) -> str:
     return f"the compiler refuses the step ({first})"
 
 
-def report(program: Program, costs: Estimate | None = None) -> str:
-    """Format memory, FLOPs, collectives and the estimated time of a step.
-
-    ``costs`` is the estimate of ``program``; None means that this function computes it.
-    """
-    costs = costs or estimate(program.hlo, program.slice, program.slices)
+def report(program: Program, costs: Estimate) -> str:
+    """Format memory, FLOPs, collectives and the estimated time ``costs`` of a step."""
     chip, n = program.slice.chip, program.cfg.compute.steps_per_call
     chips = program.slice.chips * program.slices
-    time_, memory = costs.time(), program.memory
+    time_, arguments, temporary, code = costs.time(), *program.memory
     low, high = time_.low / n, time_.high / n
     mfu = [program.model_flops / (chip.peak_flops * chips * s) for s in (high, low)]
     rate = [program.cfg.tokens_per_step / s for s in (high, low)]
     name = f"{program.slices} x {program.slice}" if program.slices > 1 else str(program.slice)
     lines = [
         f"{name}: {chips} chips, compiled in {program.compile_seconds:.0f} s",
-        f"memory per chip     {memory.total / GIB:.2f} of {chip.memory / GIB:.2f} GiB: "
-        f"parameters, optimizer state and batch {memory.arguments / GIB:.2f}, "
-        f"temporary {memory.temporary / GIB:.2f}, program {memory.program / GIB:.2f}",
+        f"memory per chip     {sum(program.memory) / GIB:.2f} of {chip.memory / GIB:.2f} GiB: "
+        f"parameters, optimizer state and batch {arguments / GIB:.2f}, "
+        f"temporary {temporary / GIB:.2f}, program {code / GIB:.2f}",
         f"FLOPs per step      model {program.model_flops:.3g}; per chip: matmuls "
         f"{costs.matmul_flops / n:.3g}, attention kernels {costs.kernel_flops / n:.3g}",
         f"estimated step      {1e3 * low:.1f} to {1e3 * high:.1f} ms, "
