@@ -85,6 +85,24 @@ def write_atomically(location: Path | str, content: str | bytes) -> None:
     partial.replace(location)
 
 
+@contextmanager
+def new_directory(place: Path) -> Iterator[Path]:
+    """Yield a temporary directory, and rename it to ``place`` at the end of the ``with`` block.
+
+    If another process has created ``place`` by then, that directory stays. After an error, nothing
+    of the temporary directory stays.
+    """
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=place.parent) as parent:
+        new = Path(parent) / "new"
+        new.mkdir()
+        yield new
+        try:
+            new.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+
+
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Create a directory, and check that it, or a gs://bucket/prefix, is writable.
 

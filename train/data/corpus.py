@@ -13,7 +13,6 @@ of any of them results in another directory. The files of a corpus are::
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from train.data.documents import (
 from train.data.files import location
 from train.data.texts import CorpusError, Source, source
 from train.data.tokens import Tokenizer
-from train.storage import check_path_writable
+from train.storage import check_path_writable, new_directory
 from train.strict import ConfigError
 
 FORMAT = "3"
@@ -83,9 +82,9 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
 
     ``fetch`` may download the corpus to the given directory, so that it need not be prepared, and
     returns whether the directory exists now. Several processes may prepare a corpus concurrently:
-    each writes a temporary directory, and the first process to finish renames its directory to the
-    final name. Raises ConfigError for a missing corpus, path, dataset or tokenizer and for a
-    directory that cannot be written, CorpusError if the text cannot be loaded.
+    the first one that finishes creates the directory. Raises ConfigError for a missing corpus,
+    path, dataset or tokenizer and for a directory that cannot be written, CorpusError if the text
+    cannot be loaded.
     """
     root = data_directory(cfg)
     tokenizer = _given_tokenizer(cfg)
@@ -106,14 +105,8 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     if fetch(directory):
         return directory
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as temporary:
-            _write(Path(temporary) / "corpus", text, cfg, tokenizer, template)
-            try:
-                (Path(temporary) / "corpus").rename(directory)
-            except OSError:
-                # If the directory exists, another process finished first.
-                if not (directory / "meta.json").exists():
-                    raise
+        with new_directory(directory) as new:
+            _write(new, text, cfg, tokenizer, template)
     except OSError as err:
         raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
     return directory
@@ -221,7 +214,6 @@ def _write(
     given: Tokenizer | None,
     template: ChatTemplate | None,
 ) -> None:
-    directory.mkdir()
     tokenizer = given
     if tokenizer is None:
         chunks = (chunk for document in text.read() for chunk in document)

@@ -9,7 +9,6 @@ import atexit
 import logging
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,14 @@ from train.data import hub, tokens
 from train.data.config import DataConfig
 from train.data.corpus import fingerprint, hub_tokenizer, prepare_all, read_meta, read_tokenizer
 from train.run.contract import Contract
-from train.storage import failure, one_line, open_filesystem, parse_location, write_atomically
+from train.storage import (
+    failure,
+    new_directory,
+    one_line,
+    open_filesystem,
+    parse_location,
+    write_atomically,
+)
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +127,7 @@ class CorpusCache:
             except FileNotFoundError:
                 return False
             self._damaged.add(directory.name)
-            with tempfile.TemporaryDirectory(prefix=".kept-", dir=directory.parent) as partial:
-                new = Path(partial) / "corpus"
-                new.mkdir()
+            with new_directory(directory) as new:
                 for path in files.ls(root, detail=False):
                     if not path.endswith(f"/{META}"):
                         files.get_file(path, str(new / path.rpartition("/")[2]))
@@ -131,7 +135,6 @@ class CorpusCache:
                 meta = read_meta(new)
                 if fingerprint(new, read_tokenizer(new, meta)) != meta.fingerprint:
                     raise ValueError("its fingerprint differs from meta.json")
-                new.rename(directory)
             self._damaged.remove(directory.name)
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             # If the corpus exists, another process finished first.

@@ -4,13 +4,12 @@ import fnmatch
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from train.storage import UnavailableError, failure, open_filesystem
+from train.storage import UnavailableError, failure, new_directory, open_filesystem
 from train.strict import ConfigError
 
 
@@ -109,17 +108,9 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
         target = root / hashlib.sha256(named.encode()).hexdigest()[:16]
         if not target.exists():
             root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".partial-", dir=root) as partial:
-                copy = Path(partial) / "copy"
-                copy.mkdir()
+            with new_directory(target) as copy:
                 copies = [str(copy / file.name) for file in found]
                 found[0].filesystem.get([file.path for file in found], copies)
-                try:
-                    copy.rename(target)
-                except OSError:
-                    # If the directory exists, another process finished first.
-                    if not target.exists():
-                        raise
     except (ConfigError, UnavailableError):
         raise
     except Exception as err:  # storage clients raise their own error types

@@ -117,16 +117,14 @@ _NAME = re.compile(r"[\w.-]+\.safetensors")
 def _content(path: Path) -> dict[str, Any] | None:
     """Return the content of a JSON file, None if it does not exist."""
     try:
-        return parsed(path.read_text(encoding="utf-8"), f"init_from: {path}")
+        return parsed(path.read_bytes(), f"init_from: {path}")
     except FileNotFoundError:
         return None
     except OSError as err:
         raise ConfigError(f"init_from: {path} cannot be read: {err.strerror}") from err
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"init_from: {path} is not JSON: {err}") from err
 
 
-def parsed(text: str, where: str) -> dict[str, Any]:
+def parsed(text: str | bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises ConfigError, whose message begins with ``where``, for any other text.
