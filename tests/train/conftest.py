@@ -17,6 +17,7 @@ from harness.trainer_processes import (
     Compiled,
     train_here,
 )
+from tests.train.bucket import emulated_bucket
 from train.core.config import Config, build
 from train.run import contract
 
@@ -123,6 +124,15 @@ def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Atte
     yield start
     for attempt in attempts:
         attempt.kill()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """An empty bucket gs://NAME for this process; the value is the environment for others."""
+    with emulated_bucket() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield environment
 
 
 @pytest.fixture

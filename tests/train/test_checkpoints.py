@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.trainer_processes import Attempt, loss_log, read_metrics, restored_here, train_here
-from tests.train.bucket import NAME, emulated_bucket
+from tests.train.bucket import NAME
 from train.core.config import CheckpointConfig, Config, ConfigError, LoraConfig
 from train.core.data import Corpus
 from train.data.corpus import prepare_all
@@ -274,17 +274,9 @@ def test_copies_are_separate_if_no_process_has_parts_of_two_copies(
     assert has_separate_copies(np.array(devices)) == separate
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[dict[str, str]]:
-    with emulated_bucket() as environment:
-        yield environment
-
-
 @pytest.fixture
-def gs(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def gs(bucket: dict[str, str]) -> Any:
     """The file system of the emulated bucket, for this process."""
-    for name, value in bucket.items():
-        monkeypatch.setenv(name, value)
     return open_filesystem(f"gs://{NAME}")[0]
 
 
@@ -322,7 +314,7 @@ def test_checkpoint_wait_blocks_steps_until_the_save_is_complete(
 
 
 def test_one_process_can_read_checkpoints_from_a_bucket(
-    finished: Path, finished_config: Config, bucket: dict[str, str], gs: Any
+    finished: Path, finished_config: Config, gs: Any
 ):
     gs.put(str(finished / "checkpoints"), f"{NAME}/copy", recursive=True)
     place = Contract("copy", finished, f"gs://{NAME}/copy")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.bucket import NAME, emulated_bucket
+from tests.train.bucket import NAME
 from train.core.config import DataConfig
 from train.data import corpus, corpus_cache
 from train.data.corpus import prepare
@@ -217,26 +217,21 @@ def test_an_unreachable_bucket_causes_warnings(cfg, written, caplog, monkeypatch
 
 
 def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
-    tmp_path, cfg, written, caplog, monkeypatch
+    tmp_path, cfg, written, bucket, caplog, monkeypatch
 ):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1)
-    with emulated_bucket() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        place = f"gs://{NAME}/runs/first"
-        contracts = [Contract("first", tmp_path, place, process_id=n) for n in (1, 0, 1)]
-        files, root = open_filesystem(f"{place}/corpus")
+    place = f"gs://{NAME}/runs/first"
+    contracts = [Contract("first", tmp_path, place, process_id=n) for n in (1, 0, 1)]
+    files, root = open_filesystem(f"{place}/corpus")
 
-        [directory] = prepared(cfg, contracts[0])
-        assert not upload_threads()  # only process 0 uploads
-        prepared(cfg, contracts[1])
-        for thread in upload_threads():
-            thread.join(60)
-        assert files.exists(f"{root}/{directory.name}/meta.json")
-        directory.rename(tmp_path / "gone")
-        assert [contents(path) for path in prepared(cfg, contracts[2])] == [
-            contents(tmp_path / "gone")
-        ]
+    [directory] = prepared(cfg, contracts[0])
+    assert not upload_threads()  # only process 0 uploads
+    prepared(cfg, contracts[1])
+    for thread in upload_threads():
+        thread.join(60)
+    assert files.exists(f"{root}/{directory.name}/meta.json")
+    directory.rename(tmp_path / "gone")
+    assert [contents(path) for path in prepared(cfg, contracts[2])] == [contents(tmp_path / "gone")]
     assert written == ["text"]
     assert f"downloaded the prepared corpus from {place}/corpus" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from harness.trainer_processes import PROJECT, clean_environment
-from tests.train.bucket import NAME, emulated_bucket
+from tests.train.bucket import NAME
 from train.core.config import build
 from train.core.data import Corpus
 from train.data import tokens
@@ -53,19 +53,14 @@ def test_the_page_has_configs():
 
 
 @pytest.mark.parametrize("tree", CONFIGS, ids=range(len(CONFIGS)))
-def test_a_config_of_the_page_gives_batches(
-    place: Path, tree: dict, monkeypatch: pytest.MonkeyPatch
-):
-    with emulated_bucket() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        files, root = open_filesystem(f"gs://{NAME}")
-        files.put_file("articles.jsonl", f"{root}/articles/1.jsonl")
-        files.put_file("model/tokenizer.json", f"{root}/model/tokenizer.json")
-        tree = yaml.safe_load(yaml.safe_dump(tree).replace("gs://my-bucket", f"gs://{NAME}"))
-        tree["data"]["directory"] = str(place / "data")
-        cfg = build(tree)
-        corpus = Corpus(prepare_all(cfg.data), cfg)
+def test_a_config_of_the_page_gives_batches(place: Path, tree: dict, bucket: dict[str, str]):
+    files, root = open_filesystem(f"gs://{NAME}")
+    files.put_file("articles.jsonl", f"{root}/articles/1.jsonl")
+    files.put_file("model/tokenizer.json", f"{root}/model/tokenizer.json")
+    tree = yaml.safe_load(yaml.safe_dump(tree).replace("gs://my-bucket", f"gs://{NAME}"))
+    tree["data"]["directory"] = str(place / "data")
+    cfg = build(tree)
+    corpus = Corpus(prepare_all(cfg.data), cfg)
     assert corpus.rows(0).shape[-1] == cfg.model.context + 1
     assert cfg.data.is_packed == (corpus.rows(0).ndim == 3)
 
@@ -83,21 +78,18 @@ def test_prepare_prints_what_the_page_shows(place: Path):
     assert re.sub("[0-9a-f]{16}", "N", done.stdout.strip()) == re.sub("[0-9a-f]{16}", "N", shown)
 
 
-def test_a_changed_object_changes_the_corpus(place: Path, monkeypatch: pytest.MonkeyPatch):
-    with emulated_bucket() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        files, root = open_filesystem(f"gs://{NAME}")
-        data = {"text": f"gs://{NAME}/t/*.jsonl", "directory": str(place / "data")}
-        files.put_file("articles.jsonl", f"{root}/t/a.jsonl")
-        first = prepare_all(build({"data": data}).data)
-        assert prepare_all(build({"data": data}).data) == first
-        local = {"text": str(place / "articles.jsonl"), "directory": str(place / "data")}
-        [copied] = prepare_all(build({"data": local}).data)
-        assert (copied / "train.bin").read_bytes() == (first[0] / "train.bin").read_bytes()
-        shutil.copy("talks.jsonl", "articles.jsonl")
-        files.pipe_file(f"{root}/t/a.jsonl", b'{"text": "other"}')
-        assert prepare_all(build({"data": data}).data) != first
+def test_a_changed_object_changes_the_corpus(place: Path, bucket: dict[str, str]):
+    files, root = open_filesystem(f"gs://{NAME}")
+    data = {"text": f"gs://{NAME}/t/*.jsonl", "directory": str(place / "data")}
+    files.put_file("articles.jsonl", f"{root}/t/a.jsonl")
+    first = prepare_all(build({"data": data}).data)
+    assert prepare_all(build({"data": data}).data) == first
+    local = {"text": str(place / "articles.jsonl"), "directory": str(place / "data")}
+    [copied] = prepare_all(build({"data": local}).data)
+    assert (copied / "train.bin").read_bytes() == (first[0] / "train.bin").read_bytes()
+    shutil.copy("talks.jsonl", "articles.jsonl")
+    files.pipe_file(f"{root}/t/a.jsonl", b'{"text": "other"}')
+    assert prepare_all(build({"data": data}).data) != first
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), ValueError("status 503")])

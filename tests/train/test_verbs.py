@@ -15,7 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from harness.trainer_processes import Attempt, loss_log, train_here
-from tests.train.bucket import NAME, emulated_bucket
+from tests.train.bucket import NAME
 from train.__main__ import main
 from train.command_line import command_line
 from train.core.config import Config, build, load
@@ -96,16 +96,11 @@ def test_export_writes_a_gpt2_to_the_run_directory(do: Verb, finished: Path):
     assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
 
 
-def test_an_export_to_a_bucket_has_the_same_files(
-    do: Verb, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_export_to_a_bucket_has_the_same_files(do: Verb, tmp_path: Path, bucket: dict[str, str]):
     do("export", "--to", str(tmp_path / "here"))
-    with emulated_bucket() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        said = do("export", "--to", f"gs://{NAME}/there")
-        files = open_filesystem(f"gs://{NAME}")[0]
-        files.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
+    said = do("export", "--to", f"gs://{NAME}/there")
+    files = open_filesystem(f"gs://{NAME}")[0]
+    files.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
 
     assert said == f"gs://{NAME}/there/model.safetensors\n"
     here, there = (tmp_path / name for name in ("here", "there"))

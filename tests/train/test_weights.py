@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from harness.trainer_processes import PROJECT, clean_environment
-from tests.train.bucket import NAME, emulated_bucket
+from tests.train.bucket import NAME
 from tests.train.sharded_training import ENVIRONMENT
 from train.core import model, step
 from train.core.config import Config, ConfigError, build
@@ -209,27 +209,24 @@ def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["", "/model.safetensors"], ids=["directory", "file"])
 def test_initial_files_in_a_bucket_are_copied_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setattr("train.hf.files.default_data_directory", lambda: tmp_path / "data")
     params = drawn(config())
     weights.export(tmp_path, params, config(), "transformers", b"{}")
-    with emulated_bucket() as environment:
-        for key, value in environment.items():
-            monkeypatch.setenv(key, value)
-        place = f"gs://{NAME}/models/mine"
-        files, root = open_filesystem(place)
-        for file in ("model.safetensors", "config.json", "tokenizer.json"):
-            files.put_file(str(tmp_path / file), f"{root}/{file}")
-        cfg = config(f"{place}{name}")
-        weights.check(cfg)
-        [copy] = (tmp_path / "data" / "weights").iterdir()
-        assert sorted(path.name for path in copy.iterdir()) == ["config.json", "model.safetensors"]
-        made = copy.stat().st_mtime_ns
-        assert loss(started(cfg), cfg) == loss(params, config())
-        assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [made]
-        with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
-            weights.check(config(f"gs://{NAME}/none"))
+    place = f"gs://{NAME}/models/mine"
+    files, root = open_filesystem(place)
+    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+        files.put_file(str(tmp_path / file), f"{root}/{file}")
+    cfg = config(f"{place}{name}")
+    weights.check(cfg)
+    [copy] = (tmp_path / "data" / "weights").iterdir()
+    assert sorted(path.name for path in copy.iterdir()) == ["config.json", "model.safetensors"]
+    made = copy.stat().st_mtime_ns
+    assert loss(started(cfg), cfg) == loss(params, config())
+    assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [made]
+    with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
+        weights.check(config(f"gs://{NAME}/none"))
 
 
 def test_export_includes_the_tokenizer(tmp_path: Path):
