@@ -1,7 +1,10 @@
 """A small corpus and small configs for the trainer's tests."""
 
+import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ import yaml
 
 from harness.trainer_processes import (
     PROCESSES,
+    PROJECT,
     QUICKLY_COMPILED,
     Attempt,
     Compiled,
+    clean_environment,
     train_here,
 )
 from tests.train.bucket import emulated_bucket
@@ -101,6 +106,30 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     jax.config.update("jax_compilation_cache_dir", str(kept.jax))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     return kept
+
+
+@pytest.fixture(scope="session")
+def on_four_devices(compiled: Compiled) -> Callable[..., Any]:
+    """Run Python in a new process with four CPU devices; return the JSON that it prints.
+
+    JAX fixes the number of devices when it starts.
+    """
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    environment = clean_environment() | compiled.environment | QUICKLY_COMPILED | devices
+
+    def run(*arguments: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=PROJECT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,8 @@
 
     python -m tests.train.sharded_import MODELS
 
-MODELS is a JSON object that maps directories to model options. test_weights.py runs this in a
-separate process with ENVIRONMENT of sharded_training.py. Fails if a parameter differs from the
-import on one device.
+MODELS is a JSON object that maps directories to model options. test_weights.py runs this with the
+fixture on_four_devices. Fails if a parameter differs from the import on one device.
 """
 
 import json

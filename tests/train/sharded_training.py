@@ -1,7 +1,6 @@
 """Trains variants of a model on several meshes of four devices, and prints the losses as JSON.
 
-test_sharding.py runs this in a separate process with ENVIRONMENT, because JAX fixes the number of
-devices when it starts.
+test_sharding.py runs this with the fixture on_four_devices.
 """
 
 import json
@@ -18,10 +17,6 @@ from train.run import mesh
 from train.run.checkpoint import Checkpoints
 from train.run.restore import load_state
 
-ENVIRONMENT = {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-}
 STEPS = 4
 MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
 """Number of devices, and ``compute.fsdp``."""

@@ -1,17 +1,14 @@
 """Muon, frozen parameters and adapters."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from harness.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
 from tests.train.fixed_sequences import VOCABULARY, losses
 from train.core import lora, model, optimizer, step
 from train.core.config import Config, ConfigError, build
@@ -88,21 +85,9 @@ json.dump(seen, sys.stdout)
 
 
 @pytest.fixture(scope="module")
-def spread(compiled: Compiled) -> dict[str, list[float]]:
-    """Losses on four devices, from a new process: JAX fixes the number of devices at its start."""
-    done = subprocess.run(
-        [sys.executable, "-c", MESH],
-        cwd=PROJECT,
-        env=clean_environment()
-        | compiled.environment
-        | QUICKLY_COMPILED
-        | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+def spread(on_four_devices: Callable[..., Any]) -> dict[str, list[float]]:
+    """Losses on four devices."""
+    return on_four_devices("-c", MESH)
 
 
 @pytest.mark.parametrize("name", SPREAD)

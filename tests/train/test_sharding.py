@@ -1,36 +1,25 @@
 """Losses and checkpoints do not depend on how parameters and batches are sharded."""
 
-import json
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from harness.trainer_processes import PROJECT, Compiled, clean_environment
-from tests.train.sharded_training import ENVIRONMENT, MESHES, VARIANTS
+from tests.train.sharded_training import MESHES, VARIANTS
 from train.core.config import ConfigError, build
 from train.run import mesh
 
 
 @pytest.fixture(scope="module")
 def seen(
-    compiled: Compiled, tmp_path_factory: pytest.TempPathFactory
+    on_four_devices: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, list[float]]]:
-    command = [sys.executable, "-m", "tests.train.sharded_training"]
-    done = subprocess.run(
-        [*command, str(tmp_path_factory.mktemp("spread"))],
-        cwd=PROJECT,
-        env=clean_environment() | compiled.environment | ENVIRONMENT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    directory = tmp_path_factory.mktemp("spread")
+    return on_four_devices("-m", "tests.train.sharded_training", str(directory))
 
 
 SPREAD = [(v, name) for v, (_, names) in VARIANTS.items() for name in names if name != "1"]

@@ -262,6 +262,7 @@ def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, 
         ("TPU v5 lite", 197),
         ("TPU v5", 459),
         ("TPU v6 lite", 918),
+        ("TPU7x", 2307 / 2),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A100-PCIE-40GB", 312),
@@ -274,7 +275,7 @@ def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, 
         ("cpu", None),
     ],
 )
-def test_a_device_kind_has_its_published_peak(device_kind: str, teraflops: int | None):
+def test_a_device_kind_has_its_published_peak(device_kind: str, teraflops: float | None):
     peak = mfu.PEAK_FLOPS.get(device_kind)
     assert (peak and peak / 1e12) == teraflops
 

@@ -1,18 +1,16 @@
 """Export and import of safetensors files; test_transformers.py compares the models."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from harness.trainer_processes import PROJECT, clean_environment
 from tests.train.bucket import NAME
-from tests.train.sharded_training import ENVIRONMENT
 from train.core import model, step
 from train.core.config import Config, ConfigError, build
 from train.hf import weights
@@ -185,7 +183,9 @@ def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
     np.testing.assert_array_equal(short["positions_td"], params["positions_td"][:8])
 
 
-def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path):
+def test_sharded_parameters_are_read_once_for_all_shards(
+    tmp_path: Path, on_four_devices: Callable[..., Any]
+):
     # Files of GPT-2 have one tensor for queries, keys and values. Three parameters read it here.
     reads = {"gpt2": 3, "qwen3": 1}
     models, files = {}, {}
@@ -193,16 +193,8 @@ def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path):
         cfg, directory = config(model=options), tmp_path / name
         files[name] = weights.export(directory, drawn(cfg), cfg, "transformers", b"")
         models[str(directory)] = TREE["model"] | options
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.sharded_import", json.dumps(models)],
-        env=clean_environment() | ENVIRONMENT,
-        cwd=PROJECT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    for name, counts in zip(files, json.loads(done.stdout).values(), strict=True):
+    counted = on_four_devices("-m", "tests.train.sharded_import", json.dumps(models))
+    for name, counts in zip(files, counted.values(), strict=True):
         assert counts.keys() == load_file(files[name]).keys()
         assert max(counts.values()) == reads[name]
 

@@ -6,7 +6,6 @@ import pytest
 
 from train.compile import slices
 from train.compile.slices import Slice
-from train.run.mfu import PEAK_FLOPS
 
 
 @pytest.mark.parametrize(
@@ -69,10 +68,3 @@ def test_an_unknown_name_is_refused_with_the_known_names(name: str):
 )
 def test_links_counts_the_links_of_the_worst_connected_chip(name: str, links: int):
     assert slices.parse(name).links == links
-
-
-@pytest.mark.parametrize(
-    ("kind", "peak"), [("TPU v5", 459e12), ("TPU v6 lite", 918e12), ("TPU7x", 2307e12 / 2)]
-)
-def test_a_device_kind_has_its_published_peak(kind: str, peak: float):
-    assert PEAK_FLOPS[kind] == peak
