@@ -11,6 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from train.core import model
 from train.core.config import Config, ConfigError
 from train.core.model import Params, is_layer_matrix, matrix_axes
 from train.core.sharding import gathered
@@ -20,12 +21,12 @@ ADAPTER_STREAM = 2
 """Folded into the seed's random key, so that adapters and other parameters use different keys."""
 
 
-def add_adapters(params: Params, cfg: Config) -> Params:
-    """Return the parameters with new adapters added; with rank 0, return them unchanged.
+def init_params(cfg: Config) -> Params:
+    """Return the initial parameters of a run: the model's, and those of its adapters, if any.
 
     Raises ConfigError for a target that is not a matrix of the layers.
     """
-    rank = cfg.lora.rank
+    params, rank = model.init_params(jax.random.key(cfg.seed), cfg.model), cfg.lora.rank
     if not rank:
         return params
     key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_STREAM)
@@ -61,17 +62,17 @@ def matrix(name: str) -> str:
 
 def merge(params: Params, cfg: Config) -> Params:
     """Return the model's parameters, with the products of the adapters added to the matrices."""
-    model = {name: a for name, a in params.items() if not is_adapter(name)}
-    for name in model:
+    merged = {name: a for name, a in params.items() if not is_adapter(name)}
+    for name in merged:
         if f"{name}.in" in params:
             inputs, outputs = matrix_axes(name)
             # Shard the product like w, so that no device holds more of the product than of w.
-            sharding = jax.typeof(model[name]).sharding
+            sharding = jax.typeof(merged[name]).sharding
             product = jnp.einsum(
                 f"l{inputs}r,lr{outputs}->l{inputs}{outputs}",
                 gathered(params[f"{name}.in"]),
                 gathered(params[f"{name}.out"]),
                 out_sharding=None if sharding.mesh.empty else sharding,
             )
-            model[name] += cfg.lora.alpha / cfg.lora.rank * product
-    return model
+            merged[name] += cfg.lora.alpha / cfg.lora.rank * product
+    return merged

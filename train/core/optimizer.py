@@ -9,7 +9,7 @@ import optax
 
 from train.core import lora
 from train.core.config import Config, ConfigError
-from train.core.model import Params, init_params, is_layer_matrix, matrix_axes
+from train.core.model import Params, is_layer_matrix, matrix_axes
 from train.strict import match_names
 
 MUON_RMS = 0.2
@@ -98,10 +98,7 @@ def check(cfg: Config) -> None:
 
     Uses only shapes, so it needs no device.
     """
-    shapes = jax.eval_shape(
-        lambda: lora.add_adapters(init_params(jax.random.key(0), cfg.model), cfg)
-    )
-    if not trainable_names(shapes, cfg):
+    if not trainable_names(jax.eval_shape(lambda: lora.init_params(cfg)), cfg):
         raise ConfigError("optimizer.frozen: leaves no parameter to train; freeze fewer")
 
 

@@ -31,7 +31,7 @@ DROPOUT_STREAM = 1
 
 def fresh_state(cfg: Config) -> State:
     """Return the state of step 0, drawn from the seed and sharded over the mesh, if any."""
-    params = shard(lora.add_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg))
+    params = shard(lora.init_params(cfg))
     opt_state = optimizer.make(cfg).init(params)
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 

@@ -6,7 +6,7 @@ import jax
 
 from train.core import lora, optimizer
 from train.core.config import Config
-from train.core.model import init_params, is_layer_matrix
+from train.core.model import is_layer_matrix
 from train.run.tpu_chips import CHIPS
 
 PEAK_FLOPS = {
@@ -45,7 +45,7 @@ def flops_per_token(cfg: Config) -> float:
     parameter. Vocabulary padding, rematerialization and the products of adapters do not count.
     """
     model = cfg.model
-    params = jax.eval_shape(lambda: lora.add_adapters(init_params(jax.random.key(0), model), cfg))
+    params = jax.eval_shape(lambda: lora.init_params(cfg))
     learned = {lora.matrix(name) for name in optimizer.trainable_names(params, cfg)}
     layers = [name for name in params if is_layer_matrix(name) and not lora.is_adapter(name)]
     sizes = {name: params[name].size for name in layers}
