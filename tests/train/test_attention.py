@@ -38,36 +38,30 @@ def inputs(t: int, heads: int = 2, kv_heads: int = 2, scale: float = 1.0) -> lis
     return [q / math.sqrt(4), k, v]
 
 
+GROUPED = {"t": attention.BLOCK + 5, "heads": 6, "kv_heads": 2}
+LARGE_SCORES = {"t": attention.BLOCK + 5, "scale": 30.0}
+
+
 @pytest.mark.parametrize(
-    ("kind", "t"),
+    ("kind", "options"),
     [
-        ("plain", 5),
-        ("blocks", 1),
-        ("blocks", attention.BLOCK),
-        ("blocks", attention.BLOCK + 1),
-        ("blocks", 2 * attention.BLOCK),
-        ("splash", 5),
-        ("splash", attention.LANES),
+        ("plain", {"t": 5}),
+        ("blocks", {"t": 1}),
+        ("blocks", {"t": attention.BLOCK}),
+        ("blocks", {"t": attention.BLOCK + 1}),
+        ("blocks", {"t": 2 * attention.BLOCK}),
+        ("splash", {"t": 5}),
+        ("splash", {"t": attention.LANES}),
+        *((kind, GROUPED) for kind in ("plain", "blocks", "splash")),
+        *((kind, LARGE_SCORES) for kind in ("plain", "blocks", "splash")),
     ],
+    ids=str,
 )
-def test_attention_equals_the_reference(kind: str, t: int):
-    q, k, v = inputs(t)
+def test_attention_equals_the_reference(kind: str, options: dict[str, float]):
+    q, k, v = inputs(**options)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
-    np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
-def test_grouped_query_attention_equals_the_reference(kind: str):
-    q, k, v = inputs(attention.BLOCK + 5, heads=6, kv_heads=2)
-    y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
-    np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
-def test_large_scores_do_not_overflow(kind: str):
-    q, k, v = inputs(attention.BLOCK + 5, scale=30.0)
-    y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
-    np.testing.assert_allclose(y, reference(q, k, v), atol=1e-2)
+    atol = 1e-2 if options is LARGE_SCORES else 2e-6
+    np.testing.assert_allclose(y, reference(q, k, v), atol=atol)
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.core import step
-from train.core.config import ComputeConfig, Config, ConfigError, microbatches
+from train.core.config import ComputeConfig, Config, ConfigError, build, microbatches
 from train.core.data import Corpus
 from train.core.sharding import BATCH_AXES
 from train.data.corpus import prepare_all
@@ -17,8 +17,6 @@ from train.data.corpus import prepare_all
 
 @pytest.fixture(scope="module")
 def corpus(tree: dict) -> Corpus:
-    from train.core.config import build
-
     cfg = build(tree)
     return Corpus(prepare_all(cfg.data), cfg)
 

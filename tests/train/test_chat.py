@@ -5,15 +5,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from train.core import model
 from train.core.config import Config, ConfigError, DataConfig, build
 from train.core.data import Corpus
 from train.data import tokens
 from train.data.chat import DEFAULT_TEMPLATE, ChatTemplate
 from train.data.corpus import prepare, prepare_all, read_meta, read_tokenizer
 from train.data.texts import CorpusError
+from train.run.sample import generate
 
 CHATML = """\
 {{- bos_token }}
@@ -297,12 +300,6 @@ def test_documents_begin_and_end_with_the_tokenizer_s_own_tokens(
 
 
 def test_a_sample_begins_with_the_tokenizer_s_own_tokens(tokenizer_file: Path, no_mesh: None):
-    import jax
-
-    from train.core import model
-    from train.core.config import build
-    from train.run.sample import generate
-
     tokenizer = tokens.read_file(tokenizer_file)
     plain = replace(tokenizer, begin=np.array([], np.uint32))
     shape = {"layers": 1, "heads": 2, "width": 16, "context": 16, "vocabulary": 300}

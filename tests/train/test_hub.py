@@ -94,12 +94,17 @@ print(read_meta(prepared).vocabulary)
 """
 
 
-def run(program: str, name: str, hub: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a new process, because the client reads its environment at import."""
+def run(
+    program: str, name: str, hub: str, place: Path, *words: str, home: str = "."
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a new process, because the client reads its environment at import.
+
+    The code runs in the directory ``place``, and the hub's cache is in ``home`` below it.
+    """
     others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    env = others | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-c", program, name]
-    return subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=False)
+    env = others | {"HF_ENDPOINT": hub, "HF_HOME": str(place / home), "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", program, name, *words]
+    return subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, check=False)
 
 
 def test_weights_and_config_json_of_a_repository_are_downloaded(hub: str, tmp_path: Path):
@@ -173,13 +178,7 @@ NOWHERE = "http://127.0.0.1:9"
 def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
     def start(directory: str, verb: str, where: str) -> str:
         (tmp_path / directory).mkdir(exist_ok=True)
-        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-        env |= {"HF_ENDPOINT": where, "HF_HOME": str(tmp_path / directory)}
-        env["PYTHONPATH"] = str(PROJECT)
-        command = [sys.executable, "-c", KEEP, "owner/name", directory, verb]
-        done = subprocess.run(
-            command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = run(KEEP, "owner/name", where, tmp_path, directory, verb, home=directory)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.trainer_processes import Attempt, loss_log, train_here
+from harness.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from tests.train.fixed_sequences import mean_loss
-from train.core import model
+from train.core import model, step
 from train.core.config import Config, ConfigError, build
 from train.core.data import Corpus
 from train.data.corpus import prepare, prepare_all, read_meta, read_tokenizer
@@ -165,8 +165,6 @@ def test_documents_have_the_same_loss_packed_and_alone(
 
 
 def test_losses_do_not_depend_on_microbatches_and_chunks(corpus: Corpus, cfg: Config):
-    from train.core import step
-
     def first_losses(**compute: int) -> list[float]:
         changed = replace(cfg, compute=replace(cfg.compute, **compute))
         state = jax.jit(step.fresh_state, static_argnums=0)(changed)
@@ -181,8 +179,6 @@ def test_losses_do_not_depend_on_microbatches_and_chunks(corpus: Corpus, cfg: Co
 def test_a_run_on_packed_documents_learns_and_evaluates(
     packed_tree: dict, tmp_path: Path, no_mesh: None
 ):
-    from harness.trainer_processes import read_metrics
-
     cfg = build(packed_tree | {"evaluate": {"every": 20, "batches": 1}, "steps": 40})
     assert train_here(cfg, tmp_path) == contract.DONE
     lines = read_metrics(tmp_path)
@@ -337,7 +333,5 @@ def test_contradictory_sources_are_refused_in_one_line(data: dict, error: str):
 def test_batches_of_packed_documents_have_four_rows_per_sequence(
     make_config: Callable[..., Config], cfg: Config
 ):
-    from train.core.step import batch_shape
-
-    assert batch_shape(cfg, 2, 1) == (2, 1, 8, 4, 49)
-    assert batch_shape(make_config(), 2, 1) == (2, 1, 8, 33)
+    assert step.batch_shape(cfg, 2, 1) == (2, 1, 8, 4, 49)
+    assert step.batch_shape(make_config(), 2, 1) == (2, 1, 8, 33)
