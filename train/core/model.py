@@ -87,7 +87,7 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
     params["tokens_vd"] = jnp.pad(params["tokens_vd"], ((0, padding), (0, 0)))
     if not cfg.tied:
         params["head_dv"] = jnp.pad(params["head_dv"], ((0, 0), (0, padding)))
-    for name in params.keys() & {"l_out_hed", "l_down_fd"}:
+    for name in sorted(params.keys() & {"l_out_hed", "l_down_fd"}):
         params[name] *= (2 * n) ** -0.5
     if cfg.norm == "layer":
         biases |= {name.replace("scale", "bias"): shape for name, shape in norms.items()}
