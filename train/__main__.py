@@ -1,6 +1,7 @@
 """The subcommands of ``python -m train``: run, eval, sample, bench, compile, prepare, export."""
 
 import argparse
+import importlib.util
 import logging
 import math
 import os
@@ -201,7 +202,7 @@ def _bench(job: Job) -> int:
 
 
 def _compile(job: Job) -> int:
-    if not slices.is_libtpu_installed():
+    if importlib.util.find_spec("libtpu") is None:
         print(
             "train: compile: libtpu is not installed in this Python environment. Run: "
             "make env-compile, then use .venv-tpu/bin/python",

@@ -153,7 +153,10 @@ class _Walk:
         for instruction in within.values():
             opcode = instruction.opcode
             if opcode == "while":
-                count = self._trip_count(instruction, within)
+                count = trip_count(instruction, within, self._module)
+                if count is None:
+                    self.total.not_estimated["loop of unknown length"] += 1
+                    count = 1
                 body = re.search(r"body=%?([\w.\-]+)", instruction.attributes)[1]
                 self.add(body, times * count, is_in_loop or count != 1, is_async)
             elif opcode in ("call", "async-start", "conditional"):
@@ -175,12 +178,6 @@ class _Walk:
                     instruction, instruction, times, is_in_loop, seen_channels
                 )
                 self._fusion(instruction, within, times, communicates)
-
-    def _trip_count(self, loop: Instruction, within: Computation) -> int:
-        count = trip_count(loop, within, self._module)
-        if count is None:
-            self.total.not_estimated["loop of unknown length"] += 1
-        return 1 if count is None else count
 
     def _kernel(self, instruction: Instruction, within: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:

@@ -4,7 +4,6 @@ libtpu contains the compiler, which needs no TPU. Sources of the shapes: the tab
 types in https://docs.cloud.google.com/tpu/docs/v4, and likewise v5e, v5p and v6e.
 """
 
-import importlib.util
 import math
 import os
 import re
@@ -14,30 +13,13 @@ from typing import Any
 from train.run.tpu_chips import CHIPS, Chip
 from train.strict import ConfigError
 
-_2D = {
-    1: (1, 1),
-    4: (2, 2),
-    8: (2, 4),
-    16: (4, 4),
-    32: (4, 8),
-    64: (8, 8),
-    128: (8, 16),
-    256: (16, 16),
+_2D = [(1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)]
+_3D = [(2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8)]
+_3D += [(8, 8, 16), (8, 16, 16), (16, 16, 16)]
+SHAPES = {
+    version: {math.prod(shape): shape for shape in shapes}
+    for version, shapes in (("v4", _3D), ("v5e", _2D), ("v5p", _3D), ("v6e", _2D))
 }
-_3D = {
-    4: (2, 2, 1),
-    8: (2, 2, 2),
-    16: (2, 2, 4),
-    32: (2, 4, 4),
-    64: (4, 4, 4),
-    128: (4, 4, 8),
-    256: (4, 8, 8),
-    512: (8, 8, 8),
-    1024: (8, 8, 16),
-    2048: (8, 16, 16),
-    4096: (16, 16, 16),
-}
-SHAPES = {"v4": _3D, "v5e": _2D, "v5p": _3D, "v6e": _2D}
 """Chips along each axis of a slice's torus, by version and number of chips."""
 
 CORES_PER_NUMBER = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
@@ -116,11 +98,6 @@ def parse(name: str) -> Slice:
     raise ValueError(
         f"must be an accelerator type ({known}) or a shape such as v5p:4x4x12, not {name!r}"
     )
-
-
-def is_libtpu_installed() -> bool:
-    """Return whether the compiler, libtpu, is installed."""
-    return importlib.util.find_spec("libtpu") is not None
 
 
 def prepare_environment() -> None:
