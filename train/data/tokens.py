@@ -179,34 +179,27 @@ def to_ascii(text: str) -> str:
 
 def ascii_characters() -> Tokenizer:
     """Return a tokenizer with one token per ASCII character; invalid tokens decode as escapes."""
-
-    def encode(text: str) -> np.ndarray:
-        return np.frombuffer(to_ascii(text).encode("ascii"), np.uint8)
-
-    def decode(tokens: Sequence[int]) -> str:
-        return _as_bytes(tokens).decode("ascii", errors="backslashreplace")
-
-    return Tokenizer(128, encode, decode, encode(SEPARATOR))
+    return _of_bytes(128, to_ascii, "ascii")
 
 
 def utf8_bytes() -> Tokenizer:
     """Return a tokenizer with one token per UTF-8 byte; invalid sequences decode as escapes."""
+    return _of_bytes(256, str, "utf-8")
 
+
+def _of_bytes(vocabulary: int, clean: Callable[[str], str], encoding: str) -> Tokenizer:
     def encode(text: str) -> np.ndarray:
-        return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8)
+        return np.frombuffer(clean(text).encode(encoding, errors="replace"), np.uint8)
 
     def decode(tokens: Sequence[int]) -> str:
-        return _as_bytes(tokens).decode("utf-8", errors="backslashreplace")
+        content = np.asarray(tokens, np.int64).clip(0, 255).astype(np.uint8).tobytes()
+        return content.decode(encoding, errors="backslashreplace")
 
-    return Tokenizer(256, encode, decode, encode(SEPARATOR))
+    return Tokenizer(vocabulary, encode, decode, encode(SEPARATOR))
 
 
 BUILT_IN = {"ascii": ascii_characters, "bytes": utf8_bytes}
 """Functions that return a tokenizer without a tokenizer.json, by the value of data.tokenizer."""
-
-
-def _as_bytes(tokens: Sequence[int]) -> bytes:
-    return np.asarray(tokens, np.int64).clip(0, 255).astype(np.uint8).tobytes()
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
