@@ -106,9 +106,9 @@ def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
     allowed = [f.name for f in dataclasses.fields(kind)]
     for key in tree:
         if key not in allowed:
+            shown = str(key) if str(key).isprintable() else repr(key)
             raise ConfigError(
-                f"{source}: {prefix}{_printable(key)}: unknown key; "
-                f"allowed here: {', '.join(allowed)}"
+                f"{source}: {prefix}{shown}: unknown key; allowed here: {', '.join(allowed)}"
             )
     return kind(
         **{key: _field(hints[key], value, source, prefix + key) for key, value in tree.items()}
@@ -177,11 +177,6 @@ def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
             hint, optional = typing.get_args(hint)[0], True
         else:
             return hint, bound, optional
-
-
-def _printable(key: Any) -> str:
-    """Format a key; escape it if it has unprintable characters such as line breaks."""
-    return str(key) if str(key).isprintable() else repr(key)
 
 
 def _shown(value: Any) -> str:

@@ -86,7 +86,7 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     path, dataset or tokenizer and for a directory that cannot be written, CorpusError if the text
     cannot be loaded.
     """
-    root = data_directory(cfg)
+    root = Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
     tokenizer = _given_tokenizer(cfg)
     template = chat_template(tokenizer, cfg) if cfg.documents == "chat" and tokenizer else None
     text = source(cfg, root)
@@ -110,11 +110,6 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     except OSError as err:
         raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
     return directory
-
-
-def data_directory(cfg: DataConfig) -> Path:
-    """Return the directory of prepared corpora."""
-    return Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
 
 
 def default_data_directory() -> Path:

@@ -161,7 +161,9 @@ class _Weights:
                 raise ConfigError(f"{where} is missing {name}, which a model of this config has")
             actual = self.tensors.shapes[self.names[name]]
             is_longer = actual[1:] == expected[1:] and actual > expected
-            if actual != expected and not (is_longer and _is_positions(name)):
+            # A model may use only the first position embeddings of a file.
+            is_positions = name in ("positions_td", GPT2.names["positions_td"])
+            if actual != expected and not (is_longer and is_positions):
                 raise ConfigError(
                     f"{where}: {name} is {_shown(actual)} there, and {_shown(expected)} in a model "
                     "of this config"
@@ -216,11 +218,6 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
     return [family.names[name]]
 
 
-def _is_positions(name: str) -> bool:
-    """Return whether a tensor contains position embeddings; a model may use only the first ones."""
-    return name in ("positions_td", GPT2.names["positions_td"])
-
-
 def _parts(name: str, family: Family | None) -> list[str]:
     """Return the parameters that are parts of the same tensor, in order."""
     if family is None:
@@ -257,7 +254,10 @@ def _stored(
     name = next(iter(arrays))
     is_transposed = family is not None and _is_transposed(name, family)
     prefix = family.prefix if family and name != "head_dv" else ""
-    unpadded = {n: _without_padding(n, array, cfg) for n, array in arrays.items()}
+    unpadded = {
+        n: array[tuple(map(slice, _unpadded_shape(n, array.shape, cfg)))]
+        for n, array in arrays.items()
+    }
     if family and name.startswith("l_"):
         flat = {n: _flat_shape(n, array.shape[1:]) for n, array in unpadded.items()}
         tensors = [
@@ -270,10 +270,6 @@ def _stored(
     contiguous = [np.ascontiguousarray(a.T if is_transposed else a) for a in tensors]
     files = _file_names(name, cfg, family)
     return dict(zip((prefix + file for file in files), contiguous, strict=True))
-
-
-def _without_padding(name: str, array: np.ndarray, cfg: ModelConfig) -> np.ndarray:
-    return array[tuple(slice(n) for n in _unpadded_shape(name, array.shape, cfg))]
 
 
 def _unpadded_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
