@@ -187,24 +187,24 @@ def test_a_token_with_any_character_of_an_answer_is_learned(tokenizer_file: Path
     assert tokenizer.decode(found[learned]) == " come  the king"
 
 
-def test_a_corpus_keeps_the_chat_template_for_an_export(
+def test_a_corpus_keeps_tokenizer_and_chat_template_for_an_export(
     prepare_talk: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ):
     def kept(directory: Path) -> dict[str, bytes]:
         tokenizer = read_tokenizer(directory, read_meta(directory))
         (tmp_path / directory.name).mkdir()
-        tokenizer.settings.write(tmp_path / directory.name)
+        tokenizer.write(tmp_path / directory.name)
         return {path.name: path.read_bytes() for path in (tmp_path / directory.name).iterdir()}
 
     (tmp_path / "mine.jinja").write_text(DEFAULT_TEMPLATE)
-    config = tokenizer_file.with_name("tokenizer_config.json").read_bytes()
+    given = {
+        path.name: path.read_bytes()
+        for path in (tokenizer_file, tokenizer_file.with_name("tokenizer_config.json"))
+    }
     own = prepare_talk(tokenizer=str(tokenizer_file))
     mine = prepare_talk(tokenizer=str(tokenizer_file), chat_template=str(tmp_path / "mine.jinja"))
-    assert kept(own) == {"tokenizer_config.json": config}
-    assert kept(mine) == {
-        "tokenizer_config.json": config,
-        "chat_template.jinja": DEFAULT_TEMPLATE.encode(),
-    }
+    assert kept(own) == given
+    assert kept(mine) == given | {"chat_template.jinja": DEFAULT_TEMPLATE.encode()}
 
 
 def test_a_mixture_exports_the_template_of_its_conversations(

@@ -61,5 +61,5 @@ def test_logits_match_transformers_before_and_after_an_export(directory: Path, n
     found = np.asarray(logits_of(params, tokens, scanned))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
 
-    weights.export(ours, params, cfg, "transformers", b"")
+    weights.export(ours, params, cfg, "transformers")
     np.testing.assert_allclose(logits_of_transformers(ours, tokens), expected, rtol=0, atol=1e-5)

@@ -17,7 +17,7 @@ from train.strict import overlay
 
 
 def test_an_option_missing_in_config_json_is_checked(tmp_path: Path):
-    gpt2 = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
+    gpt2 = weights.export(tmp_path, drawn(config()), config(), "transformers")
     with pytest.raises(ConfigError, match=r"of another model\. Set in the config: .*kv_heads=2$"):
         weights.check(config(gpt2, model={"kv_heads": 1}))
 
@@ -32,14 +32,14 @@ def test_an_option_missing_in_config_json_is_checked(tmp_path: Path):
 )
 def test_plain_parameters_of_another_model_are_refused(tmp_path: Path, changes: dict, fix: str):
     cfg = config(model=MODERN)
-    path = weights.export(tmp_path, drawn(cfg), cfg, "plain", b"")
+    path = weights.export(tmp_path, drawn(cfg), cfg, "plain")
     with pytest.raises(ConfigError, match=f"is of another model. Set in the config: {fix}$"):
         weights.check(config(path, model=MODERN | changes))
 
 
 def test_plain_parameters_that_another_program_wrote_are_checked_by_shape(tmp_path: Path):
     cfg = config(model=MODERN)
-    arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain", b""))
+    arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain"))
     save_file(arrays, tmp_path / "other.safetensors")
     weights.check(config(tmp_path / "other.safetensors", model=MODERN))
     with pytest.raises(ConfigError, match=r"l_down_fd is 2 x 64 x 16 there, and 3 x 64 x 16 in a"):
@@ -48,7 +48,7 @@ def test_plain_parameters_that_another_program_wrote_are_checked_by_shape(tmp_pa
 
 def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path):
     cfg = config(model=MODERN)
-    arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain", b""))
+    arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain"))
     save_file(arrays, tmp_path / "newer.safetensors", {"model": '{"experts": 8}'})
     with pytest.raises(ConfigError, match=r"model\.experts: unknown key"):
         weights.check(config(tmp_path / "newer.safetensors", model=MODERN))
@@ -72,7 +72,7 @@ def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path
 def test_a_gpt2_with_other_options_is_refused_with_all_options_to_set(
     tmp_path: Path, changes: dict, said: str
 ):
-    path = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
+    path = weights.export(tmp_path, drawn(config()), config(), "transformers")
     with pytest.raises(ConfigError) as error:
         weights.check(config(path, model=changes))
     fix = f"is of another model. Set in the config: {said}"
@@ -80,14 +80,14 @@ def test_a_gpt2_with_other_options_is_refused_with_all_options_to_set(
 
 
 def test_the_copy_of_a_tied_head_is_ignored(tmp_path: Path):
-    path = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
+    path = weights.export(tmp_path, drawn(config()), config(), "transformers")
     arrays = load_file(path)
     save_file(arrays | {"lm_head.weight": arrays["transformer.wte.weight"].copy()}, path)
     weights.check(config(path))
 
 
 def test_an_incomplete_file_is_refused(tmp_path: Path):
-    path = weights.export(tmp_path, drawn(config()), config(), "transformers", b"")
+    path = weights.export(tmp_path, drawn(config()), config(), "transformers")
     arrays = load_file(path)
     del arrays["transformer.h.1.ln_1.bias"]
     save_file(arrays, path)
@@ -109,7 +109,7 @@ SCALED = {
 def llama(directory: Path, **changes: object) -> Path:
     """Export a Llama and change its config.json."""
     cfg = config(model=MODERN | {"rotary": {"factor": 8}})
-    weights.export(directory, drawn(cfg), cfg, "transformers", b"")
+    weights.export(directory, drawn(cfg), cfg, "transformers")
     content = json.loads((directory / "config.json").read_text()) | changes
     (directory / "config.json").write_text(json.dumps(content))
     return directory
@@ -184,7 +184,7 @@ def test_a_config_json_that_differs_from_the_model_is_refused_in_one_line(
 @pytest.mark.parametrize("options", [{}, MODERN], ids=["gpt2", "llama"])
 def test_a_directory_without_config_json_is_refused(tmp_path: Path, options: dict):
     cfg = config(model=options)
-    weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
+    weights.export(tmp_path, drawn(cfg), cfg, "transformers")
     (tmp_path / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"needs a config\.json beside it"):
         weights.check(config(tmp_path, model=options))

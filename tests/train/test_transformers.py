@@ -154,7 +154,7 @@ def ours(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ours")
     for name, case in CASES.items():
         cfg = case.cfg(theirs / name)
-        weights.export(directory / name, imported(cfg), cfg, "transformers", b"")
+        weights.export(directory / name, imported(cfg), cfg, "transformers")
     logits_of([directory / name for name in CASES])
     return directory
 

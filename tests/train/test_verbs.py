@@ -185,14 +185,16 @@ def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
         "rotary": {"theta": 500, "factor": 4, "original_context": 16},
         "kv_heads": 1,
         "head_dim": 32,
+        "vocabulary": 300,
         "attention_bias": False,
         "feedforward_bias": False,
     }
     base = make_config(model=llama)
     params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), base.model)
-    weights.export(tmp_path / "base", params, base, "transformers", b"")
+    weights.export(tmp_path / "base", params, base, "transformers")
     lora = {"rank": 2, "targets": ["l_[qkv]_*", "l_gate_df"]}
-    changes = {"steps": 3, "lora": lora, "init_from": str(tmp_path / "base")}
+    data = tree["data"] | {"tokenizer": "bpe", "vocabulary": 300}
+    changes = {"steps": 3, "lora": lora, "init_from": str(tmp_path / "base"), "data": data}
     assert train_here(make_config(model=llama, **changes), tmp_path / "run") == contract.DONE
     config = {**tree, **changes, "model": tree["model"] | llama}
     (tmp_path / "c.yml").write_text(yaml.safe_dump(config))
@@ -202,6 +204,7 @@ def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
         assert said in capsys.readouterr().out
     before = load_file(tmp_path / "base" / "model.safetensors")
     after = load_file(tmp_path / "run" / "export" / "model.safetensors")
+    assert (tmp_path / "run" / "export" / "tokenizer.json").exists()
     assert {name for name in after if (after[name] != before[name]).any()} == {
         f"model.layers.0.{name}_proj.weight"
         for name in ("self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate")

@@ -81,7 +81,7 @@ def loss(params: model.Params, cfg: Config) -> float:
 
 def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
     cfg = config()
-    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
+    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers")
     assert {name: a.shape for name, a in load_file(path).items()} == GPT2
     said = json.loads((tmp_path / "config.json").read_text())
     sizes = {k: said[k] for k in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
@@ -91,7 +91,7 @@ def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
 def test_an_untied_head_is_transposed(tmp_path: Path):
     cfg = config(model={"tied": False})
     params = drawn(cfg)
-    path = weights.export(tmp_path, params, cfg, "transformers", b"")
+    path = weights.export(tmp_path, params, cfg, "transformers")
     head = load_file(path)["lm_head.weight"]
     np.testing.assert_array_equal(head, np.asarray(params["head_dv"]).T[:V])
 
@@ -103,7 +103,7 @@ def test_export_and_import_give_the_same_parameters(tmp_path: Path, names: str, 
     params = drawn(cfg)
     if not tied:
         params["head_dv"] = params["head_dv"].at[:, V:].set(0)
-    path = weights.export(tmp_path, params, cfg, names, b"")
+    path = weights.export(tmp_path, params, cfg, names)
     back = started(config(path, model={"tied": tied}))
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
@@ -120,7 +120,7 @@ MODERN = {
 def test_a_model_unlike_gpt2_can_be_exported_with_plain_names(tmp_path: Path):
     cfg = config(model=MODERN)
     params = drawn(cfg)
-    path = weights.export(tmp_path, params, cfg, "plain", b"")
+    path = weights.export(tmp_path, params, cfg, "plain")
     assert not (tmp_path / "config.json").exists()
     assert loss(started(config(path, model=MODERN)), cfg) == loss(params, cfg)
 
@@ -153,7 +153,7 @@ def test_an_option_that_a_family_does_not_support_is_named_with_the_fix(option: 
 def test_exported_adapters_are_merged(tmp_path: Path):
     cfg = config(lora={"rank": 2})
     params = drawn(cfg)
-    path = weights.export(tmp_path, params, cfg, "transformers", b"")
+    path = weights.export(tmp_path, params, cfg, "transformers")
     assert load_file(path).keys() == GPT2.keys()
     merged = started(config(path))
     assert loss(merged, config()) == pytest.approx(loss(params, cfg), rel=1e-5)
@@ -161,14 +161,14 @@ def test_exported_adapters_are_merged(tmp_path: Path):
 
 def test_a_run_with_adapters_starts_with_the_loss_of_its_initial_file(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "transformers", b"")
+    path = weights.export(tmp_path, params, config(), "transformers")
     adapted = config(path, lora={"rank": 2})
     assert loss(started(adapted), adapted) == loss(params, config())
 
 
 def test_names_of_older_files_are_accepted(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "transformers", b"")
+    path = weights.export(tmp_path, params, config(), "transformers")
     arrays = {n.removeprefix("transformer."): a for n, a in load_file(path).items()}
     arrays["h.0.attn.bias"] = np.ones((1, 1, T, T), np.float32)
     save_file(arrays, tmp_path / "older.safetensors")
@@ -178,7 +178,7 @@ def test_names_of_older_files_are_accepted(tmp_path: Path):
 
 def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "transformers", b"")
+    path = weights.export(tmp_path, params, config(), "transformers")
     short = started(config(path, model={"context": 8}))
     np.testing.assert_array_equal(short["positions_td"], params["positions_td"][:8])
 
@@ -191,7 +191,7 @@ def test_sharded_parameters_are_read_once_for_all_shards(
     models, files = {}, {}
     for name, options in (("gpt2", {}), ("qwen3", MODERN | {"qk_norm": True})):
         cfg, directory = config(model=options), tmp_path / name
-        files[name] = weights.export(directory, drawn(cfg), cfg, "transformers", b"")
+        files[name] = weights.export(directory, drawn(cfg), cfg, "transformers")
         models[str(directory)] = TREE["model"] | options
     counted = on_four_devices("-m", "tests.train.sharded_import", json.dumps(models))
     for name, counts in zip(files, counted.values(), strict=True):
@@ -205,7 +205,8 @@ def test_initial_files_in_a_bucket_are_copied_once(
 ):
     monkeypatch.setattr("train.hf.files.default_data_directory", lambda: tmp_path / "data")
     params = drawn(config())
-    weights.export(tmp_path, params, config(), "transformers", b"{}")
+    weights.export(tmp_path, params, config(), "transformers")
+    (tmp_path / "tokenizer.json").touch()
     place = f"gs://{NAME}/models/mine"
     files, root = open_filesystem(place)
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
@@ -219,8 +220,3 @@ def test_initial_files_in_a_bucket_are_copied_once(
     assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [made]
     with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
         weights.check(config(f"gs://{NAME}/none"))
-
-
-def test_export_includes_the_tokenizer(tmp_path: Path):
-    weights.export(tmp_path, drawn(config()), config(), "plain", b"{}")
-    assert (tmp_path / "tokenizer.json").read_bytes() == b"{}"

@@ -213,9 +213,7 @@ def _write(
     if tokenizer is None:
         chunks = (chunk for document in text.read() for chunk in document)
         tokenizer = tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))
-    if tokenizer.definition:
-        (directory / tokens.FILE).write_bytes(tokenizer.definition)
-        tokenizer.settings.write(directory)
+    tokenizer.write(directory)
     if template:
         if cfg.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")

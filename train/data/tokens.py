@@ -77,11 +77,6 @@ class Settings:
         begin, end = values["bos_token"] or "", values["eos_token"] or ""
         return cls(begin, end, template or "", tuple(files.items()))
 
-    def write(self, directory: Path) -> None:
-        """Write the files to a directory."""
-        for name, content in self.files:
-            (directory / name).write_bytes(content)
-
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -104,6 +99,13 @@ class Tokenizer:
     def end(self) -> np.ndarray:
         """Tokens at the end of a document."""
         return self.separator[: len(self.separator) - len(self.begin)]
+
+    def write(self, directory: Path) -> None:
+        """Write tokenizer.json, if there is one, and the files beside it to a directory."""
+        if self.definition:
+            (directory / FILE).write_bytes(self.definition)
+        for name, content in self.settings.files:
+            (directory / name).write_bytes(content)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode texts, in parallel on all CPU cores if this is a byte-pair encoding."""

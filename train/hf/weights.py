@@ -31,14 +31,13 @@ from train.strict import section
 type Index = tuple[slice, ...]
 
 
-def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
+def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
     """Write the parameters, with adapters merged, to a safetensors file and return its path.
 
     If they are sharded over several processes, all must call this, and only process 0 writes.
 
-    ``names`` is ``transformers`` or ``plain`` (the names of model.py). Also writes tokenizer.json
-    unless ``tokenizer`` is empty, and for ``transformers`` a config.json. Raises ConfigError for a
-    model that no family of transformers supports.
+    ``names`` is ``transformers`` or ``plain`` (the names of model.py). For ``transformers``, also
+    writes a config.json. Raises ConfigError for a model that no family of transformers supports.
     """
     family, merged = check_names(cfg, names), lora.merge(params, cfg)
     tensors: dict[str, np.ndarray] = {}
@@ -56,8 +55,6 @@ def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: 
     if family:
         text = json.dumps(family.config_json(cfg.model), indent=2)
         write_atomically(directory / CONFIG, text + "\n")
-    if tokenizer:
-        (directory / "tokenizer.json").write_bytes(tokenizer)
     return partial_file.replace(directory / WEIGHTS)
 
 
