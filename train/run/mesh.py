@@ -2,7 +2,6 @@
 
 import hashlib
 import ipaddress
-import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -16,8 +15,6 @@ from train.core import attention
 from train.core.config import Config, ConfigError, check_batch_divisible
 from train.core.sharding import BATCH_AXES
 from train.run.contract import Contract
-
-log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_SECONDS = 60
 """How long an exiting process waits for the others: enough for the last writes of process 0, but
@@ -37,8 +34,6 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
     coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
     host = coordinator.rpartition(":")[0].strip("[]")
     _bypass_proxies(host)
-    if contract.num_processes > 1:
-        _warn_about_loopback_hostname(host)
     # The environment of a run disables this service, because trainers that do not use it would
     # ignore SIGTERM (docs/own_trainer.md).
     jax.config.update("jax_enable_preemption_service", True)
@@ -197,23 +192,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _warn_about_loopback_hostname(coordinator_host: str) -> None:
-    """Warn if this machine's name resolves to loopback.
-
-    Gloo, which connects CPU devices, tells other machines to connect to that address.
-    """
-    name = socket.gethostname()
-    try:
-        coordinator, own = (socket.gethostbyname(host) for host in (coordinator_host, name))
-    except OSError as err:
-        log.warning("%s or %s: cannot be resolved: %s", coordinator_host, name, err)
-        return
-    if own.startswith("127.") and not coordinator.startswith("127."):
-        log.warning(
-            "this machine's name %s resolves to %s, where processes on other machines cannot "
-            "reach it; fix /etc/hosts if they fail to connect",
-            name,
-            own,
-        )
