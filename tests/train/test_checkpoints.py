@@ -225,11 +225,10 @@ def test_a_process_waits_until_it_sees_the_file_of_process_0(
 
 
 def test_only_the_newest_temporary_checkpoint_is_kept(
-    finished_config: Config, finished: Path, tmp_path: Path
+    make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
     """Processes agree eight calls after each request, so they save every 16 steps."""
-    saving = replace(finished_config.checkpoint, every=15, keep=None, minutes=1e-9)
-    cfg = replace(finished_config, checkpoint=saving)
+    cfg = make_config(checkpoint={"every": 15, "keep": None, "minutes": 1e-9})
     assert train_here(cfg, tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"15", "30", "40"}
     shutil.rmtree(tmp_path / "checkpoints")
@@ -420,24 +419,22 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
 
 
 def test_a_changed_interval_removes_no_permanent_checkpoint(
-    finished_config: Config, tmp_path: Path
+    make_config: Callable[..., Config], tmp_path: Path
 ):
     for every, steps in ((10, 30), (15, 45)):
-        saving = replace(finished_config.checkpoint, every=every, keep=None)
-        cfg = replace(finished_config, checkpoint=saving, steps=steps)
+        cfg = make_config(steps=steps, checkpoint={"every": every, "keep": None})
         assert train_here(cfg, tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"10", "20", "30", "45"}
 
 
 def test_checkpoints_without_the_field_temporary_are_permanent(
-    finished_config: Config, shelf: Path
+    make_config: Callable[..., Config], shelf: Path
 ):
     for step in KEPT:
         manifest = json.loads((shelf / step / MANIFEST).read_text())
         del manifest["temporary"]
         (shelf / step / MANIFEST).write_text(json.dumps(manifest))
-    saving = replace(finished_config.checkpoint, every=7, keep=None)
-    cfg = replace(finished_config, checkpoint=saving, steps=42)
+    cfg = make_config(steps=42, checkpoint={"every": 7, "keep": None})
     assert train_here(cfg, shelf.parent) == contract.DONE
     assert names(shelf) == KEPT | {"42"}
 

@@ -133,6 +133,11 @@ def as_nobody() -> Iterator[Path]:
         os.seteuid(me)
 
 
+def config_in(place: Path) -> DataConfig:
+    """Return a config that reads and writes in a directory."""
+    return DataConfig(text=str(place / "a.txt"), directory=str(place / "data"))
+
+
 def forbid(path: Path, mode: int) -> None:
     """Change the mode of a path as its owner, even after as_nobody has changed the user."""
     acting = os.geteuid()
@@ -141,23 +146,19 @@ def forbid(path: Path, mode: int) -> None:
     os.seteuid(acting)
 
 
-def test_a_data_directory_without_write_permission_is_a_config_error(
-    as_nobody: Path,
-):
+def test_a_data_directory_without_write_permission_is_a_config_error(as_nobody: Path):
     forbid(as_nobody, 0o555)
     with pytest.raises(
         ConfigError, match=r"^data\.directory: .*/data: cannot be written: Permission denied$"
     ):
-        prepare(DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data")))
+        prepare(config_in(as_nobody))
     forbid(as_nobody, 0o755)
 
 
 @pytest.mark.parametrize("part", ["meta.json", "train.bin", "heldout.bin"])
 def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, part: str):
     forbid(as_nobody, 0o777)
-    directory = prepare(
-        DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data"))
-    )
+    directory = prepare(config_in(as_nobody))
     (directory / part).chmod(0)
     with pytest.raises(
         ConfigError, match=rf"^data\.directory: .*/{part}: cannot be read: Permission denied; "
@@ -165,15 +166,12 @@ def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, par
         read_meta(directory)
 
 
-def test_a_data_directory_without_search_permission_is_a_config_error(
-    as_nobody: Path,
-):
+def test_a_data_directory_without_search_permission_is_a_config_error(as_nobody: Path):
     forbid(as_nobody, 0o777)
-    cfg = DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data"))
-    prepare(cfg)
+    prepare(config_in(as_nobody))
     (as_nobody / "data").chmod(0)
     with pytest.raises(ConfigError, match=r"^data\.directory: .*/data: cannot be written: "):
-        prepare(cfg)
+        prepare(config_in(as_nobody))
     (as_nobody / "data").chmod(0o700)
 
 

@@ -10,7 +10,7 @@ import pytest
 from harness.trainer_processes import PROJECT
 from tests.train.fixed_sequences import VOCABULARY, losses
 from train.core import step
-from train.core.config import Config, ModelConfig, load, microbatches
+from train.core.config import Config, ModelConfig, load
 from train.core.sharding import BATCH_AXES
 from train.hf.weights import tensor_shapes
 
@@ -64,9 +64,9 @@ def test_every_preset_can_be_sharded_over_four_devices(name: str, no_mesh: None)
     )
     with jax.sharding.use_abstract_mesh(mesh):
         state = jax.eval_shape(lambda: step.fresh_state(cfg))
-        n, a = cfg.compute.steps_per_call, microbatches(cfg, mesh.size)
+        n = cfg.compute.steps_per_call
         batches = jax.ShapeDtypeStruct(
-            (n, a, cfg.batch // a, cfg.model.context + 1),
+            step.batch_shape(cfg, n, mesh.size),
             np.int32,
             sharding=jax.NamedSharding(mesh, step.BATCH_SPEC),
         )

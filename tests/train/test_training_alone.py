@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from harness.trainer_processes import loss_log, restored_here, train_here
+from harness.trainer_processes import loss_log, read_metrics, restored_here, train_here
 from train.core.config import ComputeConfig, Config, ConfigError
 from train.core.data import Corpus
 from train.core.model import init_params
@@ -36,8 +36,7 @@ def test_the_loss_decreases_from_that_of_a_uniform_guess(finished: Path):
 
 
 def test_every_step_is_logged_once_with_all_metrics(finished: Path):
-    lines = (finished / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_metrics(finished)
     assert [record["step"] for record in records] == list(range(1, 41))
     assert all(
         {"step", "loss", "time", "tokens_per_second", "lr"} <= record.keys() for record in records
@@ -45,8 +44,7 @@ def test_every_step_is_logged_once_with_all_metrics(finished: Path):
 
 
 def test_metrics_contain_the_seconds_of_the_start_and_of_saves(finished: Path):
-    lines = (finished / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_metrics(finished)
     assert [each["step"] for each in records if "start_seconds" in each] == [1]
     assert [each["step"] for each in records if "save_seconds" in each] == [11, 21, 31]
     assert all(each.get("save_seconds", 1) > 0 for each in records)
