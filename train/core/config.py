@@ -327,12 +327,10 @@ PATHS = (
     "data.tokenizer",
     "data.chat_template",
     "data.directory",
-    "data.text",
-    "data.dataset.id",
     "checkpoint.directory",
     "report.tensorboard",
 )
-"""Keys whose values are paths or null."""
+"""Keys whose values are paths or null, besides those of the sources of text."""
 
 
 def _problems(cfg: Config) -> Iterator[str]:
@@ -345,7 +343,7 @@ def _problems(cfg: Config) -> Iterator[str]:
             yield f"{key}: must be a multiple of {of} ({divisor}), not {value}"
     for key in PATHS:
         yield from _path_problems(key, attrgetter(key)(cfg))
-    for source in cfg.data.mixture:
+    for source in cfg.data.sources:
         yield from _path_problems("data.text", source.text)
         yield from _path_problems("data.dataset.id", source.dataset.id)
     if model.positions == "rotary" and model.head_width % 2:
