@@ -110,12 +110,9 @@ def tensor_shapes(cfg: ModelConfig, family: Family | None) -> dict[str, tuple[in
     Without a family, the tensors are the parameters of model.py. Allocates nothing.
     """
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    unpadded = {name: _unpadded_shape(name, a.shape, cfg) for name, a in shapes.items()}
-    if family is None:
-        return unpadded
     return {
-        file_name: _family_shape(name, shape, family)
-        for name, shape in unpadded.items()
+        file_name: _file_shape(name, _unpadded_shape(name, a.shape, cfg), family)
+        for name, a in shapes.items()
         for file_name in _file_names(name, cfg, family)
     }
 
@@ -192,7 +189,7 @@ class _Weights:
         array = self.tensors.read(self.names[file_name])
         parts = _parts(name, self.family)
         array = np.split(array, len(parts), axis=-1)[parts.index(name)]
-        if self.family and _is_transposed(name, self.family):
+        if _is_transposed(name, self.family):
             array = array.T
         unpadded = _unpadded_shape(name, shape, self.model)
         if name == "positions_td":
@@ -208,11 +205,8 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
 
     Families of transformers have one tensor for each layer, this project's files have a single one.
     """
-    if family is None:
-        return [name]
-    if name.startswith("l_"):
-        return [family.names[name].format(layer) for layer in range(cfg.layers)]
-    return [family.names[name]]
+    file_name = family.names[name] if family else name
+    return [file_name.format(i) for i in range(cfg.layers)] if "{}" in file_name else [file_name]
 
 
 def _parts(name: str, family: Family | None) -> list[str]:
@@ -222,8 +216,10 @@ def _parts(name: str, family: Family | None) -> list[str]:
     return [other for other in family.names if family.names[other] == family.names[name]]
 
 
-def _is_transposed(name: str, family: Family) -> bool:
+def _is_transposed(name: str, family: Family | None) -> bool:
     """Return whether a matrix is stored with its output axes first."""
+    if family is None:
+        return False
     return name == "head_dv" or (family.is_output_first and is_layer_matrix(name))
 
 
@@ -236,9 +232,9 @@ def _flat_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return math.prod(shape[:inputs]), math.prod(shape[inputs:])
 
 
-def _family_shape(name: str, shape: tuple[int, ...], family: Family) -> tuple[int, ...]:
-    """Return the shape of a family's tensor (of one layer) that holds an unpadded parameter."""
-    if name.startswith("l_"):
+def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tuple[int, ...]:
+    """Return the shape of the tensor (of one layer) that holds an unpadded parameter."""
+    if family and name.startswith("l_"):
         *inputs, outputs = _flat_shape(name, shape[1:])
         shape = (*inputs, outputs * len(_parts(name, family)))
     return shape[::-1] if _is_transposed(name, family) else shape
@@ -249,7 +245,6 @@ def _stored(
 ) -> dict[str, np.ndarray]:
     """Return tensors, by their names in the file, that contain the parameters ``arrays``."""
     name = next(iter(arrays))
-    is_transposed = family is not None and _is_transposed(name, family)
     prefix = family.prefix if family and name != "head_dv" else ""
     unpadded = {
         n: array[tuple(map(slice, _unpadded_shape(n, array.shape, cfg)))]
@@ -264,7 +259,7 @@ def _stored(
     else:
         tensors = [unpadded[name]]
     # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
-    contiguous = [np.ascontiguousarray(a.T if is_transposed else a) for a in tensors]
+    contiguous = [np.ascontiguousarray(a.T if _is_transposed(name, family) else a) for a in tensors]
     files = _file_names(name, cfg, family)
     return dict(zip((prefix + file for file in files), contiguous, strict=True))
 
