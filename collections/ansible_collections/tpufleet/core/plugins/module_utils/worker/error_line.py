@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .run_files import CONTROL
+
 MAX_CHARACTERS = 300
 _FRAME = re.compile(r'\s+File ".*", line \d+')
 _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
@@ -29,7 +31,6 @@ _NATIVE_STACK = re.compile(
     r"|E\d{4} .*\] RAW: "
 )
 """Lines of native stack traces and of libtpu's crash handler. They do not contain the cause."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
@@ -59,7 +60,7 @@ def error_line(lines: Sequence[str]) -> str:
         if number < len(plain) and not ignored and not _is_stack(plain[number]):
             found = plain[number]
         ignored = False
-    return _CONTROL.sub(" ", found or _other_line(lines, plain)).strip()[:MAX_CHARACTERS]
+    return CONTROL.sub(" ", found or _other_line(lines, plain)).strip()[:MAX_CHARACTERS]
 
 
 def _other_line(lines: Sequence[str], plain: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .contract import OUTPUTS, RUN_NAME
-from .run_files import read_exit
+from .run_files import CONTROL, read_exit
 from .safe_files import open_file, read_json, read_text, write_file
 
 OUTPUT = "output"
@@ -48,7 +48,6 @@ _EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
 _ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,8})\.json")
 _FILE_OF_ATTEMPT = re.compile(r"([1-9][0-9]*)\.(?:(?:state|exit)\.)?json")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
 _MAX_NAMED = 10**9
 """Attempt numbers and process ids must be below this; the controller refuses higher numbers."""
@@ -417,7 +416,7 @@ def _start(value: Mapping) -> Start | None:
     texts = isinstance(found.run, str) and isinstance(found.worker, str)
     if not texts or not RUN_NAME.fullmatch(found.run):
         raise ValueError("invalid run or worker")
-    if len(found.worker) > 253 or _CONTROL.search(found.worker):
+    if len(found.worker) > 253 or CONTROL.search(found.worker):
         raise ValueError("worker")
     if isinstance(found.began, bool) or not isinstance(found.began, (int, float)):
         raise ValueError("began")

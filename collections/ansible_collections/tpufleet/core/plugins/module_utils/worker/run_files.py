@@ -1,7 +1,7 @@
 """Validation of the JSON files in a run's directory: heartbeat, exit status and rendezvous.
 
 The trainer's user can write anything into these files. A value of the wrong type counts as missing.
-Control characters, which could manipulate a terminal, are replaced by spaces.
+Control characters are replaced by spaces.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_TEXT = 1000
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+"""Control characters, which could manipulate a terminal; also tabs and newlines."""
 _WORD = re.compile(r"[A-Za-z0-9 _.,-]{1,64}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Heartbeat(NamedTuple):
@@ -143,4 +144,4 @@ def _word(value: object) -> str:
 
 def as_text(value: object) -> str:
     """Return a text from JSON on one line of at most MAX_TEXT characters; "" for other values."""
-    return _CONTROL.sub(" ", value)[:MAX_TEXT] if isinstance(value, str) else ""
+    return CONTROL.sub(" ", value)[:MAX_TEXT] if isinstance(value, str) else ""
