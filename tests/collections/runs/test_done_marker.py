@@ -5,14 +5,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import DONE_MARKER
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
+    DoneMarker,
     parse_marker,
     parse_text,
     read_marker,
@@ -134,23 +135,26 @@ def test_an_unreachable_bucket_does_not_fail_the_run(tmp_path):
     assert "gs://b/mine/tpufleet-done.json cannot be written" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("error", "is_missing"),
-    [
-        *((each, True) for each in (errors.NotFound, errors.Forbidden, errors.NotConfigured)),
-        (errors.NoAnswer, False),
-    ],
-)
-def test_a_marker_is_missing_if_its_bucket_cannot_be_read_but_not_without_an_answer(
-    monkeypatch, error, is_missing
-):
-    def content(*_):
-        raise error("no")
+@pytest.fixture
+def read_after(monkeypatch):
+    """Return a function that reads a marker from a bucket that answers with an error."""
 
-    monkeypatch.setattr(Bucket, "content", content)
-    api = {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"}
-    with nullcontext() if is_missing else pytest.raises(error):
-        assert read_done_marker("gs://b/mine", "mine", api) is None
+    def read(error: errors.CloudError) -> DoneMarker | None:
+        monkeypatch.setattr(Bucket, "content", Mock(side_effect=error))
+        api = {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"}
+        return read_done_marker("gs://b/mine", "mine", api)
+
+    return read
+
+
+@pytest.mark.parametrize("error", [errors.NotFound, errors.Forbidden, errors.NotConfigured])
+def test_a_marker_in_a_bucket_that_the_controller_cannot_read_counts_as_missing(read_after, error):
+    assert read_after(error("no")) is None
+
+
+def test_an_unreachable_bucket_is_an_error_and_not_a_missing_marker(read_after):
+    with pytest.raises(errors.NoAnswer):
+        read_after(errors.NoAnswer("no answer"))
 
 
 @given(st.binary() | st.builds(json.dumps, st.recursive(

@@ -78,18 +78,17 @@ def test_a_worker_without_a_name_is_named_by_its_process_id():
 
 
 @pytest.mark.parametrize(
-    "field", ["attempt", "compile_cache", "outputs", "placement", "config_name"]
+    "other",
+    [
+        {"attempt": 9},
+        {"compile_cache": "/x"},
+        {"outputs": "gs://other/runs/mine"},
+        {"placement": ["q"]},
+        {"config_name": "other.yml"},
+    ],
 )
-def test_two_attempts_of_one_launch_have_the_same_definition(field):
-    other = {
-        "attempt": 9,
-        "compile_cache": "/x",
-        "outputs": "gs://other/runs/mine",
-        "placement": ["q"],
-        "config_name": "other.yml",
-    }
-
-    assert launch_spec(**{field: other[field]}).definition() == launch_spec().definition()
+def test_two_attempts_of_one_launch_have_the_same_definition(other):
+    assert launch_spec(**other).definition() == launch_spec().definition()
     assert launch_spec(config="steps: 11\n").definition() != launch_spec().definition()
 
 
