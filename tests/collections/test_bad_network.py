@@ -5,8 +5,8 @@ import re
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
+from tests.collections.local_client import make
 from tests.collections.test_fleet import DEMO
-from tests.collections.test_shortage import make
 from tests.localcloud.api.local_api import LocalApi
 
 SWEEP = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 8}

@@ -1,7 +1,5 @@
 """Data disks: created on request, shared read-only, deleted only after a confirmation."""
 
-from pathlib import Path
-
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
@@ -20,8 +18,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 
 from harness.playbooks import flat, play
 from harness.scripted_api import PROJECT, ZONE, Say, error, node
+from tests.collections.local_client import fleet_options, make
 from tests.collections.test_fleet import DEMO
-from tests.collections.test_shortage import make
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"data_disks": [CORPUS]}
@@ -35,13 +33,6 @@ def make_disk(api: TpuApi, zone: str, description: str = MARK) -> None:
     body = {"name": "corpus", "sizeGb": "50", "description": description}
     operation = api.compute.insert_disk(zone, body)
     api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
-
-
-def fleet_options(folder: Path, *entries) -> tuple[str, str]:
-    """Write a fleet file with these entries; return the options that load it."""
-    file = folder / "fleet.yml"
-    file.write_text(f"tpu_fleet: {list(entries)}\n")
-    return ("-e", f"@{file}")
 
 
 def test_a_disk_is_created_once_and_attached_read_only_to_all_workers(api, local_api):

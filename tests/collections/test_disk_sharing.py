@@ -14,9 +14,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
 
 from harness.playbooks import OURS, flat, play
 from harness.scripted_api import ZONE
-from tests.collections.test_data_disks import fleet_options
+from tests.collections.local_client import fleet_options, make
 from tests.collections.test_fleet import DEMO
-from tests.collections.test_shortage import make
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"accelerator_type": "v4-32", "data_disks": [CORPUS]}

@@ -22,7 +22,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
     ChangeOptions,
-    list_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
     name_and_zone,
@@ -31,7 +30,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
 )
 
 from harness.scripted_api import PROJECT, ZONE, Say, error, node
-from tests.collections.local_client import cloud_of
+from tests.collections.local_client import cloud_of, make, present
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
@@ -49,11 +48,6 @@ DEMO = {
 SEVERAL = {key: value for key, value in DEMO.items() if key != "zone"} | {
     "zones": ["us-east1-d", "us-central2-b"]
 }
-
-
-def present(api: TpuApi, fleet):
-    """Return the existing TPUs of a fleet."""
-    return match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
 
 
 def test_count_makes_that_many_numbered_tpus():
@@ -170,22 +164,18 @@ def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     assert (done.reason, clock.now) == ("capacity", 60)
 
 
-def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
-    api = cloud_of(local_api)
-    fleet = parse_fleet([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
-    options = ChangeOptions(timeout=20)
-    made = create(CloudTpus(api), fleet, present(api, fleet), options)
-    again = create(CloudTpus(api), fleet, present(api, fleet), options)
-    assert [done.changed for done in made + again] == [True] * 3 + [False] * 3
-    gone = delete(CloudTpus(api), list(present(api, fleet).values()), options)
+def test_a_fleet_is_created_once_and_deleted(api):
+    sweep = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}
+    done = make(api, sweep) + make(api, sweep)
+    assert [each.changed for each in done] == [True] * 3 + [False] * 3
+    nodes = list(present(api, sweep).values())
+    gone = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
     assert [done.failed for done in gone] == [False] * 3
     assert api.list_nodes().entries == []
 
 
-def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
-    api = cloud_of(local_api)
-    fleet = parse_fleet([DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"}])
-    good, bad = create(CloudTpus(api), fleet, {}, ChangeOptions(timeout=20))
+def test_one_tpu_that_fails_leaves_the_others_alone(api):
+    good, bad = make(api, DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"})
     assert (good.failed, bad.failed) == (False, True)
     assert "v4-17" in bad.msg
 
@@ -194,9 +184,7 @@ SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for":
 
 
 def asked(api: TpuApi, entry=SPOT, **options):
-    fleet = parse_fleet([entry])
-    options = ChangeOptions(timeout=20, **{"replace_dead": True} | options)
-    (done,) = create(CloudTpus(api), fleet, present(api, fleet), options)
+    (done,) = make(api, entry, **{"replace_dead": True} | options)
     return done
 
 
@@ -206,14 +194,13 @@ def made(api: TpuApi, *arguments, **options):
     return done
 
 
-def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: LocalApi):
-    api = cloud_of(local_api)
+def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(api):
     assert made(api, check=True).changed
     assert api.list_queued_resources() == []
     assert [made(api).changed, made(api).changed] == [True, False]
     (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
-    seen = list(present(api, parse_fleet([SPOT])).values())
+    seen = list(present(api, SPOT).values())
     (gone,) = delete(CloudTpus(api), seen, ChangeOptions(timeout=20))
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
@@ -224,8 +211,7 @@ def preempt(local_api: LocalApi) -> None:
     local_api.queued("demo", "SUSPENDED")
 
 
-def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi):
-    api = cloud_of(local_api)
+def test_a_queued_tpu_that_was_preempted_is_requested_again(api, local_api):
     first = made(api)
     preempt(local_api)
     second = made(api)
@@ -282,8 +268,7 @@ def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, 
     assert "queued resource demo (us-central2-b) to be SUSPENDED (it is still ACTIVE)" in done.msg
 
 
-def test_a_preempted_queued_tpu_is_not_replaced_without_replace_dead(local_api: LocalApi):
-    api = cloud_of(local_api)
+def test_a_preempted_queued_tpu_is_not_replaced_without_replace_dead(api, local_api):
     made(api)
     preempt(local_api)
 
@@ -299,8 +284,7 @@ BIGGER = SPOT | {"accelerator_type": "v4-16"}
 @pytest.mark.parametrize(
     ("entry", "requests"), [(BIGGER, 1), ({**BIGGER, "queued": None}, 0)], ids=["queued", "direct"]
 )
-def test_recreating_a_tpu_deletes_the_request_of_the_old_one(local_api: LocalApi, entry, requests):
-    api = cloud_of(local_api)
+def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, requests):
     first = made(api)
     (before,) = api.list_queued_resources()
 
@@ -316,8 +300,7 @@ def test_recreating_a_tpu_deletes_the_request_of_the_old_one(local_api: LocalApi
 @pytest.mark.parametrize(
     "options", [{"recreate": False}, {"recreate": True, "agreed": frozenset()}]
 )
-def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(local_api, options):
-    api = cloud_of(local_api)
+def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_api, options):
     first = made(api)
 
     done = asked(api, BIGGER, **options)
@@ -327,8 +310,7 @@ def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(local_api, o
     assert len(api.list_queued_resources()) == 1
 
 
-def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(local_api):
-    api = cloud_of(local_api)
+def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
     first = made(api)
 
     done = made(api, BIGGER, recreate=True, check=True)
@@ -348,8 +330,7 @@ def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
     assert set(scripted.methods()) <= {"GET"}
 
 
-def test_a_queued_tpu_that_was_deleted_is_requested_again(local_api: LocalApi):
-    api = cloud_of(local_api)
+def test_a_queued_tpu_that_was_deleted_is_requested_again(api, local_api):
     made(api)
     local_api.ended(local_api.delete("demo"))
     assert made(api).node["state"] == "READY"
@@ -385,8 +366,7 @@ def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry
     assert "PROVISIONING. If Google is creating the TPU, run this again when" in done.msg
 
 
-def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
-    api = cloud_of(local_api)
+def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):
     made(api)
     preempt(local_api)
     fleet = parse_fleet([SPOT])

@@ -18,7 +18,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status_table import foreign_line
 
 from harness.playbooks import OURS, ROOT, environment_of, flat, play
-from harness.valid_record import record_fields
+from tests.collections.local_client import store_record
+from tests.collections.test_fleet import DEMO
 
 NO_SSH = ("-e", "ansible_ssh_executable=/bin/false")
 
@@ -91,9 +92,7 @@ def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(e
 
 
 def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
-    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=[])))
+    store_record(local_api, tpu="theirs", nodes=[])
     done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 
     assert "If mine runs on a TPU outside this fleet, name the TPU: -e tpu=NAME" in flat(done)
@@ -153,12 +152,10 @@ def test_status_has_no_line_without_foreign_tpus():
 
 
 def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
     nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
-    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=nodes)))
+    store_record(local_api, tpu="theirs", nodes=nodes)
     lost = [{"name": "old", "zone": "us-central2-b", "id": "1"}]
-    (runs / "lost.json").write_text(json.dumps(record_fields("lost", tpu="old", nodes=lost)))
+    store_record(local_api, "lost", tpu="old", nodes=lost)
     done = play(environment, "playbooks/watch.yml", *NO_SSH, "--check")
 
     for asked in ("demo-w0", "theirs-w0", "theirs-w1"):
@@ -167,10 +164,8 @@ def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
 
 
 def test_kill_finds_the_foreign_tpu_of_a_run_in_its_record(environment, local_api):
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
     nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
-    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs", nodes=nodes)))
+    store_record(local_api, tpu="theirs", nodes=nodes)
     done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 
     assert "theirs-w0" in done.stdout
@@ -219,15 +214,10 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
     }
     lost = {"tpu_name": "lost", "tpu_zone": "us-east1-d"}
     facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost}
-    entry = {
-        "name": "planned",
-        "zone": "us-central2-b",
-        "accelerator_type": "v4-8",
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
+    fleet = [DEMO | {"name": "planned"}]
 
-    assert unknown_tpu_text(tpu, groups, facts, [entry]) == ""
-    assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, facts, [entry])
+    assert unknown_tpu_text(tpu, groups, facts, fleet) == ""
+    assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, facts, fleet)
 
 
 @pytest.mark.parametrize("tpu", ["multislice_big", "big-0_us-east1-d"])
@@ -260,12 +250,7 @@ def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment)
 
 
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
-    entry = {
-        "zone": "us-central2-b",
-        "accelerator_type": "v4-8",
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
-    fleet = [{"name": "a", **entry}, {"name": "b", **entry}]
+    fleet = [DEMO | {"name": name} for name in "ab"]
     facts = {name: {"tpu_name": name} for name in "abc"}
 
     assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, facts, fleet) == ["b", "c"]
@@ -372,15 +357,9 @@ def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_the_fleet_label_and_key
     before = local_api.ready("demo", labels={"owner": "ada"})
     key = tmp_path / "key.pub"
     key.write_text("ssh-ed25519 AAAA me\n")
-    entry = {
-        "name": "demo",
-        "zone": "us-central2-b",
-        "accelerator_type": "v4-16",
-        "runtime_version": "tpu-ubuntu2204-base",
-    }
     task = {
         "api": "{{ tpu_api }}",
-        "fleet": [entry],
+        "fleet": [DEMO],
         "fleet_name": "{{ fleet_name }}",
         "adopt": True,
         "ssh_user": "tpu",

@@ -14,8 +14,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
-from harness.valid_record import record_fields
-from tests.collections.test_data_disks import fleet_options
+from tests.collections.local_client import fleet_options, store_record
 from tests.collections.test_fleet import SlowMachines
 from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import NODE, LocalApi
@@ -133,9 +132,7 @@ def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment
     node = local_api.ready("demo", labels=OURS)
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
-    (runs / "mine.json").write_text(json.dumps(record_fields(generation=1, fence=7)))
+    store_record(local_api, generation=1, fence=7)
     given = {"tpu": "demo", "zone": "us-central2-b", "node_id": node["id"], "yes": True}
 
     options = ("-e", json.dumps(given | {"run": "mine", "fence": 6, "create_seconds": 5}))
@@ -317,9 +314,7 @@ def test_a_relative_code_directory_starts_at_the_working_directory(environment, 
 def test_kill_without_a_ready_worker_changes_the_record_only_for_a_user(
     environment, local_api, variables, wanted
 ):
-    record = local_api.state / "fleet/runs/mine.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps(record_fields(generation=1)))
+    record = store_record(local_api, generation=1)
     options = ("-e", json.dumps({"run": "mine", **variables}))
     result = succeeds(environment, "playbooks/kill.yml", *options)
     assert json.loads(record.read_text())["wanted"] == wanted
@@ -454,12 +449,12 @@ def test_one_of_two_tpus_with_the_same_name_is_deleted_by_name_and_zone(environm
     assert "/us-central2-b/" in left["name"]
 
 
-KIND = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
+V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
 
 
 def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
     """Write a fleet file with the TPU demo in these zones; return the options that load it."""
-    return fleet_options(folder, {"name": "demo", "zones": [*zones], **KIND})
+    return fleet_options(folder, {"name": "demo", "zones": [*zones], **V2_8})
 
 
 def test_only_the_tpu_of_the_named_zone_is_recreated(environment, local_api, tmp_path):
@@ -529,7 +524,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
 def two_tpus(folder: Path) -> tuple[str, ...]:
     """Write a fleet file with a and b in different zones; return the options that load it."""
     zones = {"a": "us-central1-b", "b": "us-central1-c"}
-    entries = [{"name": name, "zone": zone, **KIND} for name, zone in zones.items()]
+    entries = [{"name": name, "zone": zone, **V2_8} for name, zone in zones.items()]
     return (*fleet_options(folder, *entries), "-e", "ansible_ssh_executable=/bin/false")
 
 

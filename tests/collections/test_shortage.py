@@ -8,16 +8,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import Quota, holders
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
-    ChangeOptions,
-    list_nodes,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import node
+from tests.collections.local_client import make
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi
 
@@ -35,13 +28,6 @@ def requested_zones(local_api: LocalApi) -> list[str]:
     """Return the zones in which TPUs were requested, in order."""
     found = r"request POST \S*/locations/([a-z0-9-]+)/nodes\b(?!/)"
     return [match[1] for match in re.finditer(found, local_api.log())]
-
-
-def make(api: TpuApi, *entries, **options):
-    fleet = parse_fleet(list(entries))
-    present = match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
-    options = {"timeout": 20, **options}
-    return create(CloudTpus(api), fleet, present, ChangeOptions(**options))
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
