@@ -231,17 +231,21 @@ class SlowMachines(MachinesInMemory):
         super().delete(name)
 
 
+def start_preemption(local_api: LocalApi) -> threading.Thread:
+    """Preempt the TPU demo in a thread, which ends when its machines are deleted."""
+    url = f"{local_api.endpoint}/_localcloud/nodes/demo:preempt"
+    thread = threading.Thread(target=local_api.new_session().post, args=(url,))
+    thread.start()
+    local_api.state_is("demo", "PREEMPTED")
+    return thread
+
+
 def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_active(tmp_path):
     machines, seen = SlowMachines(), []
     local_api = LocalApi(tmp_path / "cloud", machines)
     api = cloud_of(local_api)
     first = made(api)
-    preemption = "/_localcloud/nodes/demo:preempt"
-    thread = threading.Thread(
-        target=local_api.new_session().post, args=(local_api.endpoint + preemption,)
-    )
-    thread.start()
-    local_api.state_is("demo", "PREEMPTED")
+    preemption = start_preemption(local_api)
     assert api.get_queued_resource("us-central2-b", "demo")["state"]["state"] == "ACTIVE"
 
     def report(_name: str, state: str) -> None:
@@ -250,7 +254,7 @@ def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_acti
 
     second = made(api, report=report)
 
-    thread.join()
+    preemption.join()
     local_api.halt()
     assert (seen[0], seen[-1]) == ("PREEMPTED", "READY")
     assert second.node["id"] != first.node["id"]

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from tests.collections.local_client import fleet_options, store_record
-from tests.collections.test_fleet import SlowMachines
+from tests.collections.test_fleet import SlowMachines, start_preemption
 from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import NODE, LocalApi
 
@@ -384,10 +383,7 @@ def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     local_api = LocalApi(tmp_path / "cloud", machines)
     local_api.queue("asked", {"nodeId": "demo", "node": SMALL}, spot={})
     local_api.state_is("demo", "READY")
-    preemption = f"{local_api.endpoint}/_localcloud/nodes/demo:preempt"
-    thread = threading.Thread(target=local_api.new_session().post, args=(preemption,))
-    thread.start()
-    local_api.state_is("demo", "PREEMPTED")
+    preemption = start_preemption(local_api)
 
     outputs = [
         refused(environment_of(local_api), "playbooks/delete.yml", "-e", f"tpu={name}")
@@ -395,7 +391,7 @@ def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     ]
 
     machines.released.set()
-    thread.join()
+    preemption.join()
     local_api.halt()
     assert "This deletes queued resource asked (us-central2-b, v4-8" in outputs[0]
     assert "This deletes TPU demo (us-central2-b, v4-8, spot, PREEMPTED" in outputs[1]
