@@ -129,7 +129,7 @@ def as_number(value: object) -> float | None:
         return None
     try:
         return value if math.isfinite(value) else None
-    except OverflowError:
+    except OverflowError:  # an integer in JSON may be too large for a float
         return None
 
 

@@ -9,6 +9,8 @@ import math
 from array import array
 from collections.abc import Sequence
 
+from ...module_utils.worker.run_files import as_number
+
 #: Maximum number of points of a curve; with more steps, each point is the mean of several steps.
 MOST_POINTS = 1000
 _STEPS = 1 << 63
@@ -79,10 +81,5 @@ def gaps(rows: Rows, column: str) -> list[float]:
 def _number(value: object) -> float:
     if type(value) is float:  # float first, because most values are floats
         return value if math.isfinite(value) else math.nan
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return math.nan
-    try:
-        number = float(value)
-    except OverflowError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+    number = as_number(value)
+    return math.nan if number is None else float(number)
