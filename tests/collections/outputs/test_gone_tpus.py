@@ -136,31 +136,25 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
     assert (tmp_path / "2/0/log").read_text() == "after\n"
 
 
-@pytest.fixture
-def lost_files(environment, tmp_path):
-    """Arguments for an inventory with the run's worker, which has lost the run's directory."""
-    return worker_arguments(tmp_path, sys.executable)
+def worker_in(folder, python=sys.executable):
+    """Return arguments for an inventory with the run's worker, which has lost the run's files.
 
-
-@pytest.fixture
-def broken_worker(environment, tmp_path):
-    """Arguments for an inventory with the run's worker, on which no module runs."""
-    return worker_arguments(tmp_path, "/missing/python")
-
-
-def worker_arguments(folder, python):
+    With a ``python`` that is missing, no module runs on it.
+    """
     worker = {"ansible_connection": "local", "ansible_python_interpreter": python}
     facts = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}
     hosts = {"pod-w0": worker | facts}
     (folder / "hosts.json").write_text(json.dumps({"tpu": {"hosts": hosts}}))
-    return "-i", str(folder / "hosts.json"), "-e", f"to={folder}/to"
+    return "-i", str(folder / "hosts.json")
 
 
 @anywhere
 def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
-    environment, broken_worker, tmp_path, request
+    environment, tmp_path, request
 ):
-    done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", *broken_worker)
+    arguments = ("-e", "run=killed", "-e", f"to={tmp_path}/to")
+    broken = worker_in(tmp_path, "/missing/python")
+    done = play(environment, "playbooks/fetch.yml", *arguments, *broken)
     if "bucket" in request.node.name:
         assert done.returncode == 0, flat(done)
         return
@@ -173,26 +167,26 @@ def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
 @in_bucket
 @pytest.mark.parametrize("was_collected", [False, True])
 def test_output_is_still_collected_from_workers_after_a_bucket_is_set(
-    environment, local_api, broken_worker, was_collected
+    environment, local_api, tmp_path, was_collected
 ):
     if was_collected:
         (local_api.state / "fleet/outputs/.collected").mkdir(parents=True)
-    arguments = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", *broken_worker)
-    text = shown(environment, "fetch", *arguments)
+    arguments = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", "-e", f"to={tmp_path}/to")
+    text = shown(environment, "fetch", *arguments, *worker_in(tmp_path, "/missing/python"))
     assert ("output not copied: pod-w0" in text) == was_collected
 
 
 @in_bucket
 @pytest.mark.parametrize("workers", ["gone", "lost"])
 def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
-    environment, local_api, lost_files, workers, tmp_path
+    environment, local_api, workers, tmp_path
 ):
     fields = record("killed", f"gs://{BUCKET}/runs/killed") | {"checkpoints": "/mnt/shared/killed"}
     (local_api.state / "fleet/runs/killed.json").write_text(json.dumps(fields))
     why = {"gone": "no TPU of the run is READY", "lost": "this worker has no files of run killed"}
-    arguments = lost_files if workers == "lost" else lost_files[2:]
-    arguments = ("-e", "run=killed", "-e", "checkpoints=newest", *arguments)
-    done = play(environment, "playbooks/fetch.yml", *arguments)
+    arguments = ("-e", "run=killed", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
+    inventory = worker_in(tmp_path) if workers == "lost" else ()
+    done = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
     assert done.returncode != 0
     assert f"worker 0 did not return them ({why[workers]}" in flat(done)
     assert (tmp_path / "to/2/0/log").exists()
