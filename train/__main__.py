@@ -235,9 +235,9 @@ def _export(job: Job) -> int:
     import jax
 
     with output_directory(to) as directory:
+        file = weights.export(directory, params, job.cfg, job.args.names)
         if jax.process_index() == 0:
             corpus.tokenizer.write(directory)
-        file = weights.export(directory, params, job.cfg, job.args.names)
     _show(f"{to}/{file.name}")
     return contract.DONE
 
