@@ -4,6 +4,7 @@ The fields are those of the schema ``Disk`` in the discovery document of compute
 20261106). Disk types and sizes come from https://cloud.google.com/compute/docs/disks.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,9 @@ from localcloud.api.compute_frame import (
 )
 from localcloud.api.compute_operation_table import ComputeOperation
 from localcloud.api.compute_table import Resource
-from localcloud.api.message import Int64, Labels, Message, read
+from localcloud.api.message import Labels, Message, read
 from localcloud.api.node_resources import DISKS, NodeResources
-from localcloud.api.routing import Call, Route
+from localcloud.api.routing import Call, Route, camel_case
 from localcloud.machines.interface import Machines
 
 _OUTPUT = (
@@ -38,14 +39,16 @@ DISK = Message(
         "description": str,
         "labels": Labels(),
         "name": str,
-        "physicalBlockSizeBytes": Int64(),
-        "provisionedIops": Int64(),
-        "provisionedThroughput": Int64(),
-        "sizeGb": Int64(),
+        "physicalBlockSizeBytes": str,
+        "provisionedIops": str,
+        "provisionedThroughput": str,
+        "sizeGb": str,
         "type": str,
     }
 )
 _LABELS = Message({"labels": Labels(), "labelFingerprint": str})
+_LONG = ("sizeGb", "physicalBlockSizeBytes", "provisionedIops", "provisionedThroughput")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
     ``scope`` is the disk's ``zones/ZONE``. Raises HTTP 400 that names the invalid field, or a 404
     if the disk type is unknown.
     """
-    body = read(value, DISK, "resource")
+    body = _canonical(value)
     check_name(body.get("name", ""))
     reference = body.get("type") or f"{scope}/diskTypes/pd-standard"
     kind = DISK_TYPES.get(reference.rpartition("/")[2])
@@ -110,10 +113,23 @@ def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
 
 def requested_size(value: Mapping[str, Any]) -> int:
     """Return the new size in GB from a resize request; raise HTTP 400 if it is invalid."""
-    body = read(value, DISK, "resource")
+    body = _canonical(value)
     if "sizeGb" not in body:
         raise required("sizeGb")
     return int(body["sizeGb"])
+
+
+def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate a Disk; convert 64-bit integers to strings and drop output-only fields."""
+    named = {camel_case(key): it for key, it in value.items()}
+    for key in _LONG:
+        if type(named.get(key)) is int:
+            named[key] = str(named[key])
+    body = read(named, DISK, "resource")
+    for key in _LONG:
+        if key in body and not _NUMBER.fullmatch(body[key]):
+            raise bad_value(key, body[key], "Must be a whole number")
+    return body
 
 
 def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
@@ -121,7 +137,7 @@ def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
 
     ``paths`` is the request's list of the fields to change, which can only be the access mode.
     """
-    body = read(value, DISK, "resource")
+    body = _canonical(value)
     if set(paths.split(",")) != {"accessMode"}:
         raise bad_value("paths", paths, "Only accessMode can be changed")
     if "accessMode" not in body:

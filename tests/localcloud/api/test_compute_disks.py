@@ -41,6 +41,8 @@ def test_a_disk_has_a_type_and_its_size_as_a_string(compute):
         ({"sizeGb": "9"}, (400, "invalid")),
         ({"sizeGb": "many"}, (400, "invalid")),
         ({"sizeGb": 1.5}, (400, "invalid")),
+        ({"sizeGb": 0}, (400, "invalid")),
+        ({"provisionedIops": "-5"}, (400, "invalid")),
         ({"name": "-"}, (400, "invalid")),
         ({"type": f"zones/{ZONE}/diskTypes/floppy"}, (404, "notFound")),
         ({"type": "zones/us-east1-c/diskTypes/pd-ssd"}, (404, "notFound")),
