@@ -164,7 +164,7 @@ class Accounts:
                 raise GrantError("invalid_grant", "no such service account")
             claims = jwt.decode(token, pem, clock_skew_in_seconds=_CLOCK_SKEW)
             life = claims["exp"] - claims["iat"]
-        except (GoogleAuthError, ValueError, TypeError) as error:
+        except (GoogleAuthError, ValueError, TypeError, OverflowError) as error:
             raise GrantError("invalid_grant", f"not a valid JWT: {error}") from None
         if not life <= TOKEN_LIFE + _CLOCK_SKEW:  # also refuse a NaN
             raise GrantError("invalid_grant", "the JWT is valid for longer than an hour")

@@ -43,6 +43,13 @@ def test_a_node_that_is_not_ready_cannot_be_preempted(local_api):
     assert local_api.preempt("none").status_code == 404
 
 
+def test_a_name_in_two_zones_is_refused_as_ambiguous(local_api):
+    local_api.ready("one")
+    local_api.ready("one", "us-central1-a")
+
+    assert local_api.preempt("one").status_code == 400
+
+
 def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_completes_it(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}

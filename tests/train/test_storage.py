@@ -1,0 +1,14 @@
+"""Directories that several processes may create at the same time."""
+
+from train.storage import new_directory
+
+
+def test_the_directory_of_the_process_that_finishes_first_stays(tmp_path):
+    place = tmp_path / "corpus"
+    with new_directory(place) as second:
+        (second / "file").write_text("second")
+        with new_directory(place) as first:
+            (first / "file").write_text("first")
+
+    assert (place / "file").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
