@@ -106,7 +106,10 @@ class Place:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace a file's content; a reader, or a kill at any time, finds the old or the new one."""
+    """Replace a file's content. Readers see the complete old text or the complete new text.
+
+    This holds even if this process is killed.
+    """
     partial = file.with_name(f"{file.name}.partial-{os.getpid()}")
     partial.write_text(text)
     partial.rename(file)

@@ -110,7 +110,7 @@ class Admin(Methods):
         return self._faults.show()
 
     def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
-        """Change faults as ``Faults.change`` does with the request body; return all active ones."""
+        """Pass the request body to ``Faults.change``; return all active faults."""
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()

@@ -124,7 +124,7 @@ ACCELERATORS: Mapping[str, Accelerator] = _accelerators()
 
 
 def name_of(collection: str, zone: str, name: str) -> str:
-    """Return the full name of a resource of the Cloud TPU API, such as one of ``nodes``."""
+    """Return the full name of a resource in a Cloud TPU API collection, such as ``nodes``."""
     return f"{PARENT}/locations/{zone}/{collection}/{name}"
 
 

@@ -65,7 +65,7 @@ class Fault:
         return self.details
 
     def show(self) -> dict[str, Any]:
-        """Return the fault in the format of a request, with how often it can still occur."""
+        """Return the fault in the format of a request; ``times``: how often it can still occur."""
         common = {"method": self.method, "zone": self.zone, "times": self.left}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},

@@ -65,7 +65,7 @@ class HostMachines(Machines):
         self._publish()
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete all machines of this cloud not in ``keep``, also partly created ones.
+        """Delete all machines that are not in ``keep``, including partly created ones.
 
         Tries all machines, then raises SweepError if some could not be deleted.
         """
@@ -84,11 +84,11 @@ class HostMachines(Machines):
         return self.place.machines / name
 
     def _names(self) -> set[str]:
-        """Return the names of all machines that have a directory, also partly created ones."""
+        """Return the names of all machines that have a directory, including partly created ones."""
         return {entry.name for entry in self.place.machines.glob("*")}
 
     def _is_listed(self, name: str) -> bool:
-        """Return whether ``_list`` was called for the machine, so that its files are complete."""
+        """Return whether ``_list`` was called for the machine, that is, its files are complete."""
         return (self._directory(name) / "address").exists()
 
     def _list(self, spec: MachineSpec) -> None:

@@ -87,7 +87,7 @@ class NspawnMachines(HostMachines):
                                check=False)  # fmt: skip
         else:
             control_groups.remove(self.place.unit_prefix, name)
-        # At once, as Google deletes a node without waiting for its guest.
+        # Do not wait for a shutdown: Google, too, deletes a node without waiting for its guest.
         processes.end(self._root_option(name))
         # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
         # the link's name.

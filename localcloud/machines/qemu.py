@@ -176,7 +176,7 @@ class QemuMachines(HostMachines):
         ]
         log = directory / "qemu.log"
         log.unlink(missing_ok=True)
-        # cwd is for a relative socket path: unix(7) limits its length.
+        # The command has the socket's path relative to cwd, because unix(7) limits its length.
         process = processes.start(command, log, cwd=directory)
         # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A client of a local cloud's API, TPUs and files that tests create, and what its server saw."""
+"""A client of a local cloud: creates TPUs, fleet files and run records; reads logged requests."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Templates of a role as they are on a worker, and plays of a role on this computer."""
+"""Rendered templates of a role, and plays that run a role on this computer."""
 
 import json
 from pathlib import Path

@@ -95,7 +95,7 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
     tasks = [task for task in tasks if "shared directories" in task["name"]]
     damage = f"chmod 0777 {cache}; chown 0:0 {checkpoints}"
     replace = f"rmdir {cache}; mkdir {other}; ln -s {other} {cache}; chown -h {uid} {cache}"
-    steps = [  # a command, whether check mode follows it, and the directories to report
+    steps = [  # command to run first, whether check mode is on, expected changed directories
         (f"install -d -o {uid} {shared}", True, [checkpoints, cache]),
         ("true", False, [checkpoints, cache]),
         ("true", False, []),

@@ -125,7 +125,7 @@ def test_a_timer_that_fires_long_before_or_after_its_time_is_skipped(at, is_due)
         *((every, "") for every in (30, 90, 45 * 60, 90 * 60, 5 * 3600, 2 * 86400)),
     ],
 )
-def test_an_interval_becomes_the_fields_of_a_crontab_if_cron_can_keep_it_evenly(every, fields):
+def test_an_interval_becomes_crontab_fields_only_if_cron_can_repeat_it_evenly(every, fields):
     assert cron_times(every) == fields
 
 

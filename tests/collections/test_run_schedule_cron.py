@@ -42,7 +42,7 @@ def script(path: Path, text: str, **values: Path) -> str:
 
 
 class Controller:
-    """A controller whose timers cron keeps; ``table`` is its crontab."""
+    """A controller whose timers are cron jobs; ``table`` is its crontab."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.table, self._capsys = folder, folder / "table", capsys
@@ -147,7 +147,7 @@ def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, 
     assert controller.table.read_text() == before
 
 
-def test_removing_without_timers_is_reported(controller):
+def test_the_error_about_removing_an_unknown_timer_lists_the_timers(controller):
     assert "timers: none" in controller.ask(state="absent", name="other")["msg"]
 
 
@@ -159,7 +159,7 @@ def test_a_crontab_that_cannot_be_read_is_not_overwritten(controller):
     assert controller.table.read_text() == OTHERS
 
 
-def test_a_folder_that_cannot_be_made_is_named(controller, tmp_path):
+def test_the_error_names_a_directory_that_cannot_be_created(controller, tmp_path):
     (tmp_path / ".cache").write_text("a file")
 
     assert f"{tmp_path}/.cache/tpufleet: Not a directory" in controller.ask(**WATCH)["msg"]

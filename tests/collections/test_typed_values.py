@@ -1,4 +1,4 @@
-"""Values that users type: in several forms, quoted, and not cut at a space."""
+"""Values that users type: accepted forms, quotes, and values that are cut at a space."""
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -54,7 +54,7 @@ def test_a_value_may_hold_an_equals_sign():
 
 
 @pytest.mark.parametrize("given", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
-def test_an_invalid_environment_option_is_one_line_with_the_expected_form(given):
+def test_the_error_about_an_invalid_environment_shows_the_expected_form(given):
     with pytest.raises(AnsibleFilterError, match="Use a mapping"):
         typed_values.parse_env(given)
 

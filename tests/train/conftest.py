@@ -157,7 +157,7 @@ def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Atte
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """An empty bucket gs://NAME for this process; the value is the environment for others."""
+    """Set the variables of an empty bucket gs://NAME here; yield them for other processes."""
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)

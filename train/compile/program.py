@@ -79,7 +79,10 @@ def _reason(err: jax.errors.JaxRuntimeError) -> str:
 
 
 def report(program: Program, costs: Estimate) -> str:
-    """Format memory, FLOPs, collectives and the estimated time ``costs`` of a step."""
+    """Format the memory, FLOPs, collectives and estimated time of a step.
+
+    ``costs`` are those of one call of the program.
+    """
     chip, n = program.slice.chip, program.cfg.compute.steps_per_call
     chips = program.slice.chips * program.slices
     time_, arguments, temporary, code = costs.time(), *program.memory

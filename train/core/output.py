@@ -36,8 +36,8 @@ def cross_entropy(
 
     Only the logits of one of the ``loss_chunks`` chunks along t are in memory at a time. They are
     not saved for the backward pass: if a gradient is needed, it is computed together with the loss.
-    The gradient's matmuls have inputs of the type of ``x_btd`` and float32 sums. Weights have no
-    gradient.
+    The gradient's matmuls have inputs of ``x_btd``'s dtype and accumulate in float32.
+    ``weights_bt`` has no gradient.
     """
     return _forward(x_btd, head, targets_bt, weights_bt, cfg, needs_gradient=False)[0]
 

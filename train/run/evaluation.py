@@ -17,8 +17,8 @@ def evaluate_heldout(
     """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
     Returns the loss in nats per token, and in bits per UTF-8 byte of the text, which is comparable
-    between tokenizers. The latter is None for a mixture, because the shares of its sources are by
-    sequences, not by bytes.
+    between tokenizers. The latter is None for a mixture, because its weights are shares of
+    sequences, not of bytes.
 
     The batches are sharded over ``devices``, whose processes must all call this. Raises ConfigError
     if less than one sequence is held out, or if devices do not support the configured attention.

@@ -26,7 +26,7 @@ def test_uv_is_installed(host):
     assert re.match(r"uv \d", host.check_output("/opt/tpufleet/bin/uv --version"))
 
 
-def test_jax_works_and_is_proven_in_the_environment_of_the_lock_file(host):
+def test_jax_works_in_the_environment_of_the_lock_file_and_the_proof_records_it(host):
     [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
     proof = json.loads(host.file(f"{ENVS}/{env}.proof.json").content_string)
     assert (proof["proof"], proof["devices"]) == ("jax", 1)

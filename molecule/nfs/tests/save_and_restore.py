@@ -1,4 +1,4 @@
-"""One of two JAX processes that save or restore an array of which each has one half.
+"""One of two JAX processes that save or restore an array; each process has one half of it.
 
 Arguments: ``save`` or ``restore``, the coordinator's host:port, the number of this process, and
 the directory of the checkpoint.

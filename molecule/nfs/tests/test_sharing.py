@@ -23,7 +23,7 @@ def start_reboot(host) -> str:
 
 
 def wait_for_reboot(host, before: str) -> None:
-    """Wait until a machine can be reached in another boot than ``before``."""
+    """Wait until a machine can be reached and its boot id is no longer ``before``."""
     deadline = time.monotonic() + BOOT_S
     while time.monotonic() < deadline:
         if boot_id(host) not in ("", before):
@@ -43,7 +43,7 @@ def read_within(host, path: str, seconds: float) -> str:
     raise AssertionError(f"{path} cannot be read after {seconds:.0f} s: {done.stderr}")
 
 
-def test_the_first_access_mounts_the_share_with_the_nfs_of_the_kernel(client):
+def test_the_first_access_mounts_the_share_with_nfs_4_2_of_the_kernel(client):
     client.check_output("ls /mnt/shared")
     mounted = client.check_output(
         "findmnt --noheadings --output FSTYPE,OPTIONS /mnt/shared -t nfs4"
@@ -66,7 +66,7 @@ def test_files_that_the_trainer_writes_belong_to_its_user_on_both_hosts(server, 
     assert client.check_output("stat -c %u:%g /mnt/shared/note") == "64042:64042"
 
 
-def test_root_of_a_client_has_the_rights_of_nobody(server, client):
+def test_root_of_a_client_is_mapped_to_the_user_nobody(server, client):
     server.check_output("sudo install -m 0600 /dev/null /mnt/shared/of-root")
     assert client.run("sudo cat /mnt/shared/of-root").failed
     client.check_output("sudo touch /mnt/shared/by-root")

@@ -11,7 +11,7 @@ EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and 
 
 
 class OthersEnd:
-    """When the trainers that still run get SIGTERM and SIGKILL, after another one has ended.
+    """Schedule of SIGTERM and SIGKILL for the remaining trainers after another one has ended.
 
     ``send`` is a function that sends a signal to these trainers.
     """
@@ -22,7 +22,10 @@ class OthersEnd:
         self.has_received_term = False
 
     def plan(self, code):
-        """Plan the signals. ``code`` is how the other trainer has ended, and not 0."""
+        """Schedule the signals.
+
+        ``code`` is the other trainer's exit code (not 0), or ``gone`` if its worker was lost.
+        """
         now = time.monotonic()
         if code == SAVED:
             self.term_at = min(self.term_at, now + EXIT_GRACE)

@@ -155,7 +155,7 @@ def test_the_directory_of_shared_connections_is_created(tmp_path):
 
 
 def ssh_settings(**options) -> list[str]:
-    """Return the settings of ssh for a worker with these options of the connection."""
+    """Return the ssh settings for a worker with these connection options."""
     options |= {"ssh_executable": "ssh", "host": "10.0.0.2"}
     command = [*ssh_command(options.get)[:-1], "-G", "worker"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -224,7 +224,7 @@ def ended_by_unit(paths: WorkerPaths, **systemd: str) -> dict:
     return observe("mine", paths, unit={"ActiveState": "inactive"})
 
 
-def test_the_end_has_systemd_s_result_and_time_and_is_only_in_exit_json(paths):
+def test_the_result_from_systemd_and_its_time_are_written_only_to_exit_json(paths):
     seen = ended_by_unit(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
 
     assert seen["ended_at"] == pytest.approx(time.time(), abs=30)

@@ -1,4 +1,4 @@
-"""A killed run stays killed: no boot starts it again, and no process of it holds a device."""
+"""A killed run stays killed: no boot starts it again, and none of its processes holds a device."""
 
 import re
 import time

@@ -63,7 +63,7 @@ print(module_loader.find_plugin_with_context("tpufleet.core.python_toolchain").a
 """
 
 
-def test_the_toolchain_gets_wheels_by_the_same_plugin():
+def test_python_toolchain_uses_the_action_plugin_of_python_env():
     found = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, check=True)
 
     assert found.stdout == b"tpufleet.core.python_env\n"

@@ -139,7 +139,7 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
 def worker_in(folder, python=sys.executable):
     """Return arguments for an inventory with the run's worker, which has lost the run's files.
 
-    With a ``python`` that is missing, no module runs on it.
+    If the interpreter ``python`` does not exist, no module can run on the worker.
     """
     worker = {"ansible_connection": "local", "ansible_python_interpreter": python}
     facts = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}

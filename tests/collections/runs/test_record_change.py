@@ -79,7 +79,7 @@ def test_a_relaunch_needs_a_record(store):
         want(store, launch_spec(), is_relaunch=True, is_checked=True)
 
 
-def test_a_relaunch_of_the_watch_after_a_kill_records_nothing(store):
+def test_a_relaunch_by_the_watch_after_a_kill_is_not_recorded(store):
     put_record(store, wanted="stopped")
 
     assert not want(store, launch_spec(), is_relaunch=True).is_recorded
@@ -222,7 +222,7 @@ def test_a_run_found_running_is_wanted_again_in_the_same_attempt(store):
     assert (record["wanted"], record["attempt"]) == ("running", 3)
 
 
-def test_a_run_that_is_done_exists_and_stays_done_when_it_is_stopped(store):
+def test_stopping_a_run_that_is_done_leaves_it_done(store):
     put_record(store, wanted="done")
 
     answer = changed(store, "mine", DesiredState.STOPPED)
@@ -288,5 +288,5 @@ def test_a_run_is_not_called_unknown_if_no_worker_can_be_asked():
     assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
 
 
-def test_the_warning_for_a_run_that_only_workers_have_names_other_fleet_states():
+def test_the_warning_about_a_missing_record_shows_how_to_kill_in_another_fleet_state():
     assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")

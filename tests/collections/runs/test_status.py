@@ -132,7 +132,7 @@ def test_a_cause_with_missing_or_invalid_values_shows_its_code(values):
         (RunState.WAITING_FOR_WORKERS, "waiting for its workers"),
     ],
 )
-def test_a_state_is_shown_in_the_words_of_its_code_or_a_text_of_its_own(state, text):
+def test_a_state_is_shown_as_its_code_with_spaces_or_as_a_clearer_text(state, text):
     assert state_text(state) == text
 
 

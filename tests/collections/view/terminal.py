@@ -71,7 +71,7 @@ def on_terminal(command: list[str], environment: dict[str, str]) -> Iterator[Ter
         command,
         cwd=PROJECT_ROOT,
         env=environment,
-        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - so that CTRL+C is a signal
+        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - CTRL+C must send a signal
     )
     os.close(theirs)
     try:

@@ -4,7 +4,7 @@ google-api-python-client bundles the documents. Types, formats and enums must be
 (https://protobuf.dev/programming-guides/json): 64-bit integers are strings and, except in Compute,
 default values are omitted. The field ``done`` of a TPU operation is present even if it is false.
 
-An API is named like the first part of its paths: v1, v2 and v2alpha1 of Cloud TPU, and compute.
+The name of an API is the first part of its paths: v1, v2 and v2alpha1 (Cloud TPU), or compute.
 """
 
 import base64
@@ -28,7 +28,7 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Fields that are always present if the API has them, which the documents cannot express.
+# Fields that are always present in each API that has them. The documents cannot express this.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
@@ -94,7 +94,7 @@ def document(api: str) -> Mapping[str, Any]:
 
 @cache
 def methods(api: str) -> tuple[Method, ...]:
-    """Return all methods of an API; Compute's names are such as ``compute.disks.get``."""
+    """Return all methods of an API. Methods of Compute have names like ``compute.disks.get``."""
     return tuple(_methods(api))
 
 

@@ -29,7 +29,7 @@ NODE = {
 @pytest.mark.parametrize("api", ["v1", "v2", "v2alpha1"])
 def test_every_method_has_the_documented_name_verb_path_and_parameters(local_api, api):
     mine = [it for it in local_api.server.routes if it.template.startswith(f"/{api}/")]
-    # Of v1, the cloud has only the methods that read.
+    # The local cloud has only the GET methods of v1.
     documented = [it for it in google_schema.methods(api) if api != "v1" or it.verb == "GET"]
 
     assert len(mine) == len(documented)

@@ -19,7 +19,7 @@ UBUNTU = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
 
 
 @pytest.mark.parametrize(("suite", "built"), [("", "trixie"), ("bullseye", "bullseye")])
-def test_a_debian_host_builds_debian_13_or_the_suite_from_its_own_mirror(suite, built):
+def test_a_debian_host_builds_debian_13_or_the_requested_suite_from_its_own_mirror(suite, built):
     sources = [
         Source("http://mirror.example/debian/", "bookworm", "main"),
         Source("http://mirror.example/security/", "bookworm-security", "main"),
@@ -80,7 +80,7 @@ def two_certificates(tmp_path):
     return pems
 
 
-def test_only_a_certificate_that_only_the_host_trusts_is_copied(two_certificates):
+def test_a_certificate_of_the_host_is_copied_only_if_the_image_lacks_it(two_certificates):
     public, company = two_certificates
     assert missing_certificates(public + company, public) == certificates(company)
     assert missing_certificates(public + company, public + company) == []

@@ -255,7 +255,7 @@ def test_a_cause_keeps_how_a_process_ended(answer):
 
 
 @pytest.mark.parametrize("value", [float("inf"), 10**400, True, "2.5"])
-def test_a_value_that_is_no_finite_number_is_unknown(value):
+def test_a_value_that_is_not_a_finite_number_is_unknown(value):
     answer = report(heartbeat={"loss": value}, heartbeat_age=value, output_age=value)
 
     found = parse_process("pod-w0", answer)

@@ -150,7 +150,7 @@ def test_a_tpu_whose_workers_have_different_states_is_changing():
     assert [tpu.state for tpu in tpus_of_inventory(hosts, "mine")] == [CHANGING]
 
 
-def test_a_listing_of_the_api_names_health_workers_owner_and_time_of_creation():
+def test_a_tpu_listed_by_the_api_has_health_workers_owner_and_creation_time():
     created = "1970-01-01T01:00:00.123456789Z"
     listed = node("pod", health="UNHEALTHY_TENSORFLOW", labels={LABEL: "mine"}, createTime=created)
 

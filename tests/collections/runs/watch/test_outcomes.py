@@ -290,7 +290,7 @@ def test_the_fence_of_a_run_is_the_fence_of_its_lease(controller):
         ([replace(POD, id="8", is_ours=False)], "its TPU is foreign again"),
     ],
 )
-def test_a_tpu_that_is_lost_again_or_foreign_at_once_is_a_failure(controller, after, text):
+def test_a_recreation_fails_if_the_tpu_is_then_lost_gone_or_foreign(controller, after, text):
     controller.wants()
     controller.listing = [LOST]
     controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(slice(None), after))

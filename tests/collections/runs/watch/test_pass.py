@@ -212,7 +212,7 @@ def test_a_kill_after_the_records_were_read_is_obeyed(controller):
     ],
     ids=["a kill", "an action of another controller"],
 )
-def test_an_action_ends_before_its_next_playbook_if_its_record_changes(controller, fields, text):
+def test_an_action_ends_before_its_next_playbook_if_the_record_changes(controller, fields, text):
     def change() -> None:
         generation = controller.records.read("mine")["generation"]
         controller.records.change("mine", generation, fields, {"kind": "note"})

@@ -145,7 +145,7 @@ def test_a_run_may_end_at_different_times_on_its_workers(watch, action, state):
 
 
 @pytest.mark.parametrize(("attempt", "blamed"), [(3, "w1"), (2, "")])
-def test_an_active_process_that_others_of_its_attempt_lost_is_blamed_for_their_end(attempt, blamed):
+def test_an_active_process_is_blamed_if_others_of_its_attempt_report_it_as_lost(attempt, blamed):
     by_peer = ended("77", peer="w1", attempt=attempt)
 
     decision = decided(pod(by_peer, TRAINING), {"state": "ending", "since": NOW - 45})

@@ -262,7 +262,7 @@ def _planned(source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _possible(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
-    """Return the entry of an existing TPU without the disks that can't be attached to it yet."""
+    """Return the fleet entry without the disks that can't be attached to its existing TPU yet."""
     if node is None or node.is_lost or node.is_being_deleted:
         return tpu
     return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))

@@ -18,7 +18,10 @@ TRAINERS_OWN = ("compiled/", "corpus/")
 
 
 def layout_of(command: Sequence[str], pattern: str) -> Layout:
-    """Return how the trainer with this command names its checkpoints; ``pattern`` as in Layout."""
+    """Return the checkpoint layout of the trainer that ``command`` runs.
+
+    ``pattern`` is as in Layout.
+    """
     is_own = tuple(command[: len(TRAINER)]) == TRAINER
     return Layout(is_own, in_bucket=True, pattern=pattern)
 

@@ -76,7 +76,7 @@ def ensure_detached(
 def ensure_writable(
     api: TpuApi, disk: str, writer: Node, *, deadline: float, check: bool = False
 ) -> bool:
-    """Attach the disk to worker 0 of ``writer`` for writing. No other TPU may have it.
+    """Attach the disk to worker 0 of ``writer`` for writing. No other TPU may have it attached.
 
     Args:
         disk: the name of a disk in the TPU's zone; in check mode, it may be missing.

@@ -36,8 +36,8 @@ def check_zone(zone: str) -> None:
 def path_parts(data: object, kind: str, what: str) -> tuple[str, str, str]:
     """Return project, zone and name from the path in the field ``name`` of a resource.
 
-    ``kind`` is the kind of resource in the path: ``nodes``. ``what`` is the kind of resource in the
-    error: ``TPU``. Raises BadAnswer.
+    ``kind`` is the collection in the path, such as ``nodes``; ``what`` is the word for the resource
+    in errors, such as ``TPU``. Raises BadAnswer.
     """
     path = data.get("name") if isinstance(data, Mapping) else None
     pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME})"

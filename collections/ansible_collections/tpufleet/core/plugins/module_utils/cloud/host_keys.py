@@ -199,7 +199,7 @@ def remember_host_keys(
     polling: Polling,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> list[int]:
-    """Wait for the workers' host keys and store them; return the numbers of workers without keys.
+    """Wait for the workers' host keys and store them; return the indices of workers without keys.
 
     Args:
         read_keys: returns the keys published so far. It is called repeatedly; a 404 and an outage

@@ -82,7 +82,7 @@ def foreign_tpus(groups: Groups, facts: Facts) -> dict[str, str]:
 
 
 def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: Any) -> list[str]:
-    """Return the names of those TPUs of the hosts that create.yml can't recreate unless adopted.
+    """Return the names of the hosts' TPUs that create.yml can recreate only after adoption.
 
     These TPUs are not in the fleet file, or do not belong to this fleet. Slices of a multislice
     are left out, because the fleet file cannot describe them.

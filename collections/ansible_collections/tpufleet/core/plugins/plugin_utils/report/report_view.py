@@ -59,7 +59,7 @@ class RunView:
         state: the text for ``state_code``, such as ``crashed (exit 1)``.
         steps: the number of steps after which the run is done.
         goodput: between 0 and 1, None if unknown.
-        goodput_by_cause: the seconds in which the run was wanted, by what they were spent on
+        goodput_by_cause: how the time in which the run was wanted was spent, in seconds per cause
             (Spent in runs/wanted_time.py).
         overrides: the settings key=value in the run's command.
         reason: why the run ended badly, empty if it did not.

@@ -139,7 +139,7 @@ class Leases:
 class Lease:
     """A lease of this process. ``fence`` is its fencing number, greater than all earlier ones.
 
-    ``generation`` is the stored document's.
+    ``generation`` is the generation of the stored document before the lease is acquired.
     """
 
     def __init__(self, leases: Leases, name: str, generation: int) -> None:

@@ -179,9 +179,10 @@ def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float |
 
 
 def ended_processes(now: Situation) -> list[ProcessStatus]:
-    """Return the processes of the last attempt of which it is known how they ended.
+    """Return the processes of the last attempt that have ended.
 
-    A process that systemd could not start does not count.
+    A process that systemd could not start does not count, nor does a process of a worker without
+    the run's environment.
     """
     return [
         each
@@ -194,11 +195,11 @@ def ended_processes(now: Situation) -> list[ProcessStatus]:
 
 
 def first_ended(now: Situation) -> ProcessStatus | None:
-    """Return the process that ended first, not counting those that another process made end.
+    """Return the process of the last attempt that ended first; None if none has ended.
 
-    If none ended by itself, return the process that others name as the peer that was lost. It may
-    have no known end, or may still be active on a worker that lost its connection to the others.
-    Returns None if no process of the last attempt has ended.
+    Processes that are done, or that ended because of a peer, do not count. If no other process has
+    ended, return the peer that they report. How it ended may be unknown, or it may still be active
+    on a worker that lost its connection to the others. Without such a peer, all processes count.
     """
     ended = ended_processes(now)
     own = [
@@ -402,7 +403,7 @@ def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | No
 
 
 def wait_for(now: Situation, action: Action) -> Cause:
-    """Return a cause with the seconds until this action may be tried."""
+    """Return the cause that shows how many seconds remain until this action is tried."""
     code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
     return Cause.of(code, seconds=now.memory.not_before - now.now)
 

@@ -21,8 +21,8 @@ class _Line:
 class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    ``hosts`` are the workers, in the order in which their names precede a line. All times are
-    seconds of the same clock.
+    ``hosts`` are the workers; the names before a line are in this order. All times are seconds of
+    the same clock.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -41,10 +41,10 @@ class FoldedStream:
         self._held.append(_Line(text, now, [host]))
 
     def due(self, now: float, active: Set[str]) -> list[str]:
-        """Remove and return the lines that are due, each after the names of its workers.
+        """Remove and return the lines that are due, each prefixed with the names of its workers.
 
-        A line is due after HOLD_SECONDS, or when no ``active`` worker, which may send more lines,
-        is missing.
+        ``active`` are the workers that may send more lines. A line is due when all of them have
+        sent it, at the latest after HOLD_SECONDS.
         """
         out = []
         while self._held:
