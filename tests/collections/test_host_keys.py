@@ -61,9 +61,12 @@ def test_forgetting_a_tpu_removes_only_its_own_workers(tmp_path):
 
 def test_lines_of_other_programs_are_kept(tmp_path):
     path = tmp_path / "known_hosts"
-    path.write_text("# mine\n@cert-authority *.example ssh-ed25519 AAAA\nbroken\n")
-    KnownHostsFile(path).add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
-    assert path.read_text().startswith("# mine\n@cert-authority *.example ssh-ed25519 AAAA\nbroken")
+    others = b"# not UTF-8: \xff\n@cert-authority *.example ssh-ed25519 AAAA\nbroken\n"
+    path.write_bytes(others)
+    file = KnownHostsFile(path)
+    file.add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
+    file.forget("1")
+    assert path.read_bytes() == others
 
 
 @pytest.mark.parametrize(

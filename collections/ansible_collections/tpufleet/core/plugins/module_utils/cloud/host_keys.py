@@ -35,6 +35,9 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 PUBLISHED_WITHIN_S = 120.0
 
+#: How bytes that are not UTF-8, in lines of other programs, are read and written back unchanged.
+_KEEP_BYTES = "surrogateescape"
+
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
 
@@ -138,13 +141,14 @@ class KnownHostsFile:
             self._write([line for line in self._lines() if not ours.match(line)])
 
     def _lines(self) -> list[str]:
-        return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        if not self.path.exists():
+            return []
+        return self.path.read_text(encoding="utf-8", errors=_KEEP_BYTES).splitlines()
 
     def _write(self, lines: Sequence[str]) -> None:
         partial = self.path.with_name(self.path.name + ".new")
-        with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-        ) as file:
+        new = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(new, "w", encoding="utf-8", errors=_KEEP_BYTES) as file:
             file.writelines(f"{line}\n" for line in lines)
         partial.replace(self.path)
 
