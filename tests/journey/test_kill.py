@@ -25,7 +25,11 @@ while True:
     time.sleep(1)
 """
 SWALLOWS = "trap '' TERM\npython3 saves.py &\nwhile true; do sleep 1; done\n"
-NO_PROCESS = "! pgrep -u tpufleet . && ! systemctl --quiet is-active 'tpufleet-run@*'"
+# The service that stores output has the same user as trainers.
+NO_PROCESS = (
+    "! pgrep -u tpufleet --full 'stubborn|saves|wrapper'"
+    " && ! systemctl --quiet is-active 'tpufleet-run@*'"
+)
 
 
 @pytest.fixture(scope="module")
