@@ -86,20 +86,20 @@ def write_atomically(location: Path | str, content: str | bytes) -> None:
 
 
 @contextmanager
-def new_directory(place: Path) -> Iterator[Path]:
-    """Yield a temporary directory, and rename it to ``place`` at the end of the ``with`` block.
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory, and rename it to ``path`` at the end of the ``with`` block.
 
-    If another process has created ``place`` by then, that directory stays. After an error, nothing
+    If another process has created ``path`` by then, that directory stays. After an error, nothing
     of the temporary directory stays.
     """
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=place.parent) as parent:
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as parent:
         new = Path(parent) / "new"
         new.mkdir()
         yield new
         try:
-            new.rename(place)
+            new.rename(path)
         except OSError:
-            if not place.exists():
+            if not path.exists():
                 raise
 
 

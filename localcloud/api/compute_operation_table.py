@@ -67,7 +67,9 @@ class ComputeOperationTable(Table[ComputeOperation]):
         self._database.execute(
             f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - constants, no input
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*row, request_id, failed),
+            *row,
+            request_id,
+            failed,
         )
         return operation
 

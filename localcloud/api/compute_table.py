@@ -60,7 +60,8 @@ class ResourceTable(Table[Resource]):
         try:
             self._database.execute(
                 f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
-                *(*row, json.dumps(body)),
+                *row,
+                json.dumps(body),
             )
         except sqlite3.IntegrityError:
             raise taken(f"{scope}/{collection}/{name}") from None

@@ -134,7 +134,7 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, zone: str, version: Version) -> dict[str, Any]:
-    """Validate the Node message of a request and return the body to store, with default values.
+    """Validate the Node in a request, and return it with default values, as it is stored.
 
     Raises HTTP 400 if the message is invalid.
     """

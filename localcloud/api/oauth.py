@@ -91,7 +91,9 @@ class Accounts:
             self._database.execute("DELETE FROM tokens")
             self._database.execute(
                 "INSERT OR REPLACE INTO service_accounts VALUES (?, ?, ?)",
-                *(EMAIL, key_id, _public_pem(key)),
+                EMAIL,
+                key_id,
+                _public_pem(key),
             )
         return {
             "type": "service_account",

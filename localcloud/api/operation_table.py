@@ -76,13 +76,18 @@ class OperationTable(ZonalTable[Operation]):
             self._database.execute(
                 "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time, "
                 "detail, api_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                *(*values, json.dumps(detail or {}), version),
+                *values,
+                json.dumps(detail or {}),
+                version,
             )
             operation = Operation(*values, detail=detail or {}, version=version)
             if request_id:
                 self._database.execute(
                     "INSERT OR REPLACE INTO request_ids VALUES (?, ?, ?, ?)",
-                    *(f"{operation.collection}.{verb}", zone, request_id, operation.operation_id),
+                    f"{operation.collection}.{verb}",
+                    zone,
+                    request_id,
+                    operation.operation_id,
                 )
         return operation
 

@@ -65,7 +65,8 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         self._database.execute(
             "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
             "create_time, valid_from, valid_until, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*row, json.dumps(body)),
+            *row,
+            json.dumps(body),
         )
         return QueuedResource(*row, error=None, body=body)
 

@@ -35,13 +35,13 @@ class HostMachines(Machines):
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
-        """Inject (``on``) or clear a fault of a running machine."""
+        """Inject a fault into a running machine; with ``on`` False, clear it."""
         raise NotImplementedError
 
     def inject(self, name: str, fault: MachineFault) -> None:
         """Inject a fault; raise MachineError if the machine is off or does not support it."""
         if not self.alive(name):
-            raise MachineError(f"{name} is off, so it cannot have a fault")
+            raise MachineError(f"{name} is off. Only a running machine can have a fault")
         self._set(name, fault, on=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:
@@ -58,7 +58,7 @@ class HostMachines(Machines):
         self.power_off(name)
         directory = self._directory(name)
         if left := mounts.below(directory):
-            raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
+            raise MachineError(f"{name}: {left[0]} is still mounted. Nothing was removed")
         shutil.rmtree(directory, ignore_errors=True)
         if directory.exists():
             shutil.rmtree(directory)
@@ -80,7 +80,7 @@ class HostMachines(Machines):
         return strays
 
     def _directory(self, name: str) -> Path:
-        """Return the path of the machine's directory, whether or not it exists."""
+        """Return the path of the machine's directory. It need not exist."""
         return self.place.machines / name
 
     def _names(self) -> set[str]:
@@ -96,7 +96,7 @@ class HostMachines(Machines):
         write_atomically(self._directory(spec.name) / "address", f"{spec.address}\n")
 
     def _publish(self, spec: MachineSpec | None = None) -> None:
-        """Update the name server and NAT with the names and addresses of all machines.
+        """Configure the name server and NAT for the names and addresses of all machines.
 
         Records the external address of ``spec`` first, if given.
         """

@@ -89,7 +89,7 @@ class QemuMachines(HostMachines):
     def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
         """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
         if fault == "full-disk":
-            raise MachineError(f"{name}: a qemu machine's disk cannot be filled from the host")
+            raise MachineError(f"{name}: the host can't fill the disk of a qemu machine")
         if fault == "cut":
             machine_faults.cut(self.tap(name), on)
             return

@@ -336,7 +336,9 @@ def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
 def test_if_the_bucket_is_unavailable_the_module_succeeds_and_returns_the_error(tmp_path):
     api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
 
-    result = run_module("run_fetch", place="gs://b23/a", command=["a"], api=api, to=str(tmp_path))
+    result = run_module(
+        "run_fetch", location="gs://b23/a", command=["a"], api=api, to=str(tmp_path)
+    )
 
     assert "has no buckets" in result["missing"]
     assert not result["changed"]

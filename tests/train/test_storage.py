@@ -1,4 +1,4 @@
-"""Directories that several processes may create at the same time."""
+"""new_directory, if several processes create the same directory at the same time."""
 
 from train.storage import new_directory
 

@@ -11,7 +11,7 @@ PERIOD = 10_000
 
 
 def in_order(which: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Merge the rows of all sources: row j is the next row of the source ``which[j]``.
+    """Merge the rows of all sources: row j is the next unused row of source number ``which[j]``.
 
     If any source has packed documents, rows of joined text become packed ones.
     """

@@ -81,7 +81,7 @@ class Manifest:
             case {"of": dict(of), "files": dict(files)} if files:
                 sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
                 return cls(of, sizes, found.get("temporary") is True)
-        raise ValueError("not the manifest of a checkpoint")
+        raise ValueError("the manifest has no files or no description of its run")
 
 
 def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
@@ -173,10 +173,8 @@ class Checkpoints:
         shardings may differ from those of the saved state. If the checkpoint is of another model,
         corpus or optimizer, raises ConfigError with the first difference.
         """
-        found, path = (
-            Manifest.parse(self._manifest(self.latest)).of,
-            f"{self.directory}/{self.latest}",
-        )
+        path = f"{self.directory}/{self.latest}"
+        found = Manifest.parse(self._manifest(self.latest)).of
         if difference := _difference(found, self._identity, DEFAULTS):
             raise ConfigError(
                 f"{path}: is a checkpoint of another run: {difference}; "

@@ -9,13 +9,13 @@ import pytest
 
 PROJECT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
 SITE = "/mnt/shared/site"
-# On an emulated machine, the import of JAX alone takes a minute.
+# Importing JAX takes a minute on an emulated machine.
 AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups timeout 900"
 
 
 @pytest.fixture(scope="module")
 def packages(server, tmp_path_factory) -> str:
-    """Install the locked JAX and Orbax on the share, for the Python of the machines."""
+    """Install JAX and Orbax on the share, in the locked versions, for the machines' Python."""
     scratch = tmp_path_factory.mktemp("site")
     python = server.check_output("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
     subprocess.run(

@@ -137,7 +137,7 @@ def test_an_unreachable_bucket_does_not_fail_the_run(tmp_path):
 
 @pytest.fixture
 def read_after(monkeypatch):
-    """Return a function that reads a marker from a bucket that answers with an error."""
+    """Return a function that reads a marker while the bucket answers with the given error."""
 
     def read(error: errors.CloudError) -> DoneMarker | None:
         monkeypatch.setattr(Bucket, "content", Mock(side_effect=error))

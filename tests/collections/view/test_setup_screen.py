@@ -35,7 +35,7 @@ PROGRESS = r"  Wait as for a download  pod  \d+ s"
 
 
 def roles_of_setup() -> list[str]:
-    """Return the roles that setup.yml runs on a worker with default settings."""
+    """Return the names of the roles that setup.yml plays on a worker with default settings."""
     plays = yaml.safe_load((PROJECT_ROOT / "playbooks/setup.yml").read_text())
     [roles] = [play["roles"] for play in plays if play.get("roles")]
     return [role["role"] for role in roles if role["role"] not in OFF_BY_DEFAULT]
@@ -63,7 +63,7 @@ def names_in(file: Path) -> Iterator[str]:
 
 
 def write_roles(folder: Path) -> None:
-    """Write a copy of the roles into a folder, in which each task only reports a change."""
+    """Copy the roles to a folder, and replace each of their tasks by one that only reports a change."""
     for role in roles_of_setup():
         tasks = [
             {

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         folder = self._make_tmp_path()
         try:
-            remote = self._connection._shell.join_path(folder, "wheels.tar")
+            remote = f"{folder}/wheels.tar"
             self._transfer_file(str(pack), remote)
             self._fixup_perms2((folder, remote))
             return self._execute_module(

@@ -169,7 +169,7 @@ class Judge:
             outcomes[run], logs[run] = outcome, bad_logs(waited)
             attempt, problems = start["attempt"], outcome["problems"]
             if problems and (newer := self._newer(run, attempt)):
-                # Do not stop the run: workers may already have processes of the newer attempt.
+                # To stop the run would also stop processes of the newer attempt.
                 outcomes[run] = {"problems": [newer], "launch_failed": False, "stop": False}
             elif outcome["launch_failed"]:
                 self._launch_failed(run, attempt, start["was_wanted"], problems[0])

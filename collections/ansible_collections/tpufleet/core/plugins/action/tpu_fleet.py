@@ -1,4 +1,4 @@
-"""The action plugin of tpufleet.core.tpu_fleet: plan, create or delete TPUs."""
+"""Action plugin of tpufleet.core.tpu_fleet, which plans, creates or deletes TPUs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ description:
   - Downloads the generation of each object that the bucket has listed, and verifies its checksum.
     An object is not downloaded again if the local file has the same checksum.
 options:
-  place:
+  location:
     description: The C(gs://) URL of the run's checkpoints.
     type: str
     required: true
@@ -50,7 +50,7 @@ author: tpufleet
 EXAMPLES = r"""
 - name: Download the newest finished checkpoint
   tpufleet.core.run_fetch:
-    place: gs://bucket/checkpoints/shakespeare
+    location: gs://bucket/checkpoints/shakespeare
     command: [python, -m, train, run, "{config}"]
     api: "{{ tpu_api }}"
     to: fetched/shakespeare
@@ -94,7 +94,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "place": {"type": "str", "required": True},
+            "location": {"type": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
             "api": {"type": "dict", "required": True},
             "to": {"type": "path", "required": True},
@@ -107,7 +107,7 @@ def main() -> None:
     layout = layout_of(given["command"], given["pattern"])
     folder, newest = Path(given["to"]) / "checkpoints", given["which"] == "newest"
     try:
-        bucket = Bucket.of(given["place"], given["api"])
+        bucket = Bucket.of(given["location"], given["api"])
         result = fetch(bucket, folder, layout, newest, module.check_mode)
     except CloudError as error:  # return the error, so that the play copies the logs first
         result = fetched(missing=str(error))

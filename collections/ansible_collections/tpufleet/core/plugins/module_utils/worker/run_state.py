@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class RunState(str, Enum):  # noqa: UP042 - Python 3.9
-    """The state of a run."""
+    """State of a run, of its process on one worker or on all workers."""
 
     # States that workers report:
     STARTING = "starting"

@@ -67,8 +67,8 @@ def get(session: AuthorizedSession, url: str, params: Mapping[str, Any] | None =
     try:
         reply = session.request("GET", url, params=params, timeout=TIMEOUT_S, allow_redirects=False)
     except RefreshError as refused:
-        words = refused.args[0] if refused.args else "refused"
-        raise errors.Unauthorized(f"no access token for the credentials: {words}") from None
+        reason = refused.args[0] if refused.args else "refused"
+        raise errors.Unauthorized(f"no access token for the credentials: {reason}") from None
     except (GoogleAuthError, lost.RequestException, ValueError) as broken:
         raise errors.NoAnswer(
             f"no answer from {url.split('?')[0]} ({network_error(broken)})"

@@ -213,6 +213,6 @@ def _watch(value: Any) -> Mapping[str, str | int | float]:
             found[name] = one_line(item)
         elif isinstance(item, int | float):
             if not -MOST_NUMBER <= item <= MOST_NUMBER:
-                raise ValueError("holds a number that is out of range")
+                raise ValueError("contains a number out of range")
             found[name] = item
     return found
