@@ -101,7 +101,7 @@ class Tokenizer:
         return self.separator[: len(self.separator) - len(self.begin)]
 
     def write(self, directory: Path) -> None:
-        """Write tokenizer.json and its settings files to a directory; nothing for ASCII and bytes."""
+        """Write tokenizer.json and its settings to a directory; nothing for ASCII and bytes."""
         if self.definition:
             (directory / FILE).write_bytes(self.definition)
         for name, content in self.settings.files:

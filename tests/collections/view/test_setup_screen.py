@@ -63,7 +63,7 @@ def names_in(file: Path) -> Iterator[str]:
 
 
 def write_roles(folder: Path) -> None:
-    """Copy the roles to a folder, and replace each of their tasks by one that only reports a change."""
+    """Copy the roles to a folder, each task replaced by one that only reports a change."""
     for role in roles_of_setup():
         tasks = [
             {
