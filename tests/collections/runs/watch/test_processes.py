@@ -434,6 +434,21 @@ def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often():
     }
 
 
+def test_a_tpu_is_also_replaced_if_the_others_continue_after_one_worker_has_failed():
+    watch = {
+        "state": "ending",
+        "since": NOW - 45,
+        "bad_worker": "w1",
+        "bad_times": 3,
+        "best_step": 7,
+    }
+
+    decision = decided(pod(TRAINING, ended("1")), watch)
+
+    assert (decision.action, decision.state) == (Action.REPLACE, RunState.PARTLY_ENDED)
+    assert causes(decision) == ["worker_failed_first", "processes_partly_ended"]
+
+
 @pytest.mark.parametrize(
     ("crashes", "more", "action"),
     [
