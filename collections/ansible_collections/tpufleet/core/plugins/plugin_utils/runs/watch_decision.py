@@ -279,7 +279,8 @@ def _within_budget(now: Situation, action: Action, state: RunState, cause: Cause
     memory, limits = now.memory, now.limits
     if limits.crashes and memory.crashes > limits.crashes:
         return now.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
-    if _is_one_bad_worker(now):
+    is_often = limits.same_worker and memory.bad_times > limits.same_worker
+    if is_often and memory.bad_worker and len(now.observed.processes) > 1:
         first = Cause.of(
             CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times
         )
@@ -291,12 +292,6 @@ def _within_budget(now: Situation, action: Action, state: RunState, cause: Cause
     if now.now < memory.not_before:
         return now.stay(state, cause, wait_for(now, action))
     return now.act(action, state, cause)
-
-
-def _is_one_bad_worker(now: Situation) -> bool:
-    """Return whether one of several workers has been the first to fail too many times."""
-    often = now.limits.same_worker and now.memory.bad_times > now.limits.same_worker
-    return bool(often and now.memory.bad_worker and len(now.observed.processes) > 1)
 
 
 def is_unreachable(process: ProcessStatus) -> bool:
