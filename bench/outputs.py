@@ -81,9 +81,10 @@ def step_of(folder: Path) -> int:
 
 
 def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
-    """Return the share of steps per second that the service cost in each round.
+    """Return, for each round, the share of a trainer's steps per second that the service cost.
 
-    ``service`` is its process id, ``folder`` the directory of a run.
+    ``service`` is the process id of the service that stores outputs, ``folder`` the directory of
+    the trainer's run.
     """
     lost = []
     for number in range(rounds):

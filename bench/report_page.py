@@ -30,7 +30,10 @@ FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
 def opened(chrome: Browser, url: str) -> tuple[float, float]:
-    """Open the page; return the milliseconds until it is drawn, and until an old run is drawn."""
+    """Open the page, then click on an old run; return the milliseconds until each is drawn.
+
+    The first time starts with the navigation, the second with the click.
+    """
     chrome.open(url)
     drawn = chrome.evaluate(f"{FRAME}.then(() => performance.now())")
     click = (

@@ -69,7 +69,8 @@ class Losses:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             begin, last = self._read.get((file, inode), (0, b""))
-            # A resuming trainer removes the steps that it repeats; then read the whole file again.
+            # A resuming trainer removes the steps that it repeats from the file. If the line that
+            # was read last is no longer there, read the whole file again.
             stream.seek(begin - len(last))
             if stream.read(len(last)) != last:
                 begin = stream.seek(0)

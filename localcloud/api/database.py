@@ -130,9 +130,9 @@ class Database:
         elif version != VERSION:
             self._connection.close()
             raise RuntimeError(
-                f"{path} has version {version}, but this local cloud supports {VERSION}. "
-                "Remove the cloud with the subcommand down of the version that created it, then "
-                "create it again with the subcommand up of this version"
+                f"{path} has version {version}, but this version of tpufleet supports {VERSION}. "
+                "Remove the cloud with the version that created it (subcommand down). Then create "
+                "it again with this version (subcommand up)"
             )
 
     @contextmanager

@@ -138,7 +138,7 @@ def test_keys_of_known_workers_are_not_requested_again(client, scripted, tmp_pat
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "100%", "it's"])
-def test_ssh_accepts_the_options(tmp_path, folder):
+def test_ssh_accepts_the_host_key_options(tmp_path, folder):
     path = tmp_path / folder / "known_hosts"
     options = ssh_options(str(path), "1-w0", accept_new=False)
     settings = subprocess.run(

@@ -16,7 +16,7 @@ from tests.docs.tried_blocks import documents
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
 PLAYS = (ROOT / "playbooks", ROOT / "roles", ROOT / "inventory")
-#: Replaces a value that the code fills in.
+#: Placeholder in a text for a value that is known only at run time.
 FILLED_IN = "FILLED_IN"
 _NAMED = re.compile(r"/?(?:playbooks/)?[a-z_]+\.yml")
 _PLAYBOOK = re.compile(r"(?P<tool>ansible-playbook )?(?P<path>(?:playbooks/)?[a-z_]+\.yml)\b")

@@ -414,9 +414,10 @@ def _steps(names: list[str]) -> list[int]:
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """Describe the first key of ``expected`` that differs, with both values; "" if none does.
+    """Describe the first key of ``expected`` whose value in ``found`` differs; "" if none does.
 
-    A key that is missing in ``found`` has its value in ``defaults``.
+    For a key that is missing in ``found``, the value in ``defaults`` is compared. The description
+    has both values.
     """
     for key in expected:
         default = defaults.get(key)

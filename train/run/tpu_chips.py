@@ -1,7 +1,7 @@
 """Published figures of TPU chips.
 
-Sources: the page of each version below https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e);
-for the data center network (DCN), also https://jax-ml.github.io/scaling-book/tpus.
+Sources: the pages v4, v5e, v5p and v6e under https://docs.cloud.google.com/tpu/docs/. For the data
+center network (DCN), also https://jax-ml.github.io/scaling-book/tpus.
 """
 
 from dataclasses import dataclass

@@ -201,7 +201,7 @@ class TpuApi(GoogleApi):
     def create_queued_resource(
         self, zone: str, name: str, body: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Create a queued resource; return the operation, which ends when it is in the queue.
+        """Create a queued resource; return the operation, which ends once the resource is queued.
 
         All tries share one request id, so that they create one queued resource. AlreadyExists means
         that another client created it.

@@ -50,9 +50,9 @@ def parse_text(text: bytes, run: str) -> DoneMarker | None:
 def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarker | None:
     """Return the marker beside a run's checkpoints; None if there is none.
 
-    ``env`` has the trainer's variables, which may name an emulator of Cloud Storage. If they name a
-    key file, the bucket may refuse this worker's service account. Then a marker in a bucket is not
-    read, and the result is None. Raises OSError or ValueError if a bucket cannot be read.
+    ``env`` has the trainer's variables, which may name an emulator of Cloud Storage or a key file.
+    With a key file, a marker in a bucket is not read and the result is None, because the bucket may
+    refuse this worker's service account. Raises OSError or ValueError if a bucket cannot be read.
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)

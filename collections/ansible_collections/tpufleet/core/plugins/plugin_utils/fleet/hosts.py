@@ -58,7 +58,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Hosts:
-    """All hosts of the inventory, and warnings for the user of one line each."""
+    """All hosts of the inventory, and one-line warnings for the user."""
 
     hosts: tuple[Host, ...]
     warnings: tuple[str, ...]

@@ -67,6 +67,6 @@ def merge(
 
 
 def is_well(answer: Mapping[str, Any]) -> bool:
-    """Return whether the worker answered and none of its latest runs failed by itself."""
+    """Return whether the worker answered and its latest runs are all fine (see ``is_fine``)."""
     runs = latest(answer.get("runs", []))
     return "runs" in answer and all(is_fine(parse_process("", each)) for each in runs)

@@ -249,6 +249,10 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
 
 
 def is_fine(process: ProcessStatus) -> bool:
-    """Return whether this process has not failed by itself."""
+    """Return whether the process has not caused a failure.
+
+    Such a process is active and not hung, is done, saved a checkpoint when it was interrupted, or
+    ended only because another process ended.
+    """
     harmless = (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
     return process.state in GOOD_STATES or process.reason_code in harmless
