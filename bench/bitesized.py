@@ -5,14 +5,15 @@
 PYTHON is a Python that has torch and NumPy. Both sides train the model of
 train/configs/bitesized.yml from the same parameters on the same batches. They alternate in turns of
 100 steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of
-each side is a warm-up; the next ten turns count. The PyTorch side (bitesized_torch.py) first tries
-several implementations of the model and uses the fastest. Without ``--torch-python``, does nothing
-and exits with 0. Exits with 1 if this trainer is less than TARGET times as fast or the losses
-differ.
+each side is a warm-up; the next ten turns count. This trainer uses one JAX device per core, as with
+JAX_NUM_CPU_DEVICES. The PyTorch side (bitesized_torch.py) first tries several implementations of
+the model and uses the fastest. Without ``--torch-python``, does nothing and exits with 0. Exits
+with 1 if this trainer is less than TARGET times as fast or the losses differ.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -56,6 +57,7 @@ class Ours:
 
     def __init__(self, directory: Path, steps: int) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
+        import jax
         import numpy as np
 
         from train.core.config import load
@@ -67,6 +69,8 @@ class Ours:
         # One extra step, so that the last turn does not include the checkpoint at the end.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
+        cores = len(os.sched_getaffinity(0))
+        jax.config.update("jax_num_cpu_devices", math.gcd(cores, cfg.batch))
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
         check_writable(place)
         [self.corpus] = prepare_all(cfg.data)
