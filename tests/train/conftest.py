@@ -114,7 +114,7 @@ def on_four_devices(compiled: Compiled) -> Callable[..., Any]:
 
     JAX fixes the number of devices when it starts.
     """
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    devices = {"JAX_NUM_CPU_DEVICES": "4"}
     environment = clean_environment() | compiled.environment | QUICKLY_COMPILED | devices
 
     def run(*arguments: str) -> Any:
