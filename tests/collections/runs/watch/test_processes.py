@@ -158,6 +158,7 @@ def test_processes_that_are_done_wait_longer_for_the_last_checkpoint_of_the_othe
     decision = decided(pod(TRAINING, ended("0")), {"state": "ending", "since": NOW - seconds})
 
     assert decision.action is (Action.RESTART if seconds == 600 else Action.NOTHING)
+    assert decision.memory.bad_worker == ""
 
 
 @pytest.mark.parametrize("other", [IDLE, ended("TERM", 86400), replace(ended("0"), attempt=2)])
@@ -432,21 +433,6 @@ def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often():
         "bad_worker": "",
         "bad_times": 0,
     }
-
-
-def test_a_tpu_is_also_replaced_if_the_others_continue_after_one_worker_has_failed():
-    watch = {
-        "state": "ending",
-        "since": NOW - 45,
-        "bad_worker": "w1",
-        "bad_times": 3,
-        "best_step": 7,
-    }
-
-    decision = decided(pod(TRAINING, ended("1")), watch)
-
-    assert (decision.action, decision.state) == (Action.REPLACE, RunState.PARTLY_ENDED)
-    assert causes(decision) == ["worker_failed_first", "processes_partly_ended"]
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def decide_ended(now: Situation) -> Decision:
     all_by_peers = all(each.reason_code is ReasonCode.PEER_ENDED for each in ended)
     if reasons <= HARMLESS and not all_by_peers:
         return _with_delays(now, Action.LAUNCH, RunState.INTERRUPTED, cause)
-    return _launch_after_crash(now, cause)
+    return _replace_bad_worker(now, _launch_after_crash(now, cause), cause)
 
 
 def _seconds_of_start(now: Situation, ended: Sequence[ProcessStatus]) -> float | None:
@@ -259,7 +259,7 @@ def _with_crash(now: Situation) -> Memory:
     if memory.counted_attempt == attempt:
         return memory
     first = first_ended(now)
-    bad = first.host if first else ""
+    bad = first.host if first and first.state is not RunState.DONE else ""
     crashes = memory.crashes + 1
     return replace(
         memory,
@@ -272,26 +272,40 @@ def _with_crash(now: Situation) -> Memory:
 
 
 def _within_budget(now: Situation, action: Action, state: RunState, cause: Cause) -> Decision:
-    """Decide to take an action after a crash, to replace the TPU, or to give up.
-
-    The TPU is replaced if one worker has been the first to fail too many times.
-    """
     memory, limits = now.memory, now.limits
     if limits.crashes and memory.crashes > limits.crashes:
         return now.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
-    is_often = limits.same_worker and memory.bad_times > limits.same_worker
-    if is_often and memory.bad_worker and len(now.observed.processes) > 1:
-        first = Cause.of(
-            CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times
-        )
-        at_once = now.remembering(replace(memory, not_before=0.0))
-        decision = replace_tpu(at_once, state, first, cause)
-        if decision.action is not Action.NOTHING:
-            return decision
-        return now.give_up(first, cause, Cause(CauseCode.REPLACE_BY_HAND))
+    if _is_one_bad_worker(now):
+        return now.give_up(_failed_first(memory), cause, Cause(CauseCode.REPLACE_BY_HAND))
     if now.now < memory.not_before:
         return now.stay(state, cause, wait_for(now, action))
     return now.act(action, state, cause)
+
+
+def _is_one_bad_worker(now: Situation) -> bool:
+    """Return whether one of several workers has been the first to fail too many times."""
+    often = now.limits.same_worker and now.memory.bad_times > now.limits.same_worker
+    return bool(often and now.memory.bad_worker and len(now.observed.processes) > 1)
+
+
+def _failed_first(memory: Memory) -> Cause:
+    return Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times)
+
+
+def _replace_bad_worker(now: Situation, counted: Decision, cause: Cause) -> Decision:
+    """Return the decision to replace the TPU if ``counted`` gives up because of one bad worker.
+
+    ``counted`` is the decision after counting crashes. It is returned in all other cases, and if
+    the TPU can't be replaced.
+    """
+    now = now.remembering(counted.memory)
+    if counted.action is not Action.GIVE_UP or not _is_one_bad_worker(now):
+        return counted
+    if now.limits.crashes and now.memory.crashes > now.limits.crashes:
+        return counted
+    now = now.remembering(replace(now.memory, not_before=0.0))
+    better = replace_tpu(now, RunState.FAILED, _failed_first(now.memory), cause)
+    return counted if better.action is Action.NOTHING else better
 
 
 def is_unreachable(process: ProcessStatus) -> bool:
