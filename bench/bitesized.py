@@ -5,15 +5,15 @@
 PYTHON is a Python that has torch and NumPy. Both sides train the model of
 train/configs/bitesized.yml from the same parameters on the same batches. They alternate in turns of
 100 steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of
-each side is a warm-up; the next ten turns count. This trainer uses one JAX device per core, as with
-JAX_NUM_CPU_DEVICES. The PyTorch side (bitesized_torch.py) first tries several implementations of
-the model and uses the fastest. Without ``--torch-python``, does nothing and exits with 0. Exits
-with 1 if this trainer is less than TARGET times as fast or the losses differ.
+each side is a warm-up; the next ten turns count. This trainer uses as many JAX devices
+(JAX_NUM_CPU_DEVICES) as there are cores, if that divides the batch, otherwise fewer. The PyTorch
+side (bitesized_torch.py) first tries several implementations of the model and uses the fastest.
+Without ``--torch-python``, does nothing and exits with 0. Exits with 1 if this trainer is less than
+TARGET times as fast or the losses differ.
 """
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 class Ours:
-    """This project's trainer, run as ``python -m train run`` does, but in turns of 100 steps."""
+    """This project's trainer, run in turns of 100 steps."""
 
     def __init__(self, directory: Path, steps: int) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -70,7 +70,8 @@ class Ours:
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         cores = len(os.sched_getaffinity(0))
-        jax.config.update("jax_num_cpu_devices", math.gcd(cores, cfg.batch))
+        devices = max(n for n in range(1, cores + 1) if cfg.batch % n == 0)
+        jax.config.update("jax_num_cpu_devices", devices)
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
         check_writable(place)
         [self.corpus] = prepare_all(cfg.data)

@@ -333,7 +333,7 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
 
 
 def fails_twice(bench: Bench) -> bool:
-    """Answer two requests for TPUs with 503; return whether the plugin lists the same hosts."""
+    """Answer two requests for TPUs with 503; return whether the hosts stay the same."""
     whole = bench.list(bench.plugin)
     bench.cloud.failures[bench.fleet.zones[0]] = 2
     again = bench.list(bench.plugin)

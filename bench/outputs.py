@@ -81,7 +81,7 @@ def step_of(folder: Path) -> int:
 
 
 def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
-    """Return, for each round, the share of a trainer's steps per second that the service cost.
+    """Return, for each round, by what share of its steps per second the service slows a trainer.
 
     ``service`` is the process id of the service that stores outputs, ``folder`` the directory of
     the trainer's run.

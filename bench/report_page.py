@@ -32,7 +32,7 @@ FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 def opened(chrome: Browser, url: str) -> tuple[float, float]:
     """Open the page, then click on an old run; return the milliseconds until each is drawn.
 
-    The first time starts with the navigation, the second with the click.
+    The first value counts from the navigation, the second from the click.
     """
     chrome.open(url)
     drawn = chrome.evaluate(f"{FRAME}.then(() => performance.now())")

@@ -130,9 +130,9 @@ class Database:
         elif version != VERSION:
             self._connection.close()
             raise RuntimeError(
-                f"{path} has version {version}, but this version of tpufleet supports {VERSION}. "
-                "Remove the cloud with the version that created it (subcommand down). Then create "
-                "it again with this version (subcommand up)"
+                f"{path} has version {version} of the database, but this tpufleet needs {VERSION}. "
+                "Remove the cloud with the tpufleet that created it (subcommand down). Then create "
+                "it again with this one (subcommand up)"
             )
 
     @contextmanager

@@ -93,11 +93,11 @@ class CorpusCache:
         atexit.register(self._exiting.set)
 
     def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
-        """Return the config; the path of a copy replaces the name of a Hugging Face tokenizer.
+        """Return the config with a path in place of the name of a Hugging Face tokenizer.
 
-        If the run already stores a copy, that copy is used. Otherwise, the tokenizer is downloaded
-        from the hub and, with ``is_writer``, stored with the run. Therefore all attempts use the
-        same tokenizer, and only the first needs the hub.
+        If there is a copy beside the run's checkpoints, its path is used. Otherwise, the tokenizer
+        is downloaded from the hub and, with ``is_writer``, stored beside the checkpoints. Therefore
+        all attempts use the same tokenizer, and only the first needs the hub.
         """
         if not hub.is_repository(cfg.tokenizer):
             return cfg

@@ -416,8 +416,8 @@ def _steps(names: list[str]) -> list[int]:
 def _difference(found: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
     """Describe the first key of ``expected`` whose value in ``found`` differs; "" if none does.
 
-    For a key that is missing in ``found``, the value in ``defaults`` is compared. The description
-    has both values.
+    A key that is missing in ``found`` has its value in ``defaults``. The description shows both
+    values.
     """
     for key in expected:
         default = defaults.get(key)

@@ -1,6 +1,6 @@
 """Published figures of TPU chips.
 
-Sources: the pages v4, v5e, v5p and v6e under https://docs.cloud.google.com/tpu/docs/. For the data
+Sources: the pages v4, v5e, v5p and v6e under https://docs.cloud.google.com/tpu/docs/; for the data
 center network (DCN), also https://jax-ml.github.io/scaling-book/tpus.
 """
 

@@ -249,9 +249,9 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
 
 
 def is_fine(process: ProcessStatus) -> bool:
-    """Return whether the process has not caused a failure.
+    """Return whether the process is active or ended without a failure of its own.
 
-    Such a process is active and not hung, is done, saved a checkpoint when it was interrupted, or
+    That is: it is active and not hung, is done, saved a checkpoint when it was interrupted, or
     ended only because another process ended.
     """
     harmless = (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
