@@ -153,6 +153,14 @@ def test_an_active_process_is_blamed_if_others_of_its_attempt_report_it_as_lost(
     assert (decision.action, decision.memory.bad_worker) == (Action.RESTART, blamed)
 
 
+def test_a_run_with_a_bad_config_is_given_up_even_if_other_processes_continue():
+    decision = decided(pod(TRAINING, ended("2")), {"state": "ending", "since": NOW - 45})
+
+    assert decision.action is Action.GIVE_UP
+    assert causes(decision) == ["process"]
+    assert values(decision)["host"] == "w1"
+
+
 @pytest.mark.parametrize("seconds", [45, 599, 600])
 def test_processes_that_are_done_wait_longer_for_the_last_checkpoint_of_the_others(seconds):
     decision = decided(pod(TRAINING, ended("0")), {"state": "ending", "since": NOW - seconds})

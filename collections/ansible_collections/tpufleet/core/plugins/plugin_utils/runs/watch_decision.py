@@ -129,6 +129,8 @@ def decide_partly_ended(now: Situation) -> Decision:
         return now.stay(RunState.STARTING, partly)
     if now.seconds_in(RunState.ENDING) < limit:
         return now.stay(RunState.ENDING, partly)
+    if refused := refused_process(now):
+        return now.give_up(cause_of(refused))
     return _restart(now, RunState.PARTLY_ENDED, partly)
 
 
@@ -150,9 +152,9 @@ def decide_ended(now: Situation) -> Decision:
     first = first_ended(now)
     if first is None:
         return _with_delays(now, Action.LAUNCH, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
+    if refused := refused_process(now):
+        return now.give_up(cause_of(refused))
     cause, reasons = cause_of(first), {each.reason_code for each in ended}
-    if ReasonCode.BAD_CONFIG in reasons:
-        return now.give_up(cause)
     if ReasonCode.LOSS_NOT_A_NUMBER in reasons:
         nans = now.memory.nans + (now.memory.counted_attempt != now.record.attempt)
         if nans > now.limits.nans:
@@ -192,6 +194,12 @@ def ended_processes(now: Situation) -> list[ProcessStatus]:
         and each.reason_code is not ReasonCode.START_FAILED
         and each.has_environment
     ]
+
+
+def refused_process(now: Situation) -> ProcessStatus | None:
+    """Return a process of the last attempt that refused its config; None if none did."""
+    ended = ended_processes(now)
+    return next((each for each in ended if each.reason_code is ReasonCode.BAD_CONFIG), None)
 
 
 def first_ended(now: Situation) -> ProcessStatus | None:
