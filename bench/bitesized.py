@@ -69,7 +69,7 @@ class Ours:
         # One extra step, so that the last turn does not include the checkpoint at the end.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
-        cores = len(os.sched_getaffinity(0))
+        cores = os.cpu_count() or 1
         devices = max(n for n in range(1, cores + 1) if cfg.batch % n == 0)
         jax.config.update("jax_num_cpu_devices", devices)
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")

@@ -81,10 +81,10 @@ def step_of(folder: Path) -> int:
 
 
 def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
-    """Return, for each round, by what share of its steps per second the service slows a trainer.
+    """Measure a trainer with and without the service; return its loss of speed in each round.
 
-    ``service`` is the process id of the service that stores outputs, ``folder`` the directory of
-    the trainer's run.
+    The loss is a share of the steps per second without the service. ``service`` is the process id
+    of the service that stores outputs, ``folder`` the directory of the trainer's run.
     """
     lost = []
     for number in range(rounds):

@@ -134,7 +134,7 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, zone: str, version: Version) -> dict[str, Any]:
-    """Validate the Node in a request, and return it with default values, as it is stored.
+    """Validate the Node of a request; return what is stored: the Node with default values.
 
     Raises HTTP 400 if the message is invalid.
     """

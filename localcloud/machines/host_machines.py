@@ -35,7 +35,7 @@ class HostMachines(Machines):
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
-        """Inject a fault into a running machine; with ``on`` False, clear it."""
+        """Inject a fault into a running machine, or clear the fault if ``on`` is false."""
         raise NotImplementedError
 
     def inject(self, name: str, fault: MachineFault) -> None:
@@ -96,7 +96,7 @@ class HostMachines(Machines):
         write_atomically(self._directory(spec.name) / "address", f"{spec.address}\n")
 
     def _publish(self, spec: MachineSpec | None = None) -> None:
-        """Configure the name server and NAT for the names and addresses of all machines.
+        """Write the rules of the name server and of NAT again, for all machines.
 
         Records the external address of ``spec`` first, if given.
         """

@@ -93,7 +93,7 @@ class CorpusCache:
         atexit.register(self._exiting.set)
 
     def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
-        """Return the config with a path in place of the name of a Hugging Face tokenizer.
+        """Return the config with the path of a tokenizer instead of its name at Hugging Face.
 
         If there is a copy beside the run's checkpoints, its path is used. Otherwise, the tokenizer
         is downloaded from the hub and, with ``is_writer``, stored beside the checkpoints. Therefore

@@ -9,7 +9,7 @@ import pytest
 
 PROJECT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
 SITE = "/mnt/shared/site"
-# Importing JAX takes a minute on an emulated machine.
+# The time limit is long, because importing JAX takes a minute on an emulated machine.
 AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups timeout 900"
 
 

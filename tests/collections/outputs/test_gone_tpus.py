@@ -137,7 +137,7 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
 
 
 def worker_in(folder, python=sys.executable):
-    """Return options for an inventory with a worker that has no files of its run any more.
+    """Return options for an inventory with one worker, which has no files of the run.
 
     If the interpreter ``python`` does not exist, no module can run on the worker.
     """

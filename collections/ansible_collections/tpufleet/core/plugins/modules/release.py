@@ -130,10 +130,10 @@ def from_the_leader(name: str, target: Path, last: Path | None) -> None:
     """
     if last:
         link_all(last, target)
-    # By default rsync compares times in whole seconds, so it would miss a change of a file to
-    # another content of the same size within a second. --modify-window=-1 makes it compare
-    # nanoseconds. If only the mode of a file differs, rsync changes the mode in place, and thus
-    # also in ``last``, which shares the file.
+    # By default rsync compares times in whole seconds, so it would miss a change that keeps a
+    # file's size within the same second. --modify-window=-1 makes it compare nanoseconds. If only
+    # the mode of a file differs, rsync changes the mode in place, and thus also in ``last``, which
+    # shares the file.
     pull("releases", name, target, options=["--modify-window=-1"], seconds=600)
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class RunState(str, Enum):  # noqa: UP042 - Python 3.9
-    """State of a run, of its process on one worker or on all workers."""
+    """State of one process of a run, or of the run as a whole."""
 
     # States that workers report:
     STARTING = "starting"

@@ -68,7 +68,7 @@ def curve(rows: Rows, column: str) -> Points:
 
 
 def gaps(rows: Rows, column: str) -> list[float]:
-    """Return the last steps, at most MOST_POINTS, at which a column becomes NaN."""
+    """Return the steps at which a column becomes NaN or infinite: at most the last MOST_POINTS."""
     found: list[float] = []
     before = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column], strict=True):

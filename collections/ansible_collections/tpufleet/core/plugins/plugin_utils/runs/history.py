@@ -81,7 +81,7 @@ def parse_event(value: Mapping[str, Any], time: float) -> Event:
 def parse_time(value: Any) -> float:
     """Return a time or duration of a run record in seconds. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TIME:
-        raise ValueError("is not a number of seconds in the allowed range")
+        raise ValueError(f"is not a number of seconds from 0 to {MOST_TIME:g}")
     return float(value)
 
 

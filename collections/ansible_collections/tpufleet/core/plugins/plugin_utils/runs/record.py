@@ -213,6 +213,6 @@ def _watch(value: Any) -> Mapping[str, str | int | float]:
             found[name] = one_line(item)
         elif isinstance(item, int | float):
             if not -MOST_NUMBER <= item <= MOST_NUMBER:
-                raise ValueError("contains a number out of range")
+                raise ValueError("contains a number that does not fit 64 bits")
             found[name] = item
     return found
