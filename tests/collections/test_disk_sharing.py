@@ -18,7 +18,7 @@ from tests.collections.local_client import fleet_options, make
 from tests.collections.test_fleet import DEMO
 
 CORPUS = {"name": "corpus", "size_gb": 50}
-POD = DEMO | {"accelerator_type": "v4-32", "data_disks": [CORPUS]}
+POD = DEMO | {"accelerator_type": "v4-16", "data_disks": [CORPUS]}
 ML_POD = POD | {"accelerator_type": "v6e-16", "runtime_version": "v2-alpha-tpuv6e"}
 
 
@@ -153,7 +153,7 @@ def test_create_suggests_filling_a_disk_that_a_tpu_is_missing(api):
     detached(api, "demo")
     (done,) = make(api, POD)
     assert "data_disks is nothing, expected corpus (read-only). Fill" in done.msg
-    (other,) = make(api, POD | {"accelerator_type": "v4-16"})
+    (other,) = make(api, POD | {"accelerator_type": "v4-32"})
     assert "which can't be changed. Recreate it" in other.msg
 
 
@@ -192,7 +192,7 @@ def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path,
 
 
 def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):
-    local_api.ready("demo", acceleratorType="v4-32", labels=OURS)
+    local_api.ready("demo", acceleratorType="v4-16", labels=OURS)
     done = fill(environment, tmp_path, *NAMED)
     assert done.returncode
     assert (

@@ -27,8 +27,6 @@ from train.core.config import Config, build
 from train.run import contract
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-for name, value in QUICKLY_COMPILED.items():
-    os.environ.setdefault(name, value)
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -96,7 +94,10 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Caches of Python and XLA, shared by all processes of the tests and pytest's workers."""
+    """Caches of Python and XLA, shared by all processes of the tests and pytest's workers.
+
+    In this process, JAX compiles quickly, not well.
+    """
     import jax
 
     base = tmp_path_factory.getbasetemp()
@@ -105,6 +106,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     kept = Compiled(place)
     jax.config.update("jax_compilation_cache_dir", str(kept.jax))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # As in QUICKLY_COMPILED. A variable would be too late: other tests have imported JAX before.
+    jax.config.update("jax_disable_most_optimizations", True)
     return kept
 
 

@@ -11,7 +11,7 @@ import pytest
 from localcloud.place import PROJECT_ROOT
 from tests.collections.view.terminal import on_terminal
 
-HOSTS = "pod-w[0:7] ansible_connection=local ansible_python_interpreter={python}\n"
+HOSTS = "pod-w[0:3] ansible_connection=local ansible_python_interpreter={python}\n"
 
 
 @dataclass(frozen=True)
