@@ -20,7 +20,7 @@ from localcloud.place import PROJECT_ROOT
 
 BUCKET = "gs://local-fleet"
 TPU = "demo"
-WATCH_EVERY_S = 5.0
+WATCH_EVERY_S = 10.0
 
 
 class Losses:
