@@ -5,6 +5,8 @@ PYTHON := .venv/bin/python
 # The tools of .venv come first, whatever shell calls make.
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 export PYTHONPATH := $(CURDIR)
+# Python caches its bytecode even where this is set, or every start of PyTorch takes 10 s longer.
+export PYTHONDONTWRITEBYTECODE :=
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LOCALCLOUD := $(PYTHON) -m localcloud
 CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)

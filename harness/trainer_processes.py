@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +27,12 @@ FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 """Variables for tests of bit-exact results."""
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A directory with compile caches that several processes share."""
-
-    directory: Path
-
-    @property
-    def jax(self) -> Path:
-        """XLA's compile cache."""
-        return self.directory / "jax"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment variables that make Python and XLA cache everything that they compile."""
-        return {
-            "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
-            "PYTHONDONTWRITEBYTECODE": "",  # overrides this process's variable
-            "JAX_COMPILATION_CACHE_DIR": str(self.jax),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
+def caching(compile_cache: Path) -> dict[str, str]:
+    """Return variables with which processes share this directory as XLA's compile cache."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(compile_cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
 
 
 class Attempt:
@@ -59,7 +44,7 @@ class Attempt:
         directory: the directory of the attempt's files.
         config: the config file.
         overrides: settings that override the config, by process.
-        compiled: the compile caches that the processes use.
+        compile_cache: XLA's compile cache, which the processes share.
         own_checkpoints: the process whose checkpoints are in its run directory instead; None for
             no process.
         processes: the number of processes.
@@ -72,7 +57,7 @@ class Attempt:
         directory: Path,
         config: Path,
         overrides: dict[int, list[str]],
-        compiled: Compiled,
+        compile_cache: Path,
         own_checkpoints: int | None = None,
         processes: int = PROCESSES,
         environment: dict[str, str] | None = None,
@@ -81,7 +66,7 @@ class Attempt:
         self.directory = directory
         self._program = program
         self._environment = {"TPUFLEET_NUM_PROCESSES": str(processes)} | (environment or {})
-        self.compiled = compiled
+        self.compile_cache = compile_cache
         self.started = time.time()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -98,7 +83,7 @@ class Attempt:
         run_dir.mkdir(parents=True, exist_ok=True)
         environment = (
             clean_environment()
-            | self.compiled.environment
+            | caching(self.compile_cache)
             | {
                 "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as launches on a fleet set it
                 "TPUFLEET_RUN": "test",

@@ -18,7 +18,7 @@ from harness.trainer_processes import (
     PROJECT,
     QUICKLY_COMPILED,
     Attempt,
-    Compiled,
+    caching,
     clean_environment,
     train_here,
 )
@@ -93,32 +93,30 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Caches of Python and XLA, shared by all processes of the tests and pytest's workers.
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """XLA's compile cache, shared by all processes of the tests and pytest's workers.
 
     In this process, JAX compiles quickly, not well.
     """
     import jax
 
     base = tmp_path_factory.getbasetemp()
-    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    place.mkdir(exist_ok=True)
-    kept = Compiled(place)
-    jax.config.update("jax_compilation_cache_dir", str(kept.jax))
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     # As in QUICKLY_COMPILED. A variable would be too late: other tests have imported JAX before.
     jax.config.update("jax_disable_most_optimizations", True)
-    return kept
+    return directory
 
 
 @pytest.fixture(scope="session")
-def on_four_devices(compiled: Compiled) -> Callable[..., Any]:
+def on_four_devices(compile_cache: Path) -> Callable[..., Any]:
     """Run Python in a new process with four CPU devices; return the JSON that it prints.
 
     JAX fixes the number of devices when it starts.
     """
     devices = {"JAX_NUM_CPU_DEVICES": "4"}
-    environment = clean_environment() | compiled.environment | QUICKLY_COMPILED | devices
+    environment = clean_environment() | caching(compile_cache) | QUICKLY_COMPILED | devices
 
     def run(*arguments: str) -> Any:
         done = subprocess.run(
@@ -136,7 +134,7 @@ def on_four_devices(compiled: Compiled) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Attempt]]:
+def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Attempt]]:
     """Start the processes of a run: launch(directory, words, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
 
@@ -150,7 +148,7 @@ def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Atte
         others["environment"] = QUICKLY_COMPILED | others.get("environment", {})
         processes = range(others.get("processes", PROCESSES))
         each = {i: [*words, *(overrides or {}).get(i, [])] for i in processes}
-        attempts.append(Attempt(directory, config_file, each, compiled, **others))
+        attempts.append(Attempt(directory, config_file, each, compile_cache, **others))
         return attempts[-1]
 
     yield start
