@@ -51,7 +51,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 
 .PHONY: test
 test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
-	@$(MAKE) --no-print-directory --jobs=3 test-molecule test-journey test-faults
+	@$(MAKE) --no-print-directory --jobs=3 test-molecule test-journey test-faults test-secrets
 
 .PHONY: browser
 browser: ## Install a headless browser if there is none; tests render the report with it
@@ -77,9 +77,16 @@ test-molecule: env-dev ## Test the roles on machines: check, converge, idempoten
 	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default
 
+SECRETS := tests/journey/test_secrets_and_ports.py
+
 .PHONY: test-journey
-test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, preempt, delete
-	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' --ignore tests/localcloud --ignore tests/chaos tests
+test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, delete
+	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' --ignore tests/localcloud --ignore tests/chaos \
+		--ignore $(SECRETS) tests
+
+.PHONY: test-secrets
+test-secrets: env-dev ## Test on machines that no verb shows a secret, and that outsiders reach only the ssh port
+	@$(AS_ROOT) $(PYTHON) -m pytest $(SECRETS)
 
 .PHONY: test-faults
 test-faults: env-dev ## Test the machines of the local cloud, and the recovery of a run from five faults

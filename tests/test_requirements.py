@@ -35,7 +35,8 @@ def test_a_controller_is_installed_without_the_local_cloud():
 
 
 @pytest.mark.parametrize(
-    "target", ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults"]
+    "target",
+    ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults", "test-secrets"],
 )
 def test_targets_that_use_the_local_cloud_install_it(target: str):
     assert installs("env") < installs(target)

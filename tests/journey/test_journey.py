@@ -247,16 +247,7 @@ def test_a_foreign_trainer_under_tpufleet_launch_is_killed_and_resumes(fleet, pl
     assert int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1]) == saved
 
 
-def test_a_preempted_foreign_trainer_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
-    resumed = int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1])
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
-
-    for _ in range(4):
-        fleet.must_play("playbooks/watch.yml")
-        if fleet.log("plain"):
-            break
-
-    assert int(fleet.wait_for_log("plain", PLAIN_RESUMED)[1]) == resumed
+def test_the_checkpoint_of_a_foreign_trainer_is_fetched(fleet, tmp_path):
     saved = kill_plain(fleet)
     options = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
     fleet.must_play("playbooks/fetch.yml", *options, "-e", f"to={tmp_path}")

@@ -1,10 +1,20 @@
-"""Run playbooks against the workers under test."""
+"""Run playbooks against the workers under test; the first of them, for tests of such playbooks."""
 
 import os
 import subprocess
 from collections.abc import Callable
 
 import pytest
+import testinfra
+from testinfra.host import Host
+
+
+@pytest.fixture
+def leader() -> Host:
+    """The first worker, for tests whose playbook changes all workers in the same way."""
+    inventory = f"{os.environ['MOLECULE_PROJECT_DIRECTORY']}/inventory/local"
+    [host] = testinfra.get_hosts(["ansible://leaders"], ansible_inventory=inventory)
+    return host
 
 
 @pytest.fixture

@@ -65,10 +65,10 @@ def test_the_rules_are_restored_when_their_unit_starts(host):
         assert "policy drop" in host.check_output("nft list table inet tpufleet")
 
 
-def test_rules_that_block_ssh_are_rolled_back_and_not_kept(host, play):
-    address = address_of(host)
-    with host.sudo():
-        before = host.file("/etc/tpufleet/firewall.nft").content_string
+def test_rules_that_block_ssh_are_rolled_back_and_not_kept(leader, play):
+    address = address_of(leader)
+    with leader.sudo():
+        before = leader.file("/etc/tpufleet/firewall.nft").content_string
     blocked = ("-e", '{"__firewall_ssh_ports": [1]}', "-e", "firewall_rollback_seconds=5")
     done = play("setup.yml", "--tags", "firewall", *blocked, "-e", "ansible_timeout=3")
     assert done.returncode != 0, done.stdout
@@ -76,7 +76,7 @@ def test_rules_that_block_ssh_are_rolled_back_and_not_kept(host, play):
     deadline = time.monotonic() + 30
     while not opens(address, 22) and time.monotonic() < deadline:
         time.sleep(1)
-    with host.sudo():
-        assert host.file("/etc/tpufleet/firewall.nft").content_string == before
-        assert "dport 22" in host.check_output("nft list table inet tpufleet")
+    with leader.sudo():
+        assert leader.file("/etc/tpufleet/firewall.nft").content_string == before
+        assert "dport 22" in leader.check_output("nft list table inet tpufleet")
     assert play("setup.yml", "--tags", "firewall").returncode == 0

@@ -92,12 +92,12 @@ def test_the_trainer_owns_only_the_directories_made_for_it(host):
         assert (place.is_directory, place.user, place.group) == (True, owner, owner)
 
 
-def test_setup_completes_an_interrupted_installation_of_packages(host, play):
+def test_setup_completes_an_interrupted_installation_of_packages(leader, play):
     interrupted = "/var/lib/dpkg/updates/0001"  # apt installs nothing while this file exists
-    with host.sudo():
-        host.check_output(f"touch {interrupted}")
+    with leader.sudo():
+        leader.check_output(f"touch {interrupted}")
         assert play("setup.yml", "--tags", "base").returncode == 0
-        assert not host.file(interrupted).exists
+        assert not leader.file(interrupted).exists
 
 
 def test_systemd_has_loaded_every_unit_of_setup(host):

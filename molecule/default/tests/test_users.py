@@ -12,18 +12,18 @@ def accounts(*users):
     return ("setup.yml", "--tags", "users", "-e", json.dumps({"users_accounts": users}))
 
 
-def test_a_listed_user_has_only_the_listed_keys(host, play):
+def test_a_listed_user_has_only_the_listed_keys(leader, play):
     assert play(*accounts(ADA)).returncode == 0
-    ada = host.user("ada")
+    ada = leader.user("ada")
     assert ada.shell == "/bin/bash"
     assert "tpufleet-people" in ada.groups
-    with host.sudo():
-        sshd = host.check_output("sshd -T -C user=ada,host=here,addr=127.0.0.1").splitlines()
+    with leader.sudo():
+        sshd = leader.check_output("sshd -T -C user=ada,host=here,addr=127.0.0.1").splitlines()
         assert "authorizedkeysfile /etc/ssh/tpufleet-people/%u" in sshd
-        keys = host.file("/etc/ssh/tpufleet-people/ada")
+        keys = leader.file("/etc/ssh/tpufleet-people/ada")
         assert keys.content_string == f"{ADA['keys'][0]}\n"
         assert (keys.user, keys.mode) == ("root", 0o644)
-        assert "NOPASSWD: ALL" in host.check_output("sudo -l -U ada")
+        assert "NOPASSWD: ALL" in leader.check_output("sudo -l -U ada")
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_an_invalid_entry_is_refused(user, error, play):
     assert error in " ".join(done.stdout.split())
 
 
-def test_a_user_removed_from_the_list_loses_account_and_sudo_but_not_the_home(host, play):
+def test_a_user_removed_from_the_list_loses_account_and_sudo_but_not_the_home(leader, play):
     assert play(*accounts(ADA)).returncode == 0
-    assert host.user("ada").exists
+    assert leader.user("ada").exists
 
     assert play(*accounts()).returncode == 0
 
-    assert not host.user("ada").exists
-    with host.sudo():
-        assert "ada" not in host.file("/etc/sudoers.d/tpufleet-people").content_string
-        assert host.file("/home/ada").is_directory
-        assert not host.file("/etc/ssh/tpufleet-people/ada").exists
+    assert not leader.user("ada").exists
+    with leader.sudo():
+        assert "ada" not in leader.file("/etc/sudoers.d/tpufleet-people").content_string
+        assert leader.file("/home/ada").is_directory
+        assert not leader.file("/etc/ssh/tpufleet-people/ada").exists
