@@ -1,6 +1,6 @@
 import json
-import os
 import subprocess
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,11 +79,8 @@ def test_the_installed_inventory_and_plan_work_on_a_cloud(installed, local_api):
     assert "pod" in plan.stdout
 
 
-def test_the_archive_contains_no_untracked_file(installed):
+def test_the_archive_contains_no_untracked_file(tmp_path):
     (release.ROOT / "train" / "__pycache__").mkdir(exist_ok=True)
 
-    core = installed.place / "ansible_collections/tpufleet/core"
-
-    assert not [name for _, names, _ in os.walk(core) for name in names if name == "__pycache__"]
-    assert (core / "train" / "__main__.py").exists()
-    assert (core / "requirements" / "worker-tpu.lock").exists()
+    with tarfile.open(release.build(tmp_path)) as archive:
+        assert not [name for name in archive.getnames() if "__pycache__" in name]
