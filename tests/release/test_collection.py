@@ -83,4 +83,6 @@ def test_the_archive_contains_no_untracked_file(tmp_path):
     (release.ROOT / "train" / "__pycache__").mkdir(exist_ok=True)
 
     with tarfile.open(release.build(tmp_path)) as archive:
-        assert not [name for name in archive.getnames() if "__pycache__" in name]
+        names = archive.getnames()
+    assert not [name for name in names if "__pycache__" in name]
+    assert {"train/__main__.py", "requirements/worker-tpu.lock"} < set(names)
