@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
 from bench.disk import warn_of_distortion
-from harness.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
+from harness.disturbed import BUCKET, TPU, Disturbed, Losses
 from harness.faults import FAULTS, Fault
 from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
@@ -38,6 +38,7 @@ from localcloud.place import clouds_directory
 
 GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
+WATCH_EVERY_S = 5.0
 CHECKPOINT_EVERY = 10
 """Steps between two checkpoints, two seconds of training here. 30 would give the best goodput
 (docs/recovery.md), but then up to 30 steps would be repeated after a preemption."""

@@ -20,7 +20,8 @@ from localcloud.place import PROJECT_ROOT
 
 BUCKET = "gs://local-fleet"
 TPU = "demo"
-WATCH_EVERY_S = 10.0
+PAUSE_S = 10.0
+"""Seconds between two passes of the watch in the tests."""
 
 
 class Losses:
@@ -234,7 +235,7 @@ class Disturbed:
                 log = self.watch_log()[-3000:]
                 raise AssertionError(f"not true within {seconds:.0f} s:\n{log}\n{last}")
             self.watch()
-            self.wait(is_true, WATCH_EVERY_S)
+            self.wait(is_true, PAUSE_S)
 
     @staticmethod
     def wait(is_true: Callable[[], bool], seconds: float) -> bool:

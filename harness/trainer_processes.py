@@ -27,8 +27,8 @@ FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 """Variables for tests of bit-exact results."""
 
 
-def caching(compile_cache: Path) -> dict[str, str]:
-    """Return variables with which processes share this directory as XLA's compile cache."""
+def cache_variables(compile_cache: Path) -> dict[str, str]:
+    """Return the variables that make processes share this directory as XLA's compile cache."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(compile_cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -66,7 +66,7 @@ class Attempt:
         self.directory = directory
         self._program = program
         self._environment = {"TPUFLEET_NUM_PROCESSES": str(processes)} | (environment or {})
-        self.compile_cache = compile_cache
+        self._compile_cache = compile_cache
         self.started = time.time()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ class Attempt:
         run_dir.mkdir(parents=True, exist_ok=True)
         environment = (
             clean_environment()
-            | caching(self.compile_cache)
+            | cache_variables(self._compile_cache)
             | {
                 "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as launches on a fleet set it
                 "TPUFLEET_RUN": "test",

@@ -9,11 +9,14 @@ import release
 
 from tests.localcloud.api.local_api import PROJECT
 
+UNTRACKED = "requirements/untracked.txt"
+
 
 @dataclass(frozen=True)
 class Installed:
-    """A directory that contains only the collection, and environment variables that select it."""
+    """The archive, a directory that contains only the collection, and variables that select it."""
 
+    archive: Path
     place: Path
     environment: dict[str, str]
 
@@ -34,8 +37,13 @@ def installed(tmp_path_factory) -> Installed:
     place = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("here"))
-        artefact = release.build(Path("dist"))  # a relative path, as make release uses
-    return Installed(place, release.installed(artefact, place))
+        untracked = release.ROOT / UNTRACKED
+        untracked.touch()
+        try:
+            archive = release.build(Path("dist"))  # a relative path, as make release uses
+        finally:
+            untracked.unlink()
+    return Installed(archive, place, release.installed(archive, place))
 
 
 def test_ansible_finds_every_plugin_role_and_playbook_of_the_archive(installed):
@@ -79,10 +87,9 @@ def test_the_installed_inventory_and_plan_work_on_a_cloud(installed, local_api):
     assert "pod" in plan.stdout
 
 
-def test_the_archive_contains_no_untracked_file(tmp_path):
-    (release.ROOT / "train" / "__pycache__").mkdir(exist_ok=True)
-
-    with tarfile.open(release.build(tmp_path)) as archive:
+def test_the_archive_contains_no_untracked_file(installed):
+    with tarfile.open(installed.archive) as archive:
         names = archive.getnames()
-    assert not [name for name in names if "__pycache__" in name]
-    assert {"train/__main__.py", "requirements/worker-tpu.lock"} < set(names)
+
+    assert UNTRACKED not in names
+    assert {"train/__main__.py", "requirements/worker-tpu.lock"} <= set(names)

@@ -18,7 +18,7 @@ from harness.trainer_processes import (
     PROJECT,
     QUICKLY_COMPILED,
     Attempt,
-    caching,
+    cache_variables,
     clean_environment,
     train_here,
 )
@@ -26,7 +26,7 @@ from tests.train.bucket import emulated_bucket
 from train.core.config import Config, build
 from train.run import contract
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for child processes, too
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -96,7 +96,7 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """XLA's compile cache, shared by all processes of the tests and pytest's workers.
 
-    In this process, JAX compiles quickly, not well.
+    Also makes JAX compile quickly in this process, as QUICKLY_COMPILED does in others.
     """
     import jax
 
@@ -104,7 +104,8 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # As in QUICKLY_COMPILED. A variable would be too late: other tests have imported JAX before.
+    # Variables would be too late: tests of other folders may have imported JAX already.
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)
     return directory
 
@@ -116,7 +117,7 @@ def on_four_devices(compile_cache: Path) -> Callable[..., Any]:
     JAX fixes the number of devices when it starts.
     """
     devices = {"JAX_NUM_CPU_DEVICES": "4"}
-    environment = clean_environment() | caching(compile_cache) | QUICKLY_COMPILED | devices
+    environment = clean_environment() | cache_variables(compile_cache) | QUICKLY_COMPILED | devices
 
     def run(*arguments: str) -> Any:
         done = subprocess.run(

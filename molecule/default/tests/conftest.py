@@ -1,4 +1,4 @@
-"""Run playbooks against the workers under test; the first of them, for tests of such playbooks."""
+"""Fixtures: a playbook run against the workers under test, and the first of these workers."""
 
 import os
 import subprocess
@@ -9,9 +9,9 @@ import testinfra
 from testinfra.host import Host
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def leader() -> Host:
-    """The first worker, for tests whose playbook changes all workers in the same way."""
+    """The first worker: enough for tests whose playbook changes all workers in the same way."""
     inventory = f"{os.environ['MOLECULE_PROJECT_DIRECTORY']}/inventory/local"
     [host] = testinfra.get_hosts(["ansible://leaders"], ansible_inventory=inventory)
     return host

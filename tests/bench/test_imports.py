@@ -1,0 +1,15 @@
+"""Every benchmark can be imported: no other test runs most of them."""
+
+import importlib
+
+import pytest
+
+from localcloud.place import PROJECT_ROOT
+
+NEED_PYTORCH = {"bitesized_torch", "train_gpu_torch"}
+NAMES = {file.stem for file in (PROJECT_ROOT / "bench").glob("*.py")} - NEED_PYTORCH
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_benchmark_can_be_imported(name: str):
+    importlib.import_module(f"bench.{name}")
