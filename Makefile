@@ -51,7 +51,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 
 .PHONY: test
 test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
-	@$(MAKE) --no-print-directory --jobs=3 test-molecule test-journey test-faults test-secrets
+	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud test-secrets
 
 .PHONY: browser
 browser: ## Install a headless browser if there is none; tests render the report with it
@@ -87,10 +87,13 @@ test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume
 test-secrets: env-dev ## Test on machines that secrets stay secret, and that outsiders reach only the ssh port
 	@$(AS_ROOT) $(PYTHON) -m pytest $(SECRETS)
 
+.PHONY: test-localcloud
+test-localcloud: env-dev ## Test the machines of the local cloud
+	@$(AS_ROOT) $(PYTHON) -m pytest -m machines tests/localcloud
+
 .PHONY: test-faults
-test-faults: env-dev ## Test the machines of the local cloud, and the recovery of a run from five faults
-	@$(AS_ROOT) env TPUFLEET_TEST_CLOUD= TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m 'machines and not long' \
-		tests/localcloud tests/chaos
+test-faults: env-dev ## Test the recovery of a run from five faults
+	@$(AS_ROOT) env TPUFLEET_TEST_CLOUD= TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m machines tests/chaos
 
 .PHONY: test-qemu
 test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an hour without KVM)

@@ -36,7 +36,7 @@ def test_a_controller_is_installed_without_the_local_cloud():
 
 @pytest.mark.parametrize(
     "target",
-    ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults", "test-secrets"],
+    ["env-localcloud", "demo", "env-dev", "test", "test-journey", "test-faults", "test-localcloud"],
 )
 def test_targets_that_use_the_local_cloud_install_it(target: str):
     assert installs("env") < installs(target)
