@@ -30,7 +30,7 @@ OF_ONE_MACHINE = (
 
 
 def main() -> int:
-    """Set up one worker in a new local cloud, and copy its disk to the directory."""
+    """Set up one worker in a new local cloud, and copy its disk to the given directory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()

@@ -2,11 +2,11 @@
 
     python -m bench.setup [--workers 8]        (as root; takes minutes)
 
-The script runs on all workers in parallel. It installs apt packages, creates a virtual environment
-and runs ``pip install -U jax optax orbax-checkpoint``. The script runs on one new TPU, setup.yml on
-another one of the same size. nft on the host counts the bytes that the workers receive from
-outside, except those from the system's package mirrors. Then setup.yml runs again on the same
-workers. Exits with 1 if a target is missed.
+The script runs in parallel on all workers of a new TPU: it installs apt packages, creates a virtual
+environment and runs ``pip install -U jax optax orbax-checkpoint``. setup.yml runs on a second new
+TPU of the same size, and then again on that one. nft on the host counts the bytes that the workers
+receive from outside, except those from the system's package mirrors. Exits with 1 if setup.yml
+misses one of its targets for time and bytes.
 """
 
 import argparse

@@ -340,7 +340,7 @@ def test_if_the_bucket_is_unavailable_the_module_succeeds_and_returns_the_error(
         "run_fetch", location="gs://b23/a", command=["a"], api=api, to=str(tmp_path)
     )
 
-    assert "has no buckets" in result["missing"]
+    assert "has no Cloud Storage" in result["missing"]
     assert not result["changed"]
 
 

@@ -1,4 +1,4 @@
-"""The setup stamp, as the role writes it and the programs on workers read it."""
+"""Programs on workers can read the setup stamp that the role writes."""
 
 import json
 import os

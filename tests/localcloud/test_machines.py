@@ -123,7 +123,7 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
         ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
         assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
         assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
-        # As on a TPU VM, it is a directory of the worker's root file system, not a mount.
+        # As on a TPU VM, /mnt/shared is a directory of the worker's root file system, not a mount.
         assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
     finally:
         cloud.down(place, say=print)

@@ -140,7 +140,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(shelf: Path):
     for step in KEPT:
         cut_short(shelf / step)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
+        with pytest.raises(ConfigError, match="each checkpoint is damaged"):
             opened(shelf)
     assert names(shelf) == {"30.damaged", "40.damaged"}
 
@@ -179,7 +179,7 @@ def test_checkpoints_of_another_program_are_refused_and_stay(shelf: Path):
     (shelf / OWNER).unlink()
     (shelf / "50.orbax-checkpoint-tmp").mkdir()
     for _ in range(2):
-        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
+        with pytest.raises(ConfigError, match="each checkpoint is damaged"):
             opened(shelf)
     assert names(shelf) == {"40", "50.orbax-checkpoint-tmp"}
 
@@ -188,7 +188,7 @@ def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(shelf: Pa
     for step in KEPT:
         (shelf / step / MANIFEST).unlink()
     for _ in range(2):
-        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
+        with pytest.raises(ConfigError, match="each checkpoint is damaged"):
             opened(shelf)
     assert names(shelf) == KEPT
 

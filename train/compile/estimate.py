@@ -36,7 +36,7 @@ KERNEL_SHARE = 0.5
 
 
 class Transfer(NamedTuple):
-    """A kind of collective and how it runs."""
+    """A collective such as an all-gather, its network, and how it is scheduled."""
 
     kind: str
     network: Literal["ICI", "DCN"]

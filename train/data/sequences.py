@@ -116,7 +116,7 @@ class _Packed:
         return len(self._ends)
 
     def at(self, numbers: "np.ndarray | list[int]") -> np.ndarray:
-        """Return sequences by their numbers in this split: int32 (rows, 4, length)."""
+        """Return the packed sequences with these indices in the split: int32 (n, 4, length)."""
         rows = np.zeros((len(numbers), 4, self._length), np.int32)
         for row, number in zip(rows, numbers, strict=True):
             filled = 0

@@ -154,7 +154,7 @@ class Tokenizer:
         if self.encoding is None:
             return len(tokens)
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # The encoding's own method decode leaves out special tokens, which are not text.
+        # The method decode of the encoding omits special tokens, as wanted: they are not text.
         decode = self.encoding.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts

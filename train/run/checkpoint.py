@@ -120,8 +120,8 @@ class Checkpoints:
         step = mesh.from_process_0(self._newest_intact(run) if jax.process_index() == 0 else NONE)
         if step == ALL_DAMAGED:
             raise ConfigError(
-                f"{self.directory}: all checkpoints are damaged or another program's; restore a "
-                "copy of an intact one, or move them all away to start at step 0"
+                f"{self.directory}: each checkpoint is damaged or was written by another program. "
+                "Restore a copy of an intact one, or move all away to start at step 0"
             )
         mesh.check_equal(
             repr((step, self._shared_text(step, 0 if run is None else SHARED_SECONDS))),
@@ -287,7 +287,7 @@ class Checkpoints:
             if ORBAX_METADATA not in found:
                 raise FileNotFoundError(
                     f"{self.directory}/{step}: files disappeared during the save. Another attempt "
-                    "of this run may have removed them; stop it"
+                    "of this run may have removed them. Stop that attempt"
                 )
             crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
             files = {name: (size, crcs.get(name)) for name, size in found.items()}

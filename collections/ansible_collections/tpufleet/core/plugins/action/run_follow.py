@@ -135,7 +135,7 @@ def show(folder: Path, hosts: list[str]) -> None:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
                     active.discard(host)
-        # One message: if a signal ends this process while it sends one, ansible-playbook hangs.
+        # Send one message: ansible-playbook hangs if a signal ends this process during a send.
         if lines := stream.due(time.monotonic(), active):
             Display().display("\n".join(lines))
         if not active:

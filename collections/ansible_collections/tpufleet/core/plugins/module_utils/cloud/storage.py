@@ -113,7 +113,9 @@ class Bucket:
         """
         settings = ApiSettings.of(api)
         if not settings.storage_address:
-            raise errors.NotConfigured(f"{url}: this cloud has no buckets")
+            raise errors.NotConfigured(
+                f"{url}: this cloud has no Cloud Storage. Set a directory instead"
+            )
         return cls(
             url, address=settings.storage_address, credentials_file=settings.credentials_file
         )

@@ -87,7 +87,7 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # The documents are replaced as a whole and have no ``generation``, which counts as 0.
+        # Generation 0: each write replaces the whole document, so it has no field ``generation``.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(
