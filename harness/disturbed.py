@@ -21,7 +21,7 @@ from localcloud.place import PROJECT_ROOT
 BUCKET = "gs://local-fleet"
 TPU = "demo"
 PAUSE_S = 10.0
-"""Seconds between two passes of the watch in the tests."""
+"""Seconds that ``watch_until`` waits between two passes of the watch."""
 
 
 class Losses:

@@ -28,7 +28,7 @@ FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 
 
 def cache_variables(compile_cache: Path) -> dict[str, str]:
-    """Return the variables that make processes share this directory as XLA's compile cache."""
+    """Return environment variables that make this directory XLA's compile cache."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(compile_cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

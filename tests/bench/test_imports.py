@@ -1,4 +1,4 @@
-"""Every benchmark can be imported: no other test runs most of them."""
+"""Every benchmark can be imported. Most of them are not run by any other test."""
 
 import importlib
 

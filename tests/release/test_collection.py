@@ -14,7 +14,7 @@ UNTRACKED = "requirements/untracked.txt"
 
 @dataclass(frozen=True)
 class Installed:
-    """The archive, a directory that contains only the collection, and variables that select it."""
+    """The archive, the directory in which it is installed, and variables that select it."""
 
     archive: Path
     place: Path

@@ -94,7 +94,7 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """XLA's compile cache, shared by all processes of the tests and pytest's workers.
+    """Directory of XLA's compile cache, which pytest's workers and the processes of tests share.
 
     Also makes JAX compile quickly in this process, as QUICKLY_COMPILED does in others.
     """
@@ -104,7 +104,7 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # Variables would be too late: tests of other folders may have imported JAX already.
+    # JAX reads variables when it is imported, and tests of other folders may have done that.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)
     return directory

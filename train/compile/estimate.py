@@ -36,7 +36,7 @@ KERNEL_SHARE = 0.5
 
 
 class Transfer(NamedTuple):
-    """A collective such as an all-gather, its network, and how it is scheduled."""
+    """A kind of collective, such as all-gather, and where and when it runs."""
 
     kind: str
     network: Literal["ICI", "DCN"]

@@ -154,7 +154,7 @@ class Tokenizer:
         if self.encoding is None:
             return len(tokens)
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # The method decode of the encoding omits special tokens, as wanted: they are not text.
+        # This decode omits special tokens, which are not text, so they must not be counted.
         decode = self.encoding.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts

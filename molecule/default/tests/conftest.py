@@ -1,4 +1,4 @@
-"""Fixtures: a playbook run against the workers under test, and the first of these workers."""
+"""Fixtures that run a playbook against the workers under test, and return the first worker."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from testinfra.host import Host
 
 @pytest.fixture(scope="session")
 def leader() -> Host:
-    """The first worker: enough for tests whose playbook changes all workers in the same way."""
+    """The first worker, for tests of a playbook that changes all workers in the same way."""
     inventory = f"{os.environ['MOLECULE_PROJECT_DIRECTORY']}/inventory/local"
     [host] = testinfra.get_hosts(["ansible://leaders"], ansible_inventory=inventory)
     return host

@@ -135,7 +135,7 @@ def show(folder: Path, hosts: list[str]) -> None:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
                     active.discard(host)
-        # Send one message: ansible-playbook hangs if a signal ends this process during a send.
+        # All lines in one call: if a signal ends this process during one, ansible-playbook hangs.
         if lines := stream.due(time.monotonic(), active):
             Display().display("\n".join(lines))
         if not active:

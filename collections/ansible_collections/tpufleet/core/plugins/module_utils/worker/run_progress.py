@@ -39,11 +39,11 @@ class Line(NamedTuple):
 
 
 def progress(folder: Path) -> dict[str, float] | None:
-    """Return the ``first`` and ``last`` step of a run's metrics, and the ``counted`` seconds.
+    """Return the ``first`` and ``last`` step of a run's metrics, and ``counted``.
 
-    These are the seconds of the steps that no later attempt repeated. Returns None if the log or
-    the metrics are missing, if the metrics have fewer than two steps, or if the log is too long. A
-    binary search finds where each attempt begins, because times only increase in the metrics.
+    ``counted`` are the seconds of the steps that no later attempt repeated. Returns None if the log
+    or the metrics are missing, if the metrics have fewer than two steps, or if the log is too long.
+    A binary search finds where each attempt begins, because times only increase in the metrics.
     """
     try:
         starts = _starts(folder / "log")

@@ -87,7 +87,7 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # Generation 0: each write replaces the whole document, so it has no field ``generation``.
+        # A document without the field ``generation`` has generation 0, so each write replaces it.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(
