@@ -185,7 +185,7 @@ def test_a_bucket_that_refuses_is_asked_once(scripted, tmp_path):
 
 
 def test_a_location_that_cannot_be_opened_is_an_error(tmp_path):
-    with pytest.raises(OutputError, match="this cloud has no bucket"):
+    with pytest.raises(OutputError, match="this cloud has no Cloud Storage"):
         open_store(
             "gs://b/runs", {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}, tmp_path
         )

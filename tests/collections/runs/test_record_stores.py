@@ -252,7 +252,9 @@ def test_a_missing_bucket_is_an_error_and_not_empty(bucket_api):
 def test_records_in_a_bucket_need_a_cloud_with_a_bucket():
     api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
 
-    with pytest.raises(RecordError, match=r"fleet_state: gs://fleet/state/runs: .* has no bucket"):
+    with pytest.raises(
+        RecordError, match=r"fleet_state: gs://fleet/state/runs: .* has no Cloud Storage"
+    ):
         record_store("gs://fleet/state/", api)
 
 
