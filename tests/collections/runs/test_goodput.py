@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import (
-    MOST_HISTORY,
+    MAX_HISTORY,
     Action,
     EventKind,
 )
@@ -162,7 +162,7 @@ def test_a_run_that_is_stopped_while_it_waits_spends_no_more_time(story):
 
 
 def test_phases_count_long_after_their_events_have_left_the_history(story):
-    cycles = 2 * MOST_HISTORY
+    cycles = 2 * MAX_HISTORY
     events = [(0.0, LAUNCHED, {})]
     for cycle in range(1, cycles + 1):
         at = 100.0 * cycle
@@ -171,7 +171,7 @@ def test_phases_count_long_after_their_events_have_left_the_history(story):
     record = story(*events)
 
     found = spent(record, [], 100.0 * cycles + 16)
-    assert len(record["history"]) == MOST_HISTORY
+    assert len(record["history"]) == MAX_HISTORY
     assert {name: found[name] for name in ("capacity", "boot", "setup", "launch")} == {
         "capacity": pytest.approx(4 * cycles),
         "boot": pytest.approx(6 * cycles),

@@ -114,12 +114,12 @@ def test_a_launch_at_another_location_names_both_locations(store):
     moved = replace(launch_spec(), checkpoints="gs://b23/new/place/mine")
 
     with pytest.raises(RunError) as refused:
-        want(store, moved, same_place=True)
+        want(store, moved, same_location=True)
 
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
     for launch, same_place in ((moved, False), (launch_spec(), True)):
-        assert not want(store, launch, same_place=same_place).is_recorded
+        assert not want(store, launch, same_location=same_place).is_recorded
 
 
 ON_POD = launch_spec().nodes

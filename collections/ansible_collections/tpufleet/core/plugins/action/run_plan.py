@@ -171,7 +171,7 @@ class ActionModule(ActionBase):
                 store,
                 launch,
                 is_relaunch=options["relaunch"],
-                same_place=options["same_place"] and not options["relaunch"],
+                same_location=options["same_place"] and not options["relaunch"],
                 ready=() if options["relaunch"] else ready,
                 check=check,
             )

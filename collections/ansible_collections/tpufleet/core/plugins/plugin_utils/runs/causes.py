@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 Value = str | int | float
-MOST_VALUES, MOST_TEXT = 20, 2000
+MAX_VALUES, MAX_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
@@ -84,18 +84,18 @@ class Cause:
 
 def parse_cause(value: Any) -> Cause | None:
     """Parse a cause from a run record; None if it is invalid or has a code of a newer version."""
-    if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
+    if not isinstance(value, Mapping) or len(value) > MAX_VALUES:
         return None
     try:
         code = CauseCode(value.get("code"))
     except ValueError:
         return None
     values: dict[str, Value] = {}
-    for name, found in value.items():
-        if isinstance(found, str):
-            values[name] = one_line(found)
-        elif isinstance(found, int | float) and math.isfinite(found):
-            values[name] = found
+    for name, item in value.items():
+        if isinstance(item, str):
+            values[name] = one_line(item)
+        elif isinstance(item, int | float) and math.isfinite(item):
+            values[name] = item
         else:
             return None
     del values["code"]
@@ -103,6 +103,6 @@ def parse_cause(value: Any) -> Cause | None:
 
 
 def one_line(text: str) -> str:
-    """Return a text from a run record as one printable line of at most MOST_TEXT characters."""
-    printable = "".join(sign if sign.isprintable() else " " for sign in text)
-    return " ".join(printable.split())[:MOST_TEXT]
+    """Return a text from a run record as one printable line of at most MAX_TEXT characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable.split())[:MAX_TEXT]

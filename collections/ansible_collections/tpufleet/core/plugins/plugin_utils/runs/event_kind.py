@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-MOST_HISTORY = 50
+MAX_HISTORY = 50
 """Maximum number of events in a record's history; the oldest are dropped."""
 
 

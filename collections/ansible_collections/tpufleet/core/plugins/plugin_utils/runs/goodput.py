@@ -52,46 +52,48 @@ def by_cause(
     wanted = wanted_seconds(record, now)
     if wanted is None or wanted <= 0:
         return None
-    if attempts and all(each.first is None for each in attempts):
+    if attempts and all(attempt.first is None for attempt in attempts):
         return None
     is_attempt = is_wanted and not record.get("phase")
-    phases = _fitted(phase_seconds(record, now), wanted)
+    phases = _scaled_to_fit(phase_seconds(record, now), wanted)
     output = dict.fromkeys(Spent, 0.0)
     launched = launch_times(record)
-    for place, attempt in enumerate(attempts):
-        is_active = is_attempt and place == len(attempts) - 1 and attempt.ended is None
+    for index, attempt in enumerate(attempts):
+        is_active = is_attempt and index == len(attempts) - 1 and attempt.ended is None
         until = now if is_active else attempt.ended
-        for cause, seconds in _parts(attempt, launched.get(attempt.number), until).items():
+        for cause, seconds in _seconds_by_cause(
+            attempt, launched.get(attempt.number), until
+        ).items():
             output[cause] += max(0.0, seconds)
-    fitted = _fitted(output, max(0.0, wanted - sum(phases.values())))
-    seconds = {each.value: phases.get(each, 0.0) + fitted[each] for each in Spent}
+    fitted = _scaled_to_fit(output, max(0.0, wanted - sum(phases.values())))
+    seconds = {cause.value: phases.get(cause, 0.0) + fitted[cause] for cause in Spent}
     seconds[Spent.OTHER] = max(0.0, wanted - sum(seconds.values()))
     return Goodput(wanted, seconds)
 
 
-def _parts(
-    attempt: AttemptOutput, launched: float | None, until: float | None
+def _seconds_by_cause(
+    attempt: AttemptOutput, launched_at: float | None, until: float | None
 ) -> dict[Spent, float]:
     """Return the seconds of an attempt, by cause.
 
-    ``launched`` is when the launch was recorded, None if unknown. ``until`` is when the attempt
+    ``launched_at`` is when the launch was recorded, None if unknown. ``until`` is when the attempt
     ended, None if unknown; for an active attempt it is the current time. If the attempt has no
     ``start_seconds``, the rendezvous counts as COMPILE, not as LAUNCH.
     """
     first_step = until if attempt.first is None else attempt.first
-    begin = launched or attempt.began
-    if begin is None or first_step is None:
-        launch = start = 0.0
+    launch_began = launched_at or attempt.began
+    if launch_began is None or first_step is None:
+        launch_seconds = start_seconds = 0.0
     else:
-        began = attempt.began or begin
+        process_began = attempt.began or launch_began
         if attempt.start_seconds is not None:
-            began = first_step - attempt.start_seconds
-        trainer = min(max(begin, began), first_step)
-        launch, start = trainer - begin, first_step - trainer
+            process_began = first_step - attempt.start_seconds
+        trainer_began = min(max(launch_began, process_began), first_step)
+        launch_seconds, start_seconds = trainer_began - launch_began, first_step - trainer_began
     saves = min(attempt.saves, attempt.kept + attempt.redone)
     return {
-        Spent.LAUNCH: launch,
-        Spent.COMPILE: start,
+        Spent.LAUNCH: launch_seconds,
+        Spent.COMPILE: start_seconds,
         Spent.SAVES: saves,
         Spent.TRAINING: attempt.kept - saves,
         Spent.REDONE: attempt.redone - max(0.0, saves - attempt.kept),
@@ -113,11 +115,11 @@ def launch_times(record: Mapping[str, Any]) -> dict[int, float]:
     return {newest - back: time for back, time in enumerate(reversed(times)) if time}
 
 
-def _fitted(parts: Mapping[Any, float], room: float) -> dict[Any, float]:
-    """Return the seconds in ``parts``, reduced in proportion if their sum exceeds ``room``."""
-    whole = sum(parts.values())
-    scale = room / whole if whole > room else 1.0
-    return {name: seconds * scale for name, seconds in parts.items()}
+def _scaled_to_fit(durations: Mapping[Any, float], limit: float) -> dict[Any, float]:
+    """Return the seconds in ``durations``, reduced in proportion if their sum exceeds ``limit``."""
+    total = sum(durations.values())
+    scale = limit / total if total > limit else 1.0
+    return {name: seconds * scale for name, seconds in durations.items()}
 
 
 def goodput(

@@ -10,8 +10,8 @@ from ...module_utils.worker.run_state import RunState
 from .causes import Cause, one_line, parse_cause
 from .event_kind import EventKind
 
-MOST_CAUSES = 10
-MOST_TIME = 1e12
+MAX_CAUSES = 10
+MAX_TIME = 1e12
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Event:
 
     def fields(self) -> dict[str, Any]:
         """Return the event as a run record stores it, without its time."""
-        found = {
+        fields = {
             "kind": self.kind.value,
             "release": self.release,
             "text": self.text,
@@ -50,7 +50,7 @@ class Event:
             "causes": [cause.fields() for cause in self.causes],
             "created": self.created,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
 
 def parse_event(value: Mapping[str, Any], time: float) -> Event:
@@ -62,16 +62,16 @@ def parse_event(value: Mapping[str, Any], time: float) -> Event:
     if "kind" not in value:
         return Event(EventKind.NOTE, time, text=_line(value.get("what")))
     kind, state = _line(value["kind"]), _line(value.get("state", ""))
-    found = value.get("causes", [])
-    if not isinstance(found, list) or len(found) > MOST_CAUSES:
+    items = value.get("causes", [])
+    if not isinstance(items, list) or len(items) > MAX_CAUSES:
         raise ValueError("causes")
-    causes = tuple(cause for each in found if (cause := parse_cause(each)))
+    causes = tuple(cause for item in items if (cause := parse_cause(item)))
     return Event(
         kind=EventKind(kind) if kind in list(EventKind) else EventKind.NOTE,
         time=time,
         release=_line(value.get("release", "")),
         text=_line(value.get("text", "")),
-        state=RunState(state) if state in [each.value for each in RunState] else None,
+        state=RunState(state) if state in [member.value for member in RunState] else None,
         action=_line(value.get("action", "")),
         causes=causes,
         created=parse_time(value.get("created", 0.0)),
@@ -80,8 +80,8 @@ def parse_event(value: Mapping[str, Any], time: float) -> Event:
 
 def parse_time(value: Any) -> float:
     """Return a time or duration of a run record in seconds. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TIME:
-        raise ValueError(f"is not a number of seconds from 0 to {MOST_TIME:g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIME:
+        raise ValueError(f"is not a number of seconds from 0 to {MAX_TIME:g}")
     return float(value)
 
 

@@ -19,13 +19,13 @@ from ...module_utils.worker.launch_spec import (
     checked,
 )
 from .causes import one_line
-from .event_kind import MOST_HISTORY, DesiredState, EventKind
+from .event_kind import MAX_HISTORY, DesiredState, EventKind
 from .history import Event, parse_event, parse_time
 from .record_error import UnusableRecordError
 from .wanted_time import PHASES, Spent
 
-MOST_COUNT = 1 << 53
-MOST_NUMBER = (1 << 63) - 1
+MAX_COUNT = 1 << 53
+MAX_NUMBER = (1 << 63) - 1
 """The largest number allowed in ``watch``; worker/run_files.py accepts no larger step."""
 
 
@@ -88,8 +88,10 @@ class RunRecord:
 
         Passes of the watch that took no action do not count.
         """
-        done = [e for e in self.history if e.kind is not EventKind.WATCH or e.action]
-        return done[-1].time if done and done[-1].kind is EventKind.LAUNCHED else None
+        events = [
+            event for event in self.history if event.kind is not EventKind.WATCH or event.action
+        ]
+        return events[-1].time if events and events[-1].kind is EventKind.LAUNCHED else None
 
     @property
     def is_wanted(self) -> bool:
@@ -101,8 +103,8 @@ class RunRecord:
 
         They reset the failures that the watch has counted.
         """
-        kept = {"best_step": best} if (best := self.watch.get("best_step")) else {}
-        return {"wanted": str(DesiredState.RUNNING), "watch": kept}
+        memory = {"best_step": best_step} if (best_step := self.watch.get("best_step")) else {}
+        return {"wanted": str(DesiredState.RUNNING), "watch": memory}
 
     def fields(self) -> dict[str, Any]:
         """Return the record as a JSON object for storage; the fields of the launch are not nested.
@@ -136,9 +138,9 @@ def parse_record(run: str, value: object) -> RunRecord:
         raise InvalidRecordError(run, "run", "is not the name of the record")
 
     def read(name: str, check: Check, default: Any = None) -> Any:
-        given = value.get(name)
+        field_value = value.get(name)
         try:
-            return check(default if given is None else given)
+            return check(default if field_value is None else field_value)
         except ValueError as error:
             raise InvalidRecordError(run, name, str(error)) from None
 
@@ -169,8 +171,8 @@ def _desired(value: Any) -> DesiredState:
 
 
 def _count(value: Any) -> int:
-    if not 0 <= checked(value, int) <= MOST_COUNT:
-        raise ValueError(f"is not between 0 and {MOST_COUNT}")
+    if not 0 <= checked(value, int) <= MAX_COUNT:
+        raise ValueError(f"is not between 0 and {MAX_COUNT}")
     return value
 
 
@@ -183,12 +185,12 @@ def _phase(value: Any) -> Spent | None:
 
 
 def _spent(value: Any) -> dict[str, float]:
-    given = checked(value, Mapping)
+    seconds = checked(value, Mapping)
     spent: dict[str, float] = {}
     for phase in PHASES:
         try:
-            if given.get(phase) is not None:
-                spent[phase.value] = parse_time(given[phase])
+            if seconds.get(phase) is not None:
+                spent[phase.value] = parse_time(seconds[phase])
         except ValueError as error:
             raise ValueError(f"{phase} {error}") from None
     return spent
@@ -196,7 +198,7 @@ def _spent(value: Any) -> dict[str, float]:
 
 def _history(value: Any) -> tuple[Event, ...]:
     events = []
-    for event in checked(value, list)[-MOST_HISTORY:]:
+    for event in checked(value, list)[-MAX_HISTORY:]:
         try:
             events.append(parse_event(event, _seconds(checked(event, Mapping).get("time")) or 0.0))
         except ValueError:
@@ -205,14 +207,14 @@ def _history(value: Any) -> tuple[Event, ...]:
 
 
 def _watch(value: Any) -> Mapping[str, str | int | float]:
-    found: dict[str, str | int | float] = {}
+    memory: dict[str, str | int | float] = {}
     for name, item in checked(value, Mapping).items():
         if not VARIABLE.fullmatch(name) or isinstance(item, bool):
             continue
         if isinstance(item, str):
-            found[name] = one_line(item)
+            memory[name] = one_line(item)
         elif isinstance(item, int | float):
-            if not -MOST_NUMBER <= item <= MOST_NUMBER:
+            if not -MAX_NUMBER <= item <= MAX_NUMBER:
                 raise ValueError("contains a number that does not fit 64 bits")
-            found[name] = item
-    return found
+            memory[name] = item
+    return memory

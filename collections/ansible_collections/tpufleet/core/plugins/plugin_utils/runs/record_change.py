@@ -50,7 +50,7 @@ def want(
     *,
     is_relaunch: bool = False,
     is_checked: bool = False,
-    same_place: bool = False,
+    same_location: bool = False,
     ready: Collection[NodeIdentity] = (),
     fence: int = 0,
     check: bool = False,
@@ -66,7 +66,7 @@ def want(
         is_relaunch: whether the launch repeats the recorded one. The run must then be wanted
             already, and the failures that the watch has counted are kept.
         is_checked: whether the workers have been checked.
-        same_place: whether to fail if the launch has another checkpoint location than the record.
+        same_location: whether to fail if the record has another checkpoint location.
         ready: the READY TPUs. If the run may still train on one of them that the launch does not
             use, want() fails, because two TPUs would write to the same checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
@@ -74,40 +74,46 @@ def want(
     """
     run = launch.run
 
-    def once() -> Want:
-        before = store.read(run)
-        if same_place and before and (why := elsewhere(before, launch)):
-            raise RunError(why)
-        was_wanted = before is not None and before.is_wanted
-        if before and was_wanted and (why := on_another_tpu(before, launch, ready)):
-            raise RunError(why)
-        number = before.attempt if before else 0
-        is_same = before is not None and before.launch.definition() == launch.definition()
-        changes = changed_fields(before.launch, launch) if before else ()
-        may_be_done = before is not None and before.wanted is DesiredState.DONE and is_same
+    def record_launch() -> Want:
+        last_record = store.read(run)
+        if (
+            same_location
+            and last_record
+            and (problem := moved_checkpoints_error(last_record, launch))
+        ):
+            raise RunError(problem)
+        was_wanted = last_record is not None and last_record.is_wanted
+        if last_record and was_wanted and (problem := other_tpu_error(last_record, launch, ready)):
+            raise RunError(problem)
+        last_attempt = last_record.attempt if last_record else 0
+        is_same = last_record is not None and last_record.launch.definition() == launch.definition()
+        changes = changed_fields(last_record.launch, launch) if last_record else ()
+        may_be_done = (
+            last_record is not None and last_record.wanted is DesiredState.DONE and is_same
+        )
         if not is_checked and (is_relaunch or was_wanted or may_be_done):
-            found = replace(launch, attempt=number)
-            return Want(found, False, was_wanted, number if is_same else 0, changes)
+            attempt_launch = replace(launch, attempt=last_attempt)
+            return Want(attempt_launch, False, was_wanted, last_attempt if is_same else 0, changes)
         if is_relaunch and not was_wanted:
-            state = before.wanted if before else "unknown here"
+            state = last_record.wanted if last_record else "unknown here"
             raise RunError(f"run {run}: not launched, because its desired state is {state}")
-        check_fence(run, before, fence)
-        found = replace(launch, attempt=number + 1)
-        wanted: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
-        if before and not is_relaunch:
-            wanted = before.wanted_again()
+        check_fence(run, last_record, fence)
+        attempt_launch = replace(launch, attempt=last_attempt + 1)
+        state_fields: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
+        if last_record and not is_relaunch:
+            state_fields = last_record.wanted_again()
         if not check:
-            generation = before.generation if before else 0
+            generation = last_record.generation if last_record else 0
             event = Event(EventKind.LAUNCHED, release=launch.release)
             try:
-                store.change(run, generation, found.to_json() | wanted, event)
+                store.change(run, generation, attempt_launch.to_json() | state_fields, event)
             except InvalidRecordError as error:
                 raise RunError(
                     f"run {run} cannot be recorded: {error.field} {error.problem}"
                 ) from None
-        return Want(found, is_recorded=True, was_wanted=was_wanted, changes=changes)
+        return Want(attempt_launch, is_recorded=True, was_wanted=was_wanted, changes=changes)
 
-    return _repeated(run, once)
+    return _retry_conflicts(run, record_launch)
 
 
 def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
@@ -127,11 +133,11 @@ def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
         )
 
 
-def _repeated[T](run: str, change: Callable[[], T]) -> T:
-    """Call ``change``; retry while other controllers change the run's record at the same time."""
+def _retry_conflicts[T](run: str, make_change: Callable[[], T]) -> T:
+    """Call ``make_change``; retry while other controllers change the run's record."""
     for _ in range(TRIES):
         with suppress(RecordConflictError):
-            return change()
+            return make_change()
     raise RecordError(
         f"the record of run {run} keeps being changed by other controllers. Run this command again"
     )
@@ -139,45 +145,45 @@ def _repeated[T](run: str, change: Callable[[], T]) -> T:
 
 def changed_fields(last: LaunchSpec, new: LaunchSpec) -> tuple[str, ...]:
     """Return the fields, without the release, in which the definitions of two launches differ."""
-    before, now = last.definition(), new.definition()
-    names = sorted({*before, *now} - {"release"})
-    return tuple(name for name in names if before.get(name) != now.get(name))
+    last_fields, new_fields = last.definition(), new.definition()
+    names = sorted({*last_fields, *new_fields} - {"release"})
+    return tuple(name for name in names if last_fields.get(name) != new_fields.get(name))
 
 
-def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
+def moved_checkpoints_error(record: RunRecord, launch: LaunchSpec) -> str:
     """Return an error if the launch has another checkpoint location than the record, else empty."""
-    had, has = before.launch.checkpoints, launch.checkpoints
-    if had == has:
+    recorded, requested = record.launch.checkpoints, launch.checkpoints
+    if recorded == requested:
         return ""
     return (
-        f"run {before.run} has its checkpoints in {had}, but the inventory now says "
-        f"{has}: -e checkpoints={had.rpartition('/')[0]} resumes from there, "
-        f"-e checkpoints={has.rpartition('/')[0]} uses the new path and starts at step 0 if "
+        f"run {record.run} has its checkpoints in {recorded}, but the inventory now says "
+        f"{requested}: -e checkpoints={recorded.rpartition('/')[0]} resumes from there, "
+        f"-e checkpoints={requested.rpartition('/')[0]} uses the new path and starts at step 0 if "
         "it is empty"
     )
 
 
-def on_another_tpu(before: RunRecord, launch: LaunchSpec, ready: Collection[NodeIdentity]) -> str:
+def other_tpu_error(record: RunRecord, launch: LaunchSpec, ready: Collection[NodeIdentity]) -> str:
     """Return an error if the run may still train on a READY TPU that ``launch`` does not use.
 
     Returns an empty string if that TPU is lost: the run may then move.
     """
-    left = sorted(
-        node.name for node in before.launch.nodes if node in ready and node not in launch.nodes
+    other_tpus = sorted(
+        node.name for node in record.launch.nodes if node in ready and node not in launch.nodes
     )
-    if not left:
+    if not other_tpus:
         return ""
     return (
-        f"run {before.run} was launched on TPU {', '.join(left)} and may still train there. Use "
-        "another name (-e run=NAME), or stop the run first: ansible-playbook playbooks/kill.yml "
-        f"-e run={before.run}"
+        f"run {record.run} was launched on TPU {', '.join(other_tpus)} and may still train there. "
+        "Use another name (-e run=NAME), or stop the run first: "
+        f"ansible-playbook playbooks/kill.yml -e run={record.run}"
     )
 
 
 def changed(
     store: RunStore,
     run: str,
-    wanted: DesiredState | None,
+    desired_state: DesiredState | None,
     *,
     attempt: int = 0,
     fence: int = 0,
@@ -190,36 +196,36 @@ def changed(
     Args:
         store: the run records.
         run: the name of the run.
-        wanted: the new desired state; None only reads the record.
+        desired_state: the new desired state; None only reads the record.
         attempt: if set, change nothing unless this is still the last attempt.
         fence: the fencing number of the caller's action, see check_fence; 0 for none.
         check: whether to return the result without writing it.
     """
     check_name(run)
 
-    def once() -> dict[str, Any]:
+    def change_record() -> dict[str, Any]:
         before = store.read(run)
         check_fence(run, before, fence)
-        after, was, fields = before, before.fields() if before else {}, {}
-        if before and wanted and changes_state(before, wanted, attempt):
-            fields = {"wanted": str(wanted)}
+        after, old_fields, changes = before, before.fields() if before else {}, {}
+        if before and desired_state and is_state_change(before, desired_state, attempt):
+            changes = {"wanted": str(desired_state)}
             if not check:
-                after = store.change(run, before.generation, fields, Event(_EVENTS[wanted]))
+                after = store.change(run, before.generation, changes, Event(_EVENTS[desired_state]))
         record = after.fields() if after else {}
-        record |= fields  # a dry run shows these fields without writing them
-        missing = wanted is DesiredState.STOPPED and before is None
+        record |= changes  # a dry run shows these fields without writing them
+        is_missing = desired_state is DesiredState.STOPPED and before is None
         return {
-            "changed": bool(fields),
+            "changed": bool(changes),
             "exists": before is not None,
-            **({"others": _names(store)} if missing else {}),
+            **({"others": _recorded_runs(store)} if is_missing else {}),
             "record": record,
-            "diff": {"before": shown(was), "after": shown(record)},
+            "diff": {"before": diff_text(old_fields), "after": diff_text(record)},
         }
 
     try:
-        return _repeated(run, once)
+        return _retry_conflicts(run, change_record)
     except UnusableRecordError as error:
-        if wanted is not DesiredState.STOPPED:
+        if desired_state is not DesiredState.STOPPED:
             raise
         # Do not fail: users must be able to stop the processes of a run with an unusable record,
         # and the watch never acts on such a run.
@@ -238,13 +244,13 @@ _EVENTS = {
 }
 
 
-def changes_state(before: RunRecord, wanted: DesiredState, attempt: int) -> bool:
+def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int) -> bool:
     """Return whether ``changed`` with these arguments changes the desired state of a run."""
-    if attempt and before.attempt != attempt:
+    if attempt and record.attempt != attempt:
         return False  # the run was launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.
-    stays_done = before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED
-    return wanted is not before.wanted and not stays_done
+    stays_done = record.wanted is DesiredState.DONE and desired_state is DesiredState.STOPPED
+    return desired_state is not record.wanted and not stays_done
 
 
 def record_failure(
@@ -257,21 +263,21 @@ def record_failure(
     the newer attempt may succeed. With ``check``, nothing is written. Raises RecordError.
     """
 
-    def once() -> bool:
-        before = store.read(run)
-        if before is None or before.attempt != attempt:
+    def add_event() -> bool:
+        record = store.read(run)
+        if record is None or record.attempt != attempt:
             return False
-        stops = before.is_wanted and not was_wanted
+        becomes_stopped = record.is_wanted and not was_wanted
         if not check:
-            fields = {"wanted": str(DesiredState.STOPPED)} if stops else {}
+            fields = {"wanted": str(DesiredState.STOPPED)} if becomes_stopped else {}
             event = Event(EventKind.LAUNCH_FAILED, text=error)
-            store.change(run, before.generation, fields, event)
-        return stops
+            store.change(run, record.generation, fields, event)
+        return becomes_stopped
 
-    return _repeated(run, once)
+    return _retry_conflicts(run, add_event)
 
 
-def _names(store: RunStore) -> list[str]:
+def _recorded_runs(store: RunStore) -> list[str]:
     """Return the names of the runs that have a record; empty if they cannot be listed."""
     try:
         return store.names()
@@ -285,11 +291,11 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
     ``names`` are the names of all runs with a record. ``has_worker`` says whether any worker was
     asked.
     """
-    start, asked = f"no run {run} is known: it", "no selected worker has it"
+    start, reason = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:
-        start, asked = f"run {run} was not stopped, because it", "no worker is READY"
+        start, reason = f"run {run} was not stopped, because it", "no worker is READY"
     return (
-        f"{start} has no record in {fleet_state}, and {asked}. Runs with a record: "
+        f"{start} has no record in {fleet_state}, and {reason}. Runs with a record: "
         f"{closest_names(run, names)}. List the runs: ansible-playbook playbooks/status.yml"
     )
 
@@ -306,7 +312,7 @@ def no_record(run: str, fleet_state: str) -> str:
     )
 
 
-def shown(record: dict) -> str:
+def diff_text(record: dict) -> str:
     """Format the fields of a record that Ansible's ``--diff`` shows."""
     return "".join(
         f"{key}: {record[key]}\n" for key in ("wanted", "attempt", "release") if key in record

@@ -20,7 +20,7 @@ from typing import Any
 from ...module_utils.cloud.errors import BadObject, CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
 from ..replaced_file import replace_file
-from .event_kind import MOST_HISTORY
+from .event_kind import MAX_HISTORY
 from .record_error import RecordConflictError, RecordError, UnusableRecordError
 from .wanted_time import wanted_time
 
@@ -47,18 +47,18 @@ def after_change(
         **wanted_time(record, fields, event, now),
         "run": run,
         "generation": generation + 1,
-        "history": history[-MOST_HISTORY:],
+        "history": history[-MAX_HISTORY:],
     }
 
 
 def _check_generation(record: Mapping[str, Any], run: str, generation: int) -> None:
-    there = record.get("generation", 0)
-    if type(there) is not int:
+    current = record.get("generation", 0)
+    if type(current) is not int:
         raise RecordError(f"run {run}: invalid record: its generation is not a number")
-    if there != generation:
+    if current != generation:
         raise RecordConflictError(
             f"the record of run {run} was just changed by another command "
-            f"(generation {there}, not {generation}): run yours again"
+            f"(generation {current}, not {generation}): run yours again"
         )
 
 
@@ -75,7 +75,7 @@ class RecordStore(ABC):
 
     def read(self, run: str) -> dict[str, Any]:
         """Return a run's record, empty if there is none."""
-        return self._seen(run)[0]
+        return self._load(run)[0]
 
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
@@ -86,27 +86,27 @@ class RecordStore(ABC):
         history unless it is empty.
         """
         with self._locked(run):
-            before, at = self._seen(run)
+            before, object_generation = self._load(run)
             after = after_change(before, run, generation, fields, event)
-            self._write(run, after, at)
+            self._write(run, after, object_generation)
         return after
 
     def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
         """Replace the record if it is still at ``generation`` (0: it does not exist yet)."""
         with self._locked(run):
-            before, at = self._seen(run)
+            before, object_generation = self._load(run)
             _check_generation(before, run, generation)
-            self._write(run, record, at)
+            self._write(run, record, object_generation)
 
     def remove(self, run: str, generation: int) -> None:
         """Remove the record if it is still at ``generation``."""
         with self._locked(run):
-            before, at = self._seen(run)
+            before, object_generation = self._load(run)
             _check_generation(before, run, generation)
-            self._remove(run, at)
+            self._remove(run, object_generation)
 
     @abstractmethod
-    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+    def _load(self, run: str) -> tuple[dict[str, Any], int]:
         """Return a run's record and the stored object's generation (0 in a directory)."""
 
     @abstractmethod
@@ -114,12 +114,12 @@ class RecordStore(ABC):
         """Return a context for a change, in which errors of the storage become RecordErrors."""
 
     @abstractmethod
-    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
-        """Replace the record; ``at`` is the object's generation that _seen() returned."""
+    def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:
+        """Replace the record; ``object_generation`` is the number that _load() returned."""
 
     @abstractmethod
-    def _remove(self, run: str, at: int) -> None:
-        """Remove the record; ``at`` is the object's generation that _seen() returned."""
+    def _remove(self, run: str, object_generation: int) -> None:
+        """Remove the record; ``object_generation`` is the number that _load() returned."""
 
 
 class RecordFolder(RecordStore):
@@ -136,19 +136,19 @@ class RecordFolder(RecordStore):
         """Return the names of the runs that have a record."""
         return sorted(path.stem for path in self._folder.glob("*.json"))
 
-    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+    def _load(self, run: str) -> tuple[dict[str, Any], int]:
         path = self._folder / f"{run}.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}, 0
         except OSError as error:
             raise RecordError(f"the record {path} can't be read: {error.strerror}") from error
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            record = None
+        if not isinstance(record, dict):
             raise UnusableRecordError(f"{path} is not a JSON object. Repair it or move it away")
-        return found, 0
+        return record, 0
 
     @contextmanager
     def _locked(self, run: str) -> Iterator[None]:
@@ -162,11 +162,11 @@ class RecordFolder(RecordStore):
                 f"can't write to {error.filename}: {error.strerror}. Fix it, or set fleet_state"
             ) from error
 
-    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
+    def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:
         content = json.dumps(record, indent=1, sort_keys=True).encode()
         replace_file(self._folder / f"{run}.json", content, durable=True)
 
-    def _remove(self, run: str, at: int) -> None:
+    def _remove(self, run: str, object_generation: int) -> None:
         (self._folder / f"{run}.json").unlink()
 
 
@@ -191,7 +191,7 @@ class RecordBucket(RecordStore):
         """Set fields of a record, and a token that makes the written object unique."""
         return super().change(run, generation, {**fields, "change": secrets.token_hex(8)}, event)
 
-    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+    def _load(self, run: str) -> tuple[dict[str, Any], int]:
         try:
             return self._objects.read(f"{run}.json")
         except BadObject as error:
@@ -210,11 +210,11 @@ class RecordBucket(RecordStore):
         except CloudError as error:
             raise RecordError(str(error)) from None
 
-    def _write(self, run: str, record: Mapping[str, Any], at: int) -> None:
-        self._objects.write(f"{run}.json", record, at)
+    def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:
+        self._objects.write(f"{run}.json", record, object_generation)
 
-    def _remove(self, run: str, at: int) -> None:
-        self._objects.remove(f"{run}.json", at)
+    def _remove(self, run: str, object_generation: int) -> None:
+        self._objects.remove(f"{run}.json", object_generation)
 
 
 def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:

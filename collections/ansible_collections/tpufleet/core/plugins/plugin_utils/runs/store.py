@@ -77,8 +77,8 @@ class RunStore:
         """
         if not RUN_NAME.fullmatch(run):
             raise InvalidRecordError(run, "run", "is not a valid run name")
-        found = self._documents.read(run) or self._archive.read(run)
-        return parse_record(run, found) if found else None
+        stored = self._documents.read(run) or self._archive.read(run)
+        return parse_record(run, stored) if stored else None
 
     def names(self) -> list[str]:
         """Return the names of the runs with a record outside the archive. Raises RecordError."""
@@ -91,7 +91,7 @@ class RunStore:
         listed.
         """
 
-        def one(run: str) -> RunRecord | UnusableRecord | None:
+        def read_one(run: str) -> RunRecord | UnusableRecord | None:
             try:
                 return self.read(run)
             except RecordError as error:
@@ -101,10 +101,10 @@ class RunStore:
         if archived:
             names = sorted({*names, *self._archive.runs()})
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-            found = list(pool.map(one, names))
+            results = list(pool.map(read_one, names))
         return Records(
-            {each.run: each for each in found if isinstance(each, RunRecord)},
-            tuple(each for each in found if isinstance(each, UnusableRecord)),
+            {result.run: result for result in results if isinstance(result, RunRecord)},
+            tuple(result for result in results if isinstance(result, UnusableRecord)),
         )
 
     def change(
@@ -117,12 +117,12 @@ class RunStore:
         writing if the new record would be invalid, and RecordError.
         """
         before = self.read(run)
-        known = before.fields() if before else {}
-        happened = event.fields() if event else {}
-        parse_record(run, after_change(known, run, generation, fields, happened))
+        stored = before.fields() if before else {}
+        event_fields = event.fields() if event else {}
+        parse_record(run, after_change(stored, run, generation, fields, event_fields))
         if before and not self._documents.read(run):
-            self._documents.put(run, 0, known)
-        return parse_record(run, self._documents.change(run, generation, fields, happened))
+            self._documents.put(run, 0, stored)
+        return parse_record(run, self._documents.change(run, generation, fields, event_fields))
 
     def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
         """Archive the records of runs that ended more than ARCHIVE_AFTER_S ago; return their names.
@@ -130,8 +130,8 @@ class RunStore:
         ``now`` is in unix seconds. One call moves at most ARCHIVE_AT_ONCE records. Raises
         RecordError.
         """
-        over = [each for each in records if is_over(each, now)][:ARCHIVE_AT_ONCE]
-        return [each.run for each in over if self._move(each)]
+        finished = [record for record in records if is_over(record, now)][:ARCHIVE_AT_ONCE]
+        return [record.run for record in finished if self._move(record)]
 
     def _move(self, record: RunRecord) -> bool:
         older = self._archive.read(record.run).get("generation", 0)
@@ -153,5 +153,5 @@ class RunStore:
 def is_over(record: RunRecord, now: float) -> bool:
     """Return whether a run is done or stopped, and unchanged for ARCHIVE_AFTER_S seconds."""
     times = [event.time for event in record.history] + [record.wanted_until or 0.0]
-    last = max(times)
-    return not record.is_wanted and 0 < last < now - ARCHIVE_AFTER_S
+    last_change = max(times)
+    return not record.is_wanted and 0 < last_change < now - ARCHIVE_AFTER_S

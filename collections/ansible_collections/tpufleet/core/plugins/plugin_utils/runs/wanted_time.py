@@ -63,10 +63,10 @@ def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -
     if phase in spent:
         since = float(record.get("phase_since", now))
         until = max(since, now)
-        booting = created and phase == Spent.CAPACITY
-        border = min(max(since, created), until) if booting else until
-        spent[phase] += border - since
-        spent[Spent.BOOT] += until - border
+        is_booting = created and phase == Spent.CAPACITY
+        boot_began = min(max(since, created), until) if is_booting else until
+        spent[phase] += boot_began - since
+        spent[Spent.BOOT] += until - boot_began
     return {name: round(seconds, 3) for name, seconds in spent.items() if seconds}
 
 
@@ -78,16 +78,16 @@ def wanted_time(
     ``before`` is the record before the change (empty for a new run), ``fields`` has the changed
     fields, ``event`` is added to the history. ``now`` is in unix seconds.
     """
-    was = before.get("wanted") == DesiredState.RUNNING
-    is_to = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING
-    if is_to and not before:
+    was_wanted = before.get("wanted") == DesiredState.RUNNING
+    is_wanted = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING
+    if is_wanted and not before:
         return {"wanted_seconds": 0.0, "wanted_since": now}
     if "wanted_seconds" not in before:
         return {}
-    phases = _phase_fields(before, event, now, is_to)
-    if was == is_to:
+    phases = _phase_fields(before, event, now, is_wanted)
+    if was_wanted == is_wanted:
         return phases
-    if is_to:
+    if is_wanted:
         return phases | {"wanted_since": now}
     spent = before["wanted_seconds"] + max(0.0, now - before.get("wanted_since", now))
     return phases | {"wanted_seconds": round(spent, 3), "wanted_until": now}
@@ -97,15 +97,15 @@ def _phase_fields(
     before: Mapping[str, Any], event: Mapping[str, Any], now: float, is_wanted: bool
 ) -> dict[str, Any]:
     phase = str(before.get("phase") or "")
-    following = _following(phase, event) if is_wanted else ""
-    if following == phase:
+    next_phase = _next_phase(phase, event) if is_wanted else ""
+    if next_phase == phase:
         return {}
     created = float(event.get("created") or 0.0)
     spent = phase_seconds(before, now, created)
-    return {"phase": str(following), "phase_since": now, "spent": spent}
+    return {"phase": str(next_phase), "phase_since": now, "spent": spent}
 
 
-def _following(phase: str, event: Mapping[str, Any]) -> str:
+def _next_phase(phase: str, event: Mapping[str, Any]) -> str:
     """Return the phase of a run after an event; before the event it was ``phase``.
 
     It is one of PHASES, or empty while an attempt runs.

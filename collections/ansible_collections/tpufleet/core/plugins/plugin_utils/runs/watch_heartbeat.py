@@ -18,8 +18,8 @@ from .record_store import RecordStore, record_store
 from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_MOST_SECONDS = 1e10
-_MOST_TEXT = 500
+_MAX_SECONDS = 1e10
+_MAX_TEXT = 500
 
 
 class HeartbeatError(Exception):
@@ -76,7 +76,7 @@ def parse_heartbeat(value: object) -> Heartbeat:
         _seconds(value, "ended_at"),
         _seconds(value, "duration_s"),
         outcome,
-        one_line(error)[:_MOST_TEXT],
+        one_line(error)[:_MAX_TEXT],
     )
 
 
@@ -100,22 +100,22 @@ def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat
 
     Raises HeartbeatError if there are documents but none can be read.
     """
-    found: list[Heartbeat] = []
-    unread: RecordError | None = None
+    heartbeats: list[Heartbeat] = []
+    read_error: RecordError | None = None
     try:
         documents = _documents(fleet_state, api)
         for name in filter(_CONTROLLER.fullmatch, documents.runs()):
             try:
-                found.append(parse_heartbeat(documents.read(name)))
+                heartbeats.append(parse_heartbeat(documents.read(name)))
             except RecordError as error:
-                unread = error
+                read_error = error
             except HeartbeatError:
                 continue
-        if unread and not found:
-            raise unread
+        if read_error and not heartbeats:
+            raise read_error
     except RecordError as error:
         raise HeartbeatError(f"{fleet_state}: can't read the watch's heartbeat ({error})") from None
-    return tuple(sorted(found, key=lambda each: -each.ended_at))
+    return tuple(sorted(heartbeats, key=lambda heartbeat: -heartbeat.ended_at))
 
 
 def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
@@ -133,11 +133,11 @@ def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
 
 
 def _seconds(value: Mapping[str, Any], name: str) -> float:
-    found = value.get(name)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not 0 <= found <= _MOST_SECONDS:
+    seconds = value.get(name)
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= _MAX_SECONDS:
         raise HeartbeatError(f"heartbeat of the watch: invalid {name}")
-    return float(found)
+    return float(seconds)
 
 
 def _documents(fleet_state: str, api: Mapping[str, Any]) -> RecordStore:

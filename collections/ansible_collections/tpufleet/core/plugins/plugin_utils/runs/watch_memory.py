@@ -81,12 +81,12 @@ class Memory:
     bad_times: int = 0
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any]) -> Memory:
+    def of(cls, stored: Mapping[str, Any]) -> Memory:
         """Parse the field ``watch`` of a record; missing and invalid values get the default."""
         values = {
-            field.name: kept[field.name]
+            field.name: stored[field.name]
             for field in fields(cls)
-            if _has_type_of(kept.get(field.name), field.default)
+            if _has_type_of(stored.get(field.name), field.default)
         }
         return cls(**values)
 
