@@ -43,9 +43,9 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
     ``answers`` has the result of the module run_info for each host.
     """
     return any(
-        seen["run"] == run and seen["attempt"]
+        report["run"] == run and report["attempt"]
         for answer in answers.values()
-        for seen in (answer or {}).get("runs", [])
+        for report in (answer or {}).get("runs", [])
     )
 
 

@@ -28,10 +28,10 @@ from ..folder_lock import locked_folder
 SKIPPED = {".git", "__pycache__"}
 
 
-def list_code(root: Path, chosen: Sequence[str] = (), *, is_own: bool = False) -> list[str]:
+def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = False) -> list[str]:
     """List the code files below ``root`` as sorted relative paths, without those that git ignores.
 
-    For a cached release, return the files in its manifest. ``chosen`` (the variable ``code_paths``)
+    For a cached release, return the files in its manifest. ``code_paths`` (an Ansible variable)
     names the files and directories to include; empty includes all. ``is_own`` says that the code is
     tpufleet's own: then the list includes files that git ignores. Raises ReleaseError.
     """
@@ -44,19 +44,25 @@ def list_code(root: Path, chosen: Sequence[str] = (), *, is_own: bool = False) -
     inside_git = not is_own and any(
         (folder / ".git").exists() for folder in (root.absolute(), *root.absolute().parents)
     )
-    found = sorted(set(git_files(root) if inside_git else all_files(root)))
-    for part in chosen:
-        if not any(below(path, part) for path in found):
-            raise ReleaseError(f"{part} of code_paths has no file in {root} (or git ignores it)")
-    kept = [path for path in found if not chosen or any(below(path, part) for part in chosen)]
-    if not kept:
+    paths = sorted(set(git_files(root) if inside_git else all_files(root)))
+    for code_path in code_paths:
+        if not any(is_below(path, code_path) for path in paths):
+            raise ReleaseError(
+                f"{code_path} of code_paths has no file in {root} (or git ignores it)"
+            )
+    selected = [
+        path
+        for path in paths
+        if not code_paths or any(is_below(path, code_path) for code_path in code_paths)
+    ]
+    if not selected:
         raise ReleaseError(f"there is no code in {root}: it has no file, or git ignores all files")
-    if MANIFEST in kept:
+    if MANIFEST in selected:
         raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
-    return kept
+    return selected
 
 
-def below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     """Return whether a path is ``folder`` or is inside it."""
     folder = os.path.normpath(folder)
     return folder == "." or path == folder or path.startswith(folder + "/")
@@ -69,17 +75,17 @@ def git_files(root: Path) -> Iterator[str]:
     """
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others"]
     try:
-        asked = subprocess.run([*command, "--exclude-standard"], capture_output=True, check=False)
+        result = subprocess.run([*command, "--exclude-standard"], capture_output=True, check=False)
     except FileNotFoundError as error:
         raise ReleaseError(
             f"{root} is a git repository, but git is not installed here. Install git"
         ) from error
-    if asked.returncode != 0:
-        complaint = asked.stderr.decode(errors="replace").strip().splitlines()
+    if result.returncode != 0:
+        error_lines = result.stderr.decode(errors="replace").strip().splitlines()
         raise ReleaseError(
-            f"git can't list {root}: {complaint[0] if complaint else asked.returncode}"
+            f"git can't list {root}: {error_lines[0] if error_lines else result.returncode}"
         )
-    for name in asked.stdout.split(b"\0")[:-1]:
+    for name in result.stdout.split(b"\0")[:-1]:
         path = os.fsdecode(name).rstrip("/")
         full = root / path
         if full.is_dir() and not full.is_symlink():
@@ -91,13 +97,15 @@ def git_files(root: Path) -> Iterator[str]:
 def all_files(root: Path) -> Iterator[str]:
     """List every file and link below ``root`` except those in ``.git`` and ``__pycache__``."""
     for folder, folders, files in os.walk(root):
-        here = os.path.relpath(folder, root)
+        relative = os.path.relpath(folder, root)
         folders[:] = [name for name in folders if name not in SKIPPED]
         links = [name for name in folders if os.path.islink(f"{folder}/{name}")]  # noqa: PTH114
-        yield from (name if here == "." else f"{here}/{name}" for name in files + links)
+        yield from (name if relative == "." else f"{relative}/{name}" for name in files + links)
 
 
-def stage(root: Path, chosen: Sequence[str], target: Path, *, is_own: bool = False) -> list[Entry]:
+def stage(
+    root: Path, code_paths: Sequence[str], target: Path, *, is_own: bool = False
+) -> list[Entry]:
     """Copy code to ``target`` with hard links if possible, and write its manifest there.
 
     Workers receive this copy, so all get the same code even if files in ``root`` are replaced while
@@ -106,12 +114,12 @@ def stage(root: Path, chosen: Sequence[str], target: Path, *, is_own: bool = Fal
 
     Args:
         root: the directory with the code.
-        chosen: the files and directories to include; empty includes all.
+        code_paths: the files and directories to include; empty includes all.
         target: the directory to create.
         is_own: whether the code is tpufleet's own. Then every file is included, even if git ignores
             it, and a link to a file outside of the code is copied as that file.
     """
-    entries = build(root, list_code(root, chosen, is_own=is_own), follow=is_own)
+    entries = build(root, list_code(root, code_paths, is_own=is_own), follow=is_own)
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
         raise ReleaseError(f"{root}: damaged, a file differs from the release's manifest")
     target.mkdir(parents=True)
@@ -137,21 +145,21 @@ def copy(source: str, destination: str) -> None:
         raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
 
 
-def staged(code: str, chosen: Sequence[str], *, is_own: bool = False) -> tuple[Path, str]:
+def staged(code: str, code_paths: Sequence[str], *, is_own: bool = False) -> tuple[Path, str]:
     """Copy a code directory with stage(); return the path of the copy and the id of its release.
 
     The first fork of Ansible makes the copy and the other forks of this playbook use it, so all
-    workers get the same code. ``code`` is the directory, ``chosen`` the files and directories to
-    include (empty: all). For ``is_own`` see stage(). Raises ReleaseError, OSError.
+    workers get the same code. ``code`` is the directory, ``code_paths`` the files and directories
+    to include (empty: all). For ``is_own`` see stage(). Raises ReleaseError, OSError.
     """
-    place = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
-    key = hashlib.sha256(json.dumps([place, is_own, *chosen]).encode()).hexdigest()[:16]
+    directory = os.path.abspath(code)  # noqa: PTH100 - also resolves ".."
+    key = hashlib.sha256(json.dumps([directory, is_own, *code_paths]).encode()).hexdigest()[:16]
     base = Path(constants.DEFAULT_LOCAL_TMP) / f"staged-{key}"
     with locked_folder(base):
-        name = base / "name"
-        if not name.exists():
-            attempt = Path(tempfile.mkdtemp(dir=base))
-            entries = stage(Path(place), chosen, attempt / "tree", is_own=is_own)
-            attempt.replace(base / "staged")
-            name.write_text(release_id(entries), encoding="ascii")
-        return base / "staged" / "tree", name.read_text(encoding="ascii")
+        id_file = base / "name"
+        if not id_file.exists():
+            staging = Path(tempfile.mkdtemp(dir=base))
+            entries = stage(Path(directory), code_paths, staging / "tree", is_own=is_own)
+            staging.replace(base / "staged")
+            id_file.write_text(release_id(entries), encoding="ascii")
+        return base / "staged" / "tree", id_file.read_text(encoding="ascii")

@@ -78,8 +78,8 @@ def relaunched(
     If the recorded launch stores output only on the controller and ``outputs`` is in a bucket, the
     returned launch stores output in the bucket.
     """
-    place = recorded.outputs or in_bucket(outputs, recorded.run)
-    return replace(recorded, outputs=place, **where(recorded.run, placements, nodes))
+    outputs_url = recorded.outputs or in_bucket(outputs, recorded.run)
+    return replace(recorded, outputs=outputs_url, **where(recorded.run, placements, nodes))
 
 
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
@@ -87,15 +87,17 @@ def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
 
     ``placements`` and ``nodes`` have an entry for each host of the play.
     """
-    own = {host: placement for host, placement in placements.items() if placement.run == run}
-    hosts = sorted(own, key=lambda host: own[host].process_id)
-    found = {nodes[host] for host in hosts if host in nodes}
+    own_placements = {
+        host: placement for host, placement in placements.items() if placement.run == run
+    }
+    hosts = sorted(own_placements, key=lambda host: own_placements[host].process_id)
+    run_nodes = {nodes[host] for host in hosts if host in nodes}
     return {
         "workers": len(hosts),
-        "slices": own[hosts[0]].slices,
-        "coordinator_host": own[hosts[0]].coordinator_host,
+        "slices": own_placements[hosts[0]].slices,
+        "coordinator_host": own_placements[hosts[0]].coordinator_host,
         "placement": tuple(hosts),
-        "nodes": tuple(sorted(found, key=lambda node: (node.zone, node.name))),
+        "nodes": tuple(sorted(run_nodes, key=lambda node: (node.zone, node.name))),
     }
 
 
@@ -106,6 +108,8 @@ def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
     The others wait only for process 0 and get only its name and their own: with all names, the data
     sent would grow with the square of the number of workers.
     """
-    names, own = launch["placement"], int(process_id)
-    known = [name if number in (0, own) else "" for number, name in enumerate(names[: own + 1])]
-    return {**launch, "placement": known if own else names}
+    names, own_id = launch["placement"], int(process_id)
+    sent_names = [
+        name if number in (0, own_id) else "" for number, name in enumerate(names[: own_id + 1])
+    ]
+    return {**launch, "placement": sent_names if own_id else names}

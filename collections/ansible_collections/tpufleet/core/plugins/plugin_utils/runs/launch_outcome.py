@@ -32,7 +32,7 @@ class WaitOutcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Waited:
+class WaitResult:
     """The result of waiting for a run on one worker.
 
     ``process`` is None if the worker did not answer. ``outcome`` is a WaitOutcome, ``answer`` the
@@ -45,7 +45,7 @@ class Waited:
     answer: Answer
 
     @classmethod
-    def of(cls, host: str, answer: Answer) -> Waited:
+    def of(cls, host: str, answer: Answer) -> WaitResult:
         """Parse ``answer``, the result of the module ``run_wait`` on the host."""
         info = answer.get("info")
         process = parse_process(host, info) if info else None
@@ -93,17 +93,17 @@ def start_answers(
         pushed: the answer of each host to the task that pushes the release.
         second_starts: the answer of each host to the task that starts it after the push.
     """
-    found = {}
+    start_results = {}
     for host in hosts:
         push, second = pushed.get(host) or {}, second_starts.get(host) or {}
         if push.get("unreachable") or push.get("failed"):
-            found[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
+            start_results[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
         elif "info" in second or "msg" in second:
-            found[host] = second
+            start_results[host] = second
         else:
             first = first_starts.get(host) or {}
-            found[host] = first if first.get("started") else {}
-    return found
+            start_results[host] = first if first.get("started") else {}
+    return start_results
 
 
 def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
@@ -113,30 +113,30 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
     and ``stop`` (whether it must be stopped on all workers, because a process failed or there was
     no first step). After the first step, a lost connection to a worker is no reason to stop.
     """
-    waited = [Waited.of(host, answer) for host, answer in answers.items()]
-    problems = [each.problem() for each in failed_first(waited)]
-    began = any(each.process and (each.process.step or 0) >= 1 for each in waited)
-    over = any(each.process and each.process.has_ended_badly for each in waited)
+    results = [WaitResult.of(host, answer) for host, answer in answers.items()]
+    problems = [result.problem() for result in failed_first(results)]
+    has_begun = any(result.process and (result.process.step or 0) >= 1 for result in results)
+    has_ended_badly = any(result.process and result.process.has_ended_badly for result in results)
     return {
         "problems": problems,
-        "launch_failed": bool(problems) and not began,
-        "stop": bool(problems) and (over or not began),
+        "launch_failed": bool(problems) and not has_begun,
+        "stop": bool(problems) and (has_ended_badly or not has_begun),
     }
 
 
-def failed_first(waited: Sequence[Waited]) -> list[Waited]:
+def failed_first(results: Sequence[WaitResult]) -> list[WaitResult]:
     """Return the failed workers, the earliest failure first: it often causes the others."""
 
-    def ended_at(each: Waited) -> float:
-        return (each.process.ended_at if each.process else 0.0) or float("inf")
+    def ended_at(result: WaitResult) -> float:
+        return (result.process.ended_at if result.process else 0.0) or float("inf")
 
-    return sorted((each for each in waited if each.has_failed), key=ended_at)
+    return sorted((result for result in results if result.has_failed), key=ended_at)
 
 
 def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
     """Return the last log lines of the workers that failed, each after its worker's name."""
-    waited = [Waited.of(host, answer) for host, answer in answers.items()]
-    return [f"{each.host}: {line}" for each in failed_first(waited) for line in each.log]
+    results = [WaitResult.of(host, answer) for host, answer in answers.items()]
+    return [f"{result.host}: {line}" for result in failed_first(results) for line in result.log]
 
 
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
@@ -145,17 +145,19 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
     ``outcome`` is the result of wait_outcome. ``ended`` has the answer of each worker to the task
     that stops the run.
     """
-    what = "; ".join(outcome["problems"])
+    reason = "; ".join(outcome["problems"])
     if not outcome["stop"]:
-        return f"run {run} continues: {what}. See its status: ansible-playbook playbooks/status.yml"
-    left = failures(ended)
-    if left:
         return (
-            f"run {run} failed: {what}. It was not stopped on {'; '.join(left)}. Stop it: "
+            f"run {run} continues: {reason}. See its status: ansible-playbook playbooks/status.yml"
+        )
+    failed = failures(ended)
+    if failed:
+        return (
+            f"run {run} failed: {reason}. It was not stopped on {'; '.join(failed)}. Stop it: "
             f"ansible-playbook playbooks/kill.yml -e run={run}"
         )
     return (
-        f"run {run} failed and was stopped on all workers: {what}. Fix it and launch the run "
+        f"run {run} failed and was stopped on all workers: {reason}. Fix it and launch the run "
         f"again; see its log: ansible-playbook playbooks/logs.yml -e run={run}"
     )
 
@@ -186,28 +188,28 @@ def launch_verdict(
     statuses: dict[str, set[str]] = {}
     push = set()
     for host, process in processes.items():
-        answer, mine = answers.get(host) or {}, problems.setdefault(process["run"], [])
+        answer, run_problems = answers.get(host) or {}, problems.setdefault(process["run"], [])
         if "status" not in answer:
-            mine.append((host, answer_error(answer, process["tpu"])))
+            run_problems.append((host, answer_error(answer, process["tpu"])))
             continue
-        mine += [(host, line) for line in answer["blockers"]]
+        run_problems += [(host, line) for line in answer["blockers"]]
         status = "started" if answer["started"] else answer["status"]
         statuses.setdefault(process["run"], set()).add(status)
         if answer["release_is_missing"]:
             push.add(process["run"])
     refused = {run for run, lines in problems.items() if lines}
-    whole = {
-        run: next(iter(found))
-        for run, found in statuses.items()
-        if len(found) == 1 and run not in refused
+    common_status = {
+        run: next(iter(run_statuses))
+        for run, run_statuses in statuses.items()
+        if len(run_statuses) == 1 and run not in refused
     }
-    running = sorted(run for run, found in whole.items() if found == "running")
-    done = sorted(run for run, found in whole.items() if found == "done")
+    running = sorted(run for run, status in common_status.items() if status == "running")
+    done = sorted(run for run, status in common_status.items() if status == "done")
     launch = set(statuses) - refused - set(running) - set(done)
     return {
         "problems": {run: said_once(problems[run]) for run in sorted(refused)},
         "launch": sorted(launch),
-        "again": sorted(run for run in launch if whole.get(run) != "started"),
+        "again": sorted(run for run in launch if common_status.get(run) != "started"),
         "push": sorted(launch & push),
         "running": running,
         "done": done,
@@ -222,11 +224,11 @@ def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[st
     With ``per_chip``, a worker has one host for each chip; the first of these is returned.
     ``processes`` has the process of each host, with its ``run`` and ``worker``.
     """
-    found: dict[str, str] = {}
+    first_hosts: dict[str, str] = {}
     for host, process in sorted(processes.items()):
         if process["run"] in runs:
-            found.setdefault(process.get("worker") or host, host)
-    return sorted(found.values())
+            first_hosts.setdefault(process.get("worker") or host, host)
+    return sorted(first_hosts.values())
 
 
 def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
@@ -254,11 +256,11 @@ def leftovers(
         refused: the runs that must not start; they are stopped where they have started.
         again: the runs that will start again; an earlier attempt is stopped where it is active.
     """
-    found = []
+    to_stop = []
     for host, process in processes.items():
         answer = answers.get(host) or {}
         is_started = bool(answer.get("started"))
         is_older = bool((answer.get("info") or {}).get("active")) and not is_started
         if (process["run"] in refused and is_started) or (process["run"] in again and is_older):
-            found.append(host)
-    return found
+            to_stop.append(host)
+    return to_stop

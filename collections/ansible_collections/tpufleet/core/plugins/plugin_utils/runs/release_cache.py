@@ -86,11 +86,11 @@ def _copy_durably(source: str, destination: str) -> None:
 
 
 def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 RELEASES, LOCKS = "releases", "locks"
@@ -106,27 +106,30 @@ def local_state_dir(fleet_state: str) -> str:
     return str(Path(fleet_state).expanduser())
 
 
-def kept_release(kept: Path, release: str) -> Path:
-    """Return the path of a cached release; ``kept`` is the controller's local state directory."""
-    return kept / RELEASES / release
+def kept_release(state_dir: Path, release: str) -> Path:
+    """Return the path of a cached release.
+
+    ``state_dir`` is the controller's local state directory.
+    """
+    return state_dir / RELEASES / release
 
 
-def kept_lock(kept: Path, digest: str) -> Path:
+def kept_lock(state_dir: Path, digest: str) -> Path:
     """Return the path of the cached lock file with this SHA-256 digest.
 
-    ``kept`` is the controller's local state directory.
+    ``state_dir`` is the controller's local state directory.
     """
-    return kept / LOCKS / f"{digest}.lock"
+    return state_dir / LOCKS / f"{digest}.lock"
 
 
-def keep_lock(kept: Path, lock: bytes) -> None:
+def keep_lock(state_dir: Path, lock: bytes) -> None:
     """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
 
-    ``kept`` is the controller's local state directory, ``lock`` the content of the file.
+    ``state_dir`` is the controller's local state directory, ``lock`` the content of the file.
     """
-    place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
-    if not is_whole(place, place.stem):
-        replace_file(place, lock + b"\n", durable=True)
+    path = kept_lock(state_dir, hashlib.sha256(lock).hexdigest())
+    if not is_whole(path, path.stem):
+        replace_file(path, lock + b"\n", durable=True)
 
 
 def is_whole(lock: Path, digest: str) -> bool:
@@ -137,12 +140,15 @@ def is_whole(lock: Path, digest: str) -> bool:
         return False
 
 
-def missing_here(launch: LaunchSpec, kept: Path) -> str:
+def missing_here(launch: LaunchSpec, state_dir: Path) -> str:
     """Return the path of a launch's release or lock file that is missing or damaged; empty if none.
 
-    ``kept`` is the controller's local state directory.
+    ``state_dir`` is the controller's local state directory.
     """
-    release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
+    release, lock = (
+        kept_release(state_dir, launch.release),
+        kept_lock(state_dir, launch.requirements),
+    )
     try:
         verify_release(release)
     except ReleaseError:

@@ -15,7 +15,7 @@ import yaml
 
 from ...module_utils.worker.contract import IMAGE
 from ...module_utils.worker.run import COMMAND, TRAINER, RunError, check_name, command_words
-from .run_sweep import Trial, again, assigned, where
+from .run_sweep import Trial, assigned, fix_text, yaml_error_text
 
 OVERRIDES = "{set}"
 """The placeholder for overrides in a trainer command."""
@@ -25,14 +25,14 @@ PLACEHOLDERS = (
 )
 """The other placeholders in a trainer command; each worker replaces them by its values."""
 _IN_BRACES = re.compile(r"(?<![${])\{([a-z_]+)\}")
-_MISTYPED = 0.83
+_MISTYPED_RATIO = 0.83
 """A word at least this similar to a placeholder (difflib's ratio) counts as a mistyped one.
 
 A longer placeholder with one wrong, missing, additional or swapped letter reaches this similarity.
 Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A word with more
 underscores than the placeholder, such as ``{checkpoint_id}``, never counts as mistyped.
 """
-OF_A_LAUNCH = (
+SHARED_VARIABLES = (
     "jax_requirements",
     "jax_lock",
     "requirements",
@@ -133,19 +133,19 @@ class Placement:
 
 
 def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise RunError unless all workers have the same values of the variables in OF_A_LAUNCH.
+    """Raise RunError unless all workers have the same values of SHARED_VARIABLES.
 
     ``facts`` has the inventory variables of each host.
     """
-    for name in OF_A_LAUNCH:
-        first: dict[str, str] = {}
+    for name in SHARED_VARIABLES:
+        first_hosts: dict[str, str] = {}
         for host, variables in facts.items():
-            first.setdefault(str(variables.get(name, "")), host)
-        if len(first) > 1:
-            (one, host), (other, elsewhere), *_ = first.items()
+            first_hosts.setdefault(str(variables.get(name, "")), host)
+        if len(first_hosts) > 1:
+            (value, host), (other_value, other_host), *_ = first_hosts.items()
             raise RunError(
-                f"{name}: workers of one launch need the same value ({one or 'not set'} for "
-                f"{host}, {other or 'not set'} for {elsewhere}). Launch a run on each TPU: "
+                f"{name}: workers of one launch need the same value ({value or 'not set'} for "
+                f"{host}, {other_value or 'not set'} for {other_host}). Launch a run on each TPU: "
                 "ansible-playbook train.yml -e tpu=NAME"
             )
 
@@ -169,31 +169,33 @@ def place(
             "no worker is READY. Create TPUs: ansible-playbook playbooks/create.yml, or see what "
             "exists: ansible-playbook playbooks/status.yml"
         )
-    together: dict[str, list[Worker]] = defaultdict(list)
+    groups: dict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
-        whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
-        together[f"{whole}-c{worker.chip}" if worker.chip >= 0 else whole].append(worker)
-    trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
-    found: dict[str, Placement] = {}
-    for whole, members in sorted(together.items()):
-        trial = trials.get(whole, Trial(0))
-        behind = trial.name or (
-            whole.removeprefix("multislice_") if members[0].multislice else whole
+        group = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
+        groups[f"{group}-c{worker.chip}" if worker.chip >= 0 else group].append(worker)
+    trials = assigned(sweep[1], sorted(groups), sweep[0]) if sweep else {}
+    placements: dict[str, Placement] = {}
+    for group, members in sorted(groups.items()):
+        trial = trials.get(group, Trial(0))
+        suffix = trial.name or (
+            group.removeprefix("multislice_") if members[0].multislice else group
         )
-        run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
-        if sweep and any(each.run == run for each in found.values()):
+        run = check_name(name if len(groups) == 1 and not sweep else f"{name}-{suffix}")
+        if sweep and any(placement.run == run for placement in placements.values()):
             raise RunError(
                 f"{sweep[0]}: two entries have the run name {run}. Give each another name"
             )
-        on = members[0].tpu if members[0].chip >= 0 else whole
-        found |= _slices(run, on, members, trial)
-    return found
+        tpu = members[0].tpu if members[0].chip >= 0 else group
+        placements |= _slice_placements(run, tpu, members, trial)
+    return placements
 
 
-def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Placement]:
+def _slice_placements(
+    run: str, tpu: str, members: Sequence[Worker], trial: Trial
+) -> dict[str, Placement]:
     """Return the processes of one run by host, numbered by slice, then by worker.
 
-    ``whole`` is the run's TPU or multislice, ``members`` are its hosts, ``trial`` is its entry of
+    ``tpu`` is the run's TPU or multislice, ``members`` are its hosts, ``trial`` is its entry of
     the sweep. Raises RunError.
     """
     by_slice: dict[int, list[Worker]] = defaultdict(list)
@@ -203,48 +205,48 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
     if sorted(by_slice) != list(range(count)):
         missing = ", ".join(str(index) for index in range(count) if index not in by_slice)
         raise RunError(
-            f"multislice {whole.removeprefix('multislice_')}: a run needs all {count} slices "
+            f"multislice {tpu.removeprefix('multislice_')}: a run needs all {count} slices "
             f"(missing: {missing}). See their status: ansible-playbook playbooks/status.yml"
         )
     leader = members[0].slice_leader if count > 1 else members[0].leader
-    found, first = {}, 0
+    placements, first_id = {}, 0
     for _, slice_members in sorted(by_slice.items()):
-        wanted, there = slice_members[0].count, sorted(member.index for member in slice_members)
-        if there != list(range(wanted)):
+        expected, indexes = slice_members[0].count, sorted(member.index for member in slice_members)
+        if indexes != list(range(expected)):
             raise RunError(
-                f"TPU {slice_members[0].tpu}: a run needs all {wanted} workers (selected: "
-                f"{', '.join(str(index) for index in there)}). Omit --limit, or see their status: "
-                "ansible-playbook playbooks/status.yml"
+                f"TPU {slice_members[0].tpu}: a run needs all {expected} workers (selected: "
+                f"{', '.join(str(index) for index in indexes)}). Omit --limit, or see their "
+                "status: ansible-playbook playbooks/status.yml"
             )
         for member in slice_members:
-            found[member.host] = Placement(
+            placements[member.host] = Placement(
                 run=run,
-                process_id=first + member.index,
+                process_id=first_id + member.index,
                 coordinator_host=leader,
-                tpu=whole,
+                tpu=tpu,
                 slices=count,
-                overrides=trial.words,
+                overrides=trial.settings,
                 env=trial.env,
                 chip=member.chip,
                 worker=member.chip_of,
             )
-        first += wanted
-    return found
+        first_id += expected
+    return placements
 
 
-def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
-    """Return the path of a config in the first of the directories ``places`` that has it.
+def find_config(config: str, directories: Sequence[Path], variable: str = "config") -> Path:
+    """Return the path of a config in the first of ``directories`` that has it.
 
-    ``what`` is the variable that names the file, for errors. Raises RunError.
+    ``variable`` is the Ansible variable that names the file, for errors. Raises RunError.
     """
-    for place in places:
-        path = place / Path(config).expanduser()
+    for directory in directories:
+        path = directory / Path(config).expanduser()
         if path.is_file():
             return path
-    looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
+    searched = " nor in ".join(dict.fromkeys(str(directory) for directory in directories))
     raise RunError(
-        f"there is no {what} {config} in {looked}. Choose another: "
-        f"ansible-playbook train.yml -e {what}=FILE"
+        f"there is no {variable} {config} in {searched}. Choose another: "
+        f"ansible-playbook train.yml -e {variable}=FILE"
     )
 
 
@@ -257,12 +259,14 @@ def read_config(path: Path, strict: bool) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"the config {path} can't be read: {error}") from error
-    fix = again(path, "config")
+    fix = fix_text(path, "config")
     if strict or path.suffix in (".yml", ".yaml"):
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise RunError(f"the config {path} is not YAML ({where(error)}). {fix}") from error
+            raise RunError(
+                f"the config {path} is not YAML ({yaml_error_text(error)}). {fix}"
+            ) from error
         if strict and not isinstance(value, dict):
             raise RunError(
                 f"the config {path} has no settings (expected lines 'name: value'). {fix}"
@@ -270,7 +274,7 @@ def read_config(path: Path, strict: bool) -> str:
     return text
 
 
-SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
+SET_EXAMPLE = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
 def command_of(command: str | None) -> tuple[str, ...]:
@@ -278,9 +282,9 @@ def command_of(command: str | None) -> tuple[str, ...]:
 
     Placeholders such as ``{set}`` are not replaced. Raises RunError for a mistyped placeholder.
     """
-    words = command_words(command) if command else (*TRAINER, OVERRIDES)
-    refuse_mistyped(words)
-    return words
+    arguments = command_words(command) if command else (*TRAINER, OVERRIDES)
+    refuse_mistyped(arguments)
+    return arguments
 
 
 def refuse_mistyped(command: Sequence[str]) -> None:
@@ -290,15 +294,15 @@ def refuse_mistyped(command: Sequence[str]) -> None:
     A mistyped ``{set}`` is not detected here, because ``{step}`` looks like one. with_overrides
     detects it, because it refuses settings if the command has no ``{set}``.
     """
-    for found in _IN_BRACES.findall(" ".join(command)):
-        near = difflib.get_close_matches(found, PLACEHOLDERS, 1, _MISTYPED)
-        has_more_parts = near and found.count("_") > near[0].count("_")
-        if near and not has_more_parts and found not in PLACEHOLDERS:
+    for word in _IN_BRACES.findall(" ".join(command)):
+        matches = difflib.get_close_matches(word, PLACEHOLDERS, 1, _MISTYPED_RATIO)
+        has_more_underscores = matches and word.count("_") > matches[0].count("_")
+        if matches and not has_more_underscores and word not in PLACEHOLDERS:
             known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
             raise RunError(
-                f"the command contains {{{found}}}, which is no placeholder. Did you mean "
-                f"{{{near[0]}}}? Placeholders: {known}. Fix the command: {COMMAND}. If the program "
-                f"itself needs {{{found}}}, move the command into a script"
+                f"the command contains {{{word}}}, which is no placeholder. Did you mean "
+                f"{{{matches[0]}}}? Placeholders: {known}. Fix the command: {COMMAND}. If the "
+                f"program itself needs {{{word}}}, move the command into a script"
             )
 
 
@@ -320,43 +324,43 @@ def checked_image(image: str, command: str | None) -> str:
     return image
 
 
-def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
+def overrides(value: str | Sequence[Any] | None) -> tuple[str, ...]:
     """Parse the variable ``set``: a list of settings key=value, or one string with them.
 
     Raises RunError.
     """
-    words = given or []
-    if isinstance(words, str):
+    settings = value or []
+    if isinstance(settings, str):
         try:
-            words = shlex.split(words)
+            settings = shlex.split(settings)
         except ValueError as error:
             raise RunError(
-                f"set={given!r} can't be split into words ({error}). Use: {SET}"
+                f"set={value!r} can't be split into words ({error}). Use: {SET_EXAMPLE}"
             ) from error
-    for word in words:
-        if "=" not in str(word):
-            raise RunError(f"{word!r} in set= is not key=value. Use: {SET}")
-    return tuple(str(word) for word in words)
+    for setting in settings:
+        if "=" not in str(setting):
+            raise RunError(f"{setting!r} in set= is not key=value. Use: {SET_EXAMPLE}")
+    return tuple(str(setting) for setting in settings)
 
 
-def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with settings (``words``, each key=value) in place of ``{set}``.
+def with_overrides(command: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with settings (``settings``, each key=value) in place of ``{set}``.
 
     An argument that contains ``{set}`` is repeated for each setting, so ``--{set}`` becomes
     ``--key=value``; without settings it is dropped. Raises RunError if there are settings but no
     ``{set}``: a trainer might ignore arguments that are just appended.
     """
-    if words and not any(OVERRIDES in word for word in command):
+    if settings and not any(OVERRIDES in argument for argument in command):
         raise RunError(
-            f"the command does not say where overrides belong (set: {shlex.join(words):.100}). Add "
-            f"{OVERRIDES} to it, or --{OVERRIDES} for flags: ansible-playbook train.yml "
+            f"the command does not say where overrides belong (set: {shlex.join(settings):.100}). "
+            f"Add {OVERRIDES} to it, or --{OVERRIDES} for flags: ansible-playbook train.yml "
             "-e command='\"PROGRAM ARGUMENT {set}\"'"
         )
-    found: list[str] = []
-    for word in command:
-        in_place = [word.replace(OVERRIDES, each) for each in words]
-        found += in_place if OVERRIDES in word else [word]
-    return tuple(found)
+    arguments: list[str] = []
+    for argument in command:
+        replaced = [argument.replace(OVERRIDES, setting) for setting in settings]
+        arguments += replaced if OVERRIDES in argument else [argument]
+    return tuple(arguments)
 
 
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:

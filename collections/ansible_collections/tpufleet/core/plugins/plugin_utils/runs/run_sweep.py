@@ -23,11 +23,11 @@ KEYS = ("set", "name", "tpu", "env")
 class Trial:
     """One entry of a sweep file, at its line ``line``.
 
-    ``words`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
+    ``settings`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
     """
 
     line: int
-    words: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     name: str = ""
     tpu: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -40,22 +40,24 @@ def read_sweep(path: Path) -> list[Trial]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"the sweep {path} can't be read: {error}") from error
     except yaml.YAMLError as error:
-        raise RunError(f"the sweep {path} is not YAML ({where(error)}). {again(path)}") from error
+        raise RunError(
+            f"the sweep {path} is not YAML ({yaml_error_text(error)}). {fix_text(path)}"
+        ) from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise RunError(
             f"the sweep {path} is not a list of runs (expected '- set: {{key: value}}' for each). "
-            f"{again(path)}"
+            f"{fix_text(path)}"
         )
     trials = [_trial(path, node) for node in root.value]
     for key in ("name", "tpu"):
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for trial in trials:
             value = getattr(trial, key)
-            if value and value in seen:
-                raise _mistake(
-                    path, trial.line, f"{key} {value} is already used in line {seen[value]}"
+            if value and value in lines:
+                raise _sweep_error(
+                    path, trial.line, f"{key} {value} is already used in line {lines[value]}"
                 )
-            seen[value] = trial.line
+            lines[value] = trial.line
     return trials
 
 
@@ -72,54 +74,56 @@ def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[s
         )
     for trial in trials:
         if trial.tpu and trial.tpu not in tpus:
-            raise _mistake(
+            raise _sweep_error(
                 path,
                 trial.line,
                 f"tpu {trial.tpu} is not a selected TPU ({', '.join(tpus)})",
             )
     named = {trial.tpu: trial for trial in trials if trial.tpu}
-    rest = iter([trial for trial in trials if not trial.tpu])
-    return {tpu: named.get(tpu) or next(rest) for tpu in tpus}
+    without_tpu = iter([trial for trial in trials if not trial.tpu])
+    return {tpu: named.get(tpu) or next(without_tpu) for tpu in tpus}
 
 
 def _trial(path: Path, node: yaml.Node) -> Trial:
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
-        raise _mistake(path, line, "expected 'set: {key: value}', and optionally name, tpu and env")
-    found: dict[str, Any] = {}
+        raise _sweep_error(
+            path, line, "expected 'set: {key: value}', and optionally name, tpu and env"
+        )
+    entry: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key, at = key_node.value, key_node.start_mark.line + 1
+        key, key_line = key_node.value, key_node.start_mark.line + 1
         if key not in KEYS:
-            raise _mistake(path, at, f"unknown key {key!r} (expected {', '.join(KEYS)})")
-        if key in found:
-            raise _mistake(path, at, f"{key} is given twice")
-        found[key] = (_value(value_node), value_node.start_mark.line + 1)
-    words = _words(path, *found.get("set", ({}, line)))
-    env, env_line = found.get("env", ({}, line))
+            raise _sweep_error(path, key_line, f"unknown key {key!r} (expected {', '.join(KEYS)})")
+        if key in entry:
+            raise _sweep_error(path, key_line, f"{key} is given twice")
+        entry[key] = (_value(value_node), value_node.start_mark.line + 1)
+    settings = _settings(path, *entry.get("set", ({}, line)))
+    env, env_line = entry.get("env", ({}, line))
     if not isinstance(env, dict) or any(isinstance(value, dict | list) for value in env.values()):
-        raise _mistake(path, env_line, "env is not a mapping of names to values")
-    name, name_line = found.get("name", ("", line))
+        raise _sweep_error(path, env_line, "env is not a mapping of names to values")
+    name, name_line = entry.get("name", ("", line))
     if name != "":
         try:
             name = check_name(str(name))
         except RunError as error:
-            raise _mistake(path, name_line, str(error)) from None
+            raise _sweep_error(path, name_line, str(error)) from None
     variables = {str(key): "" if value is None else str(value) for key, value in env.items()}
-    return Trial(line, words, str(name), str(found.get("tpu", ("", line))[0] or ""), variables)
+    return Trial(line, settings, str(name), str(entry.get("tpu", ("", line))[0] or ""), variables)
 
 
-def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
-    if isinstance(given, dict):
-        return tuple(f"{key}={_written(value)}" for key, value in given.items())
-    if isinstance(given, list):
-        for word in given:
-            if not isinstance(word, str) or "=" not in word.strip("="):
-                raise _mistake(path, line, f"set: {word!r} is not key=value")
-        return tuple(given)
-    raise _mistake(path, line, "set is neither a mapping nor a list of key=value")
+def _settings(path: Path, settings: Any, line: int) -> tuple[str, ...]:
+    if isinstance(settings, dict):
+        return tuple(f"{key}={_setting_text(value)}" for key, value in settings.items())
+    if isinstance(settings, list):
+        for setting in settings:
+            if not isinstance(setting, str) or "=" not in setting.strip("="):
+                raise _sweep_error(path, line, f"set: {setting!r} is not key=value")
+        return tuple(settings)
+    raise _sweep_error(path, line, "set is neither a mapping nor a list of key=value")
 
 
-def _written(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """Format the value of an override: strings unchanged, other values as JSON (valid YAML)."""
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -128,17 +132,17 @@ def _value(node: yaml.Node) -> Any:
     return yaml.load(yaml.serialize(node), Loader=yaml.SafeLoader)
 
 
-def _mistake(path: Path, line: int, what: str) -> RunError:
-    return RunError(f"the sweep {path}, line {line}: {what}: {again(path)}")
+def _sweep_error(path: Path, line: int, problem: str) -> RunError:
+    return RunError(f"the sweep {path}, line {line}: {problem}: {fix_text(path)}")
 
 
-def where(error: yaml.YAMLError) -> str:
+def yaml_error_text(error: yaml.YAMLError) -> str:
     """Format a YAML error as one line with the line number in the file."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
 
-def again(path: Path, name: str = "sweep") -> str:
+def fix_text(path: Path, name: str = "sweep") -> str:
     """Return the end of an error about an invalid file: how to fix it and launch again.
 
     ``name`` is the variable that names the file.

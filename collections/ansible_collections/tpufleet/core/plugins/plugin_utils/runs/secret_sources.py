@@ -18,7 +18,7 @@ FILE = "group_vars/all/secrets.yml"
 EDIT = f"ansible-vault edit INVENTORY/{FILE}"
 """The command that edits the encrypted file; INVENTORY is the directory of the inventory."""
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
-_ELSEWHERE = (b"!vault", b"{{")
+_NOT_PLAIN_MARKERS = (b"!vault", b"{{")
 """Strings that show that a file's values are encrypted one by one or come from templates."""
 
 
@@ -28,7 +28,7 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
     ``sources`` are the inventories in use, as in ``ansible_inventory_sources``. A file with an
     encrypted value or a template does not count, whatever else it contains.
     """
-    found: dict[Path, int] = {}
+    modes: dict[Path, int] = {}
     for source in sources:
         path = Path(source)
         try:
@@ -38,15 +38,15 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
             mode = file.stat().st_mode
             is_exposed = stat.S_ISREG(mode) and mode & OTHERS_READ
             if is_exposed and _has_plain_value(file.read_bytes()):
-                found[file] = stat.S_IMODE(mode)
+                modes[file] = stat.S_IMODE(mode)
         except OSError:  # the file is missing, or this user's Ansible can't read it either
             continue
-    return list(found.items())
+    return list(modes.items())
 
 
 def _has_plain_value(content: bytes) -> bool:
     """Return whether a file of variables has values, none of them encrypted or from a template."""
-    if is_encrypted(content) or any(sign in content for sign in _ELSEWHERE):
+    if is_encrypted(content) or any(marker in content for marker in _NOT_PLAIN_MARKERS):
         return False
     try:
         variables = yaml.safe_load(content)
@@ -80,6 +80,6 @@ def outside_secrets(variables: Iterable[str], secrets: Collection[str]) -> str:
     ``variables`` are the names of all inventory variables. Only names in upper case count, such as
     HF_TOKEN, because environment variables usually have such names.
     """
-    found = {name for name in variables if name.isupper() and looks_secret(name)} - {*secrets}
-    names = ", ".join(sorted(found))
-    return f"{names}: set outside the mapping secrets, so not passed to trainers" if found else ""
+    outside = {name for name in variables if name.isupper() and looks_secret(name)} - {*secrets}
+    names = ", ".join(sorted(outside))
+    return f"{names}: set outside the mapping secrets, so not passed to trainers" if outside else ""

@@ -28,7 +28,7 @@ OPTIONS = {
 COMPILED_FOR = ("v4", "v5e", "v5p", "v6e")
 """Generations of TPUs for which the trainer can compile a step."""
 EXPORT = "export"
-_APART = 100
+_ATTEMPT_OFFSET = 100
 
 
 def check_trainer(launch: LaunchSpec, command: str) -> None:
@@ -65,11 +65,11 @@ def placements(
         env: environment variables that override those of the launch.
     """
     if not workers:
-        again = f"ansible-playbook playbooks/{command}.yml -e run={launch.run} -e tpu=NAME"
+        retry = f"ansible-playbook playbooks/{command}.yml -e run={launch.run} -e tpu=NAME"
         needs = "" if command == "bench" else f" that can read {launch.checkpoints}"
         raise RunError(
             f"run {launch.run}: no worker of the TPU {tpu} is READY. Use another TPU{needs}: "
-            f"{again}, or create this one: ansible-playbook playbooks/create.yml -e tpu={tpu}"
+            f"{retry}, or create this one: ansible-playbook playbooks/create.yml -e tpu={tpu}"
         )
     on_cpu = command == EXPORT or {**launch.env, **env}.get("JAX_PLATFORMS") == "cpu"
     if not on_cpu and launch.chip < 0:
@@ -93,7 +93,7 @@ def command_launch(
 
     ``export`` uses no device, because the host has more memory. The attempt of the returned launch
     decides the coordinator's port. The attempt differs from the one of ``launch`` by at least
-    _APART, so that the command can run beside a run that trains on CPUs.
+    _ATTEMPT_OFFSET, so that the command can run beside a run that trains on CPUs.
 
     Args:
         launch: the run's last launch.
@@ -104,24 +104,26 @@ def command_launch(
         placed: the LaunchSpec fields that say where the processes are placed (launch.where).
         attempt: a number from which the port is chosen.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    if unknown := sorted(set(given) - set(OPTIONS[command])):
+    set_options = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(set(set_options) - set(OPTIONS[command])):
         raise RunError(
             f"{unknown[0]}: {command}.yml has no such option (it has: "
             f"{', '.join(OPTIONS[command])}). Omit it: "
             f"ansible-playbook playbooks/{command}.yml -e run={launch.run}"
         )
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    number = launch.attempt + _APART + attempt % (ATTEMPT_PORTS - 2 * _APART)
+    arguments = [
+        argument for name, value in set_options.items() for argument in (f"--{name}", str(value))
+    ]
+    number = launch.attempt + _ATTEMPT_OFFSET + attempt % (ATTEMPT_PORTS - 2 * _ATTEMPT_OFFSET)
     platform = {}
     if command == EXPORT:
-        if "to" not in given:
-            words += ["--to", str(export_directory(launch.run, number))]
+        if "to" not in set_options:
+            arguments += ["--to", str(export_directory(launch.run, number))]
         platform = {"JAX_PLATFORMS": "cpu"}
     recorded = launch.command[len(TRAINER) :]
     return replace(
         launch,
-        command=(*TRAINER[:-2], command, TRAINER[-1], *recorded, *overrides, *words),
+        command=(*TRAINER[:-2], command, TRAINER[-1], *recorded, *overrides, *arguments),
         env={**launch.env, **env, **platform},
         attempt=number,
         **placed,
@@ -141,8 +143,8 @@ def compile_words(
     if not is_own or not is_on_tpu or launch.chip >= 0:
         return []
     slice_ = f"{generation}:{topology}" if topology else accelerator_type
-    where = ["--topology", slice_, "--slices", str(launch.slices)]
-    return ["compile", str(config), *launch.command[len(TRAINER) :], *where]
+    slice_options = ["--topology", slice_, "--slices", str(launch.slices)]
+    return ["compile", str(config), *launch.command[len(TRAINER) :], *slice_options]
 
 
 def bucket_target(to: str) -> str | None:

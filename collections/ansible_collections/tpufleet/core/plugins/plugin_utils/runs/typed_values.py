@@ -19,9 +19,9 @@ def cut_short(examples: Mapping[str, str], playbook: str) -> str:
         examples: an example value for each variable whose value may contain spaces.
         playbook: the playbook that the error tells the user to run.
     """
-    for given in context.CLIARGS.get("extra_vars") or ():
-        name = str(given).partition("=")[0]
-        if name in examples and _is_cut(str(given), name):
+    for argument in context.CLIARGS.get("extra_vars") or ():
+        name = str(argument).partition("=")[0]
+        if name in examples and _is_cut(str(argument), name):
             return (
                 f"-e {name}=… is cut at its first space. Quote the value twice: "
                 f"ansible-playbook {playbook} -e {name}='\"{examples[name]}\"'"
@@ -29,31 +29,31 @@ def cut_short(examples: Mapping[str, str], playbook: str) -> str:
     return ""
 
 
-def _is_cut(given: str, name: str) -> bool:
+def _is_cut(argument: str, name: str) -> bool:
     try:
-        return set(parse_kv(given)) != {name}
+        return set(parse_kv(argument)) != {name}
     except AnsibleError:
         return False  # Ansible itself reports the syntax error
 
 
-def parse_env(given: Any, name: str = "env") -> dict[str, str]:
+def parse_env(environment: Any, name: str = "env") -> dict[str, str]:
     """Parse environment variables: a mapping, JSON, or one line NAME=value OTHER=value.
 
-    ``name`` is the Ansible variable that has the value ``given``. Raises AnsibleFilterError, which
+    ``name`` is the Ansible variable that has this value. Raises AnsibleFilterError, which
     contains no value, since values may be secret.
     """
-    if isinstance(given, str):
-        text = given.strip()
+    if isinstance(environment, str):
+        text = environment.strip()
         try:
-            given = json.loads(text) if text.startswith("{") else _pairs(shlex.split(text))
+            environment = json.loads(text) if text.startswith("{") else _pairs(shlex.split(text))
         except ValueError as error:
             raise _bad_env(name, f"cannot be read ({error})") from None
-    if not isinstance(given, Mapping):
-        raise _bad_env(name, f"is a {type(given).__name__}")
-    nested = [str(key) for key, value in given.items() if isinstance(value, Mapping | list)]
+    if not isinstance(environment, Mapping):
+        raise _bad_env(name, f"is a {type(environment).__name__}")
+    nested = [str(key) for key, value in environment.items() if isinstance(value, Mapping | list)]
     if nested:
         raise _bad_env(name, f"{', '.join(nested)} is not a single value")
-    return {str(key): "" if value is None else str(value) for key, value in given.items()}
+    return {str(key): "" if value is None else str(value) for key, value in environment.items()}
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -72,19 +72,19 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
     return AnsibleFilterError(f"{name}: {problem}. {fix}")
 
 
-def checkpoint_choice(asked: Any) -> str:
+def checkpoint_choice(value: Any) -> str:
     """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
 
     A path or URI means ``none``: it is the value of the inventory's variable ``checkpoints``, where
     launches save checkpoints. Raises AnsibleFilterError.
     """
-    word = str(asked).strip().lower()
-    if "/" in word:
+    text = str(value).strip().lower()
+    if "/" in text:
         return "none"
     known = {"true": "all", "yes": "all", "1": "all", "false": "none", "no": "none", "0": "none"}
-    found = known.get(word, word)
-    if found not in ("none", "newest", "all"):
+    choice = known.get(text, text)
+    if choice not in ("none", "newest", "all"):
         raise AnsibleFilterError(
-            f"checkpoints: expected newest or all ({word}). Fix: -e checkpoints=newest"
+            f"checkpoints: expected newest or all ({text}). Fix: -e checkpoints=newest"
         )
-    return found
+    return choice
