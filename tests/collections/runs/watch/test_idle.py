@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
     YOUNG_SECONDS,
     idle_since,
     in_use,
-    superfluous,
+    releases_to_delete,
 )
 
 from tests.collections.runs.records import ZONE, run_record
@@ -82,8 +82,8 @@ def test_a_tpu_that_is_not_ready_is_in_use():
     ids=["first pass", "stored", "now", "zero", "none", "text", "future", "another TPU"],
 )
 def test_idle_time_starts_at_the_first_idle_pass_or_at_its_valid_stored_time(stored, since):
-    assert idle_since(stored, "7", used=False, now=NOW) == since
-    assert idle_since(stored, "7", used=True, now=NOW) == 0
+    assert idle_since(stored, "7", is_used=False, now=NOW) == since
+    assert idle_since(stored, "7", is_used=True, now=NOW) == 0
 
 
 def test_the_newest_and_young_unused_releases_stay():
@@ -95,7 +95,7 @@ def test_the_newest_and_young_unused_releases_stay():
         run_record("b", release=names[7], wanted="done"),
     ]
 
-    gone = superfluous(old | young, records, NOW)
+    gone = releases_to_delete(old | young, records, NOW)
 
     assert gone == names[4:8]
     assert len(old | young) - len(gone) == KEPT_RELEASES + 1
@@ -135,12 +135,12 @@ def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
 def test_a_release_that_is_exactly_a_day_old_stays():
     kept = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
 
-    assert superfluous(kept, [], NOW) == []
-    assert len(superfluous(kept, [], NOW + 1)) == 1
+    assert releases_to_delete(kept, [], NOW) == []
+    assert len(releases_to_delete(kept, [], NOW + 1)) == 1
 
 
 def test_releases_are_deleted_only_beyond_the_maximum_number():
     kept = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
 
-    assert superfluous(kept, [], NOW) == []
-    assert superfluous(kept | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]
+    assert releases_to_delete(kept, [], NOW) == []
+    assert releases_to_delete(kept | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]

@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     by_tpu,
     changed_since,
     unusable_outcomes,
-    waits_for,
+    waiting_cause,
 )
 
 from tests.collections.runs.passes import LOST, POD, answers, ended, running, why
@@ -37,13 +37,13 @@ def test_an_outcome_is_one_line():
 
     assert RunOutcome("mine", RunState.RUNNING).text == "run mine: running"
     assert outcome.text == "run mine: failed: run other is on w0: launch"
-    assert outcome.after("no way").text == "run mine: failed: no way: launch"
+    assert outcome.with_error("no way").text == "run mine: failed: no way: launch"
 
 
 def test_an_outcome_without_action_has_its_reason():
     changed = Cause(CauseCode.RECORD_CHANGED)
 
-    assert RunOutcome("mine", RunState.FAILED, (), Action.LAUNCH).did_nothing(
+    assert RunOutcome("mine", RunState.FAILED, (), Action.LAUNCH).without_action(
         changed
     ) == RunOutcome("mine", RunState.FAILED, (changed,))
 
@@ -92,9 +92,9 @@ def test_a_wanted_run_waits_after_an_action_on_its_tpu_or_chip(action, chip, cod
 
     outcome = RunOutcome("first", RunState.LOST, action=Action(action))
     expected = Cause.of(CauseCode(code), run="first") if code else None
-    assert waits_for(second, [outcome], records) == expected
+    assert waiting_cause(second, [outcome], records) == expected
     stopped = run_record("second", chip=chip, wanted="stopped")
-    assert waits_for(stopped, [outcome], records) is None
+    assert waiting_cause(stopped, [outcome], records) is None
 
 
 def test_a_run_waits_for_the_first_run_that_has_an_action():
@@ -104,7 +104,7 @@ def test_a_run_waits_for_the_first_run_that_has_an_action():
         RunOutcome("b", RunState.LOST, action=Action.LAUNCH),
     ]
 
-    cause = waits_for(records["c"], outcomes, records)
+    cause = waiting_cause(records["c"], outcomes, records)
     assert cause == Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run="b")
 
 

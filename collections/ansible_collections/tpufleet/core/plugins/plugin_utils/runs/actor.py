@@ -48,14 +48,14 @@ class Actor:
 
     Args:
         project: the root directory of the project.
-        kept: this controller's local state directory, with cached releases and lock files.
+        state_dir: this controller's local state directory, with cached releases and lock files.
         fleet_state: the location of the run records.
         log: the log of the watch.
         ends_at: the deadline for all playbooks together, as a value of ``time.monotonic()``.
     """
 
     project: Path
-    kept: Path
+    state_dir: Path
     fleet_state: str
     log: WatchLog
     ends_at: float
@@ -80,11 +80,11 @@ class Actor:
             note: adds an event to the run's history. It is called with SETUP_STARTED before
                 setup.yml and with SETUP_DONE after it.
         """
-        for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
+        for play in plays_of(action, record, observed, self.state_dir, self.fleet_state, fence):
             if SETUP in play.playbooks:
                 note(EventKind.SETUP_STARTED)
-            if why := self._play(f"run {record.run}", record.run, play, claim):
-                return why
+            if error := self._play(f"run {record.run}", record.run, play, claim):
+                return error
             if SETUP in play.playbooks:
                 note(EventKind.SETUP_DONE)
         return ""
@@ -97,52 +97,54 @@ class Actor:
         play = Play((DELETE,), delete_variables(node))
         return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
 
-    def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
+    def _play(self, subject: str, name: str, play: Play, claim: Claim) -> str:
         """Call ansible-playbook and append its output to a file in the directory of the log.
 
-        Returns the error; empty if the call succeeds. ``who`` is the start of each line in the log,
-        such as ``run a``. ``name`` is the name of the run or TPU; it selects the output file.
+        Returns the error; empty if the call succeeds. ``subject`` is the start of each line in the
+        log, such as ``run a``. ``name`` is the name of the run or TPU; it selects the output file.
         """
-        played = " ".join(play.playbooks)
-        if why := claim.lost() or claim.blocker():
-            self.log(f"{who}: {played} was not started: {why}")
-            return why
-        left = min(ACTION_S, self.ends_at - time.monotonic())
-        if left <= 0:
-            return f"{played} was not started: this pass is out of time. The next pass continues"
-        words = [*play.playbooks, "-e", json.dumps(dict(play.variables))]
-        self.log(f"{who}: $ ansible-playbook {played} -e '{words[-1]}'")
-        began = time.monotonic()
+        playbooks = " ".join(play.playbooks)
+        if blocker := claim.lost() or claim.blocker():
+            self.log(f"{subject}: {playbooks} was not started: {blocker}")
+            return blocker
+        time_limit = min(ACTION_S, self.ends_at - time.monotonic())
+        if time_limit <= 0:
+            return f"{playbooks} was not started: this pass is out of time. The next pass continues"
+        arguments = [*play.playbooks, "-e", json.dumps(dict(play.variables))]
+        self.log(f"{subject}: $ ansible-playbook {playbooks} -e '{arguments[-1]}'")
+        began_at = time.monotonic()
 
-        def why_stop() -> str:
-            return claim.lost() or (f"still running after {left:.0f} s" if spent() > left else "")
+        def reason_to_stop() -> str:
+            return claim.lost() or (
+                f"still running after {time_limit:.0f} s" if elapsed() > time_limit else ""
+            )
 
-        def spent() -> float:
-            return time.monotonic() - began
+        def elapsed() -> float:
+            return time.monotonic() - began_at
 
         output = self.log.output_of(name)
         with (
             output.open("a", encoding="utf-8") as stream,
-            tempfile.TemporaryDirectory(prefix="tpufleet-") as folder,
+            tempfile.TemporaryDirectory(prefix="tpufleet-") as directory,
         ):
-            result = Path(folder) / "result.json"
-            command = [*ansible_playbook(), *words]
+            result = Path(directory) / "result.json"
+            command = [*ansible_playbook(), *arguments]
             env = child_environment(result)
-            code, ended = run_process(command, self.project, env, stream, why_stop)
-            error = ended or play_error(code, result, output)
+            code, stop_reason = run_process(command, self.project, env, stream, reason_to_stop)
+            error = stop_reason or play_error(code, result, output)
         if not error:
-            self.log(f"{who}: {played} succeeded, {spent():.0f} s")
+            self.log(f"{subject}: {playbooks} succeeded, {elapsed():.0f} s")
             return ""
-        why = f"{played} failed after {spent():.0f} s: {error}"
-        self.log(f"{who}: {why} (its output: {output})")
-        return why
+        message = f"{playbooks} failed after {elapsed():.0f} s: {error}"
+        self.log(f"{subject}: {message} (its output: {output})")
+        return message
 
 
 def plays_of(
     action: Action,
     record: RunRecord,
     observed: Observation,
-    kept: Path,
+    state_dir: Path,
     fleet_state: str,
     fence: int,
 ) -> list[Play]:
@@ -150,21 +152,25 @@ def plays_of(
 
     A launch runs setup.yml and push.yml first unless all workers report that they are set up for
     this version and have the run's environment. RECREATE and REPLACE only recreate the TPU: once it
-    is READY, the watch launches the run with LAUNCH. ``kept`` is the local state directory; for the
-    other arguments see Actor.act.
+    is READY, the watch launches the run with LAUNCH. ``state_dir`` is the local state directory;
+    for the other arguments see Actor.act.
     """
     # Playbooks that stop a run, delete a TPU or start an attempt fail if the record has a greater
     # fencing number.
-    fenced = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
-    again = relaunch_variables(record, kept, fleet_state, observed.address) | fenced
-    kill = Play((KILL,), {"tpu": observed.address, "record": False} | fenced)
+    fence_variables = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
+    launch_variables = (
+        relaunch_variables(record, state_dir, fleet_state, observed.address) | fence_variables
+    )
+    kill = Play((KILL,), {"tpu": observed.address, "record": False} | fence_variables)
     processes = observed.processes
-    is_set_up = processes and all(each.is_set_up and each.has_environment for each in processes)
-    launch = [Play((TRAIN,), again)]
+    is_set_up = processes and all(
+        process.is_set_up and process.has_environment for process in processes
+    )
+    launch = [Play((TRAIN,), launch_variables)]
     if not is_set_up:
-        launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
+        launch = [Play((SETUP,), launch_variables), Play((PUSH, TRAIN), launch_variables)]
     if action in RECREATIONS:
-        return _recreation(action, record, observed, fenced)
+        return _recreation(action, record, observed, fence_variables)
     if action == Action.LAUNCH:
         return launch
     if action == Action.RESTART:
@@ -173,19 +179,19 @@ def plays_of(
 
 
 def _recreation(
-    action: Action, record: RunRecord, observed: Observation, fenced: Mapping[str, Any]
+    action: Action, record: RunRecord, observed: Observation, fence_variables: Mapping[str, Any]
 ) -> list[Play]:
     """Return the calls of ansible-playbook that recreate the run's TPU.
 
     For REPLACE, the first call deletes the observed TPU. It selects the TPU by id, so that it never
-    deletes another one. ``fenced`` has the variables for the run and the fencing number.
+    deletes another one. ``fence_variables`` has the variables for the run and the fencing number.
     """
-    there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
-    lost = there if action == Action.REPLACE else []
-    plays = [Play((DELETE,), {**delete_variables(node), **fenced}) for node in lost]
-    (node,) = there or record.launch.nodes[:1]
+    existing = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
+    to_delete = existing if action == Action.REPLACE else []
+    plays = [Play((DELETE,), {**delete_variables(node), **fence_variables}) for node in to_delete]
+    (node,) = existing or record.launch.nodes[:1]
     create = {"tpu": node.name, "node_id": node.id, "create_seconds": CREATE_S}
-    return [*plays, Play((CREATE,), {**create, **fenced})]
+    return [*plays, Play((CREATE,), {**create, **fence_variables})]
 
 
 def delete_variables(node: NodeIdentity) -> dict[str, Any]:
@@ -200,17 +206,22 @@ def ansible_playbook() -> list[str]:
     """
     tool = Path(sys.executable).with_name("ansible-playbook")
     sources: Sequence[str] = context.CLIARGS.get("inventory") or ()
-    inventories = [word for source in sources for word in ("-i", str(source))]
+    inventories = [option for source in sources for option in ("-i", str(source))]
     files: Sequence[str] = context.CLIARGS.get("vault_password_files") or ()
     ids: Sequence[str] = context.CLIARGS.get("vault_ids") or ()
-    vaults = [word for file in files for word in ("--vault-password-file", str(file))]
-    vaults += [word for each in map(_vault_id, ids) if each for word in ("--vault-id", each)]
-    return [str(tool if tool.exists() else "ansible-playbook"), *inventories, *vaults]
+    vault_options = [option for file in files for option in ("--vault-password-file", str(file))]
+    vault_options += [
+        option
+        for vault_id in map(_vault_id, ids)
+        if vault_id
+        for option in ("--vault-id", vault_id)
+    ]
+    return [str(tool if tool.exists() else "ansible-playbook"), *inventories, *vault_options]
 
 
-def _vault_id(given: str) -> str:
+def _vault_id(option: str) -> str:
     """Return a ``--vault-id`` (``NAME@FILE``) with an absolute path; empty for a prompt."""
-    name, at, source = given.rpartition("@")
+    name, at, source = option.rpartition("@")
     if source == "prompt" or source.startswith("prompt_"):
         return ""
     return f"{name}{at}{Path(source).expanduser().absolute()}"
@@ -245,25 +256,25 @@ def play_error(code: int, result: Path, output: Path) -> str:
 
 
 def relaunch_variables(
-    record: RunRecord, kept: Path, fleet_state: str, tpu: str = ""
+    record: RunRecord, state_dir: Path, fleet_state: str, tpu: str = ""
 ) -> dict[str, Any]:
     """Return the extra variables for setup.yml, push.yml and train.yml to relaunch a run.
 
-    ``kept`` is the local state directory with the cached release. ``tpu`` is the value of
+    ``state_dir`` is the local state directory with the cached release. ``tpu`` is the value of
     ``-e tpu=`` that selects the run's TPU now; if empty, the TPU in the record is used.
     """
     launch = record.launch
-    found: dict[str, Any] = {
+    variables: dict[str, Any] = {
         "run": record.run,
         "tpu": tpu or launch.tpu,
         "relaunch": True,
-        "code": str(kept_release(kept, launch.release)),
-        "jax_lock": str(kept_lock(kept, launch.requirements)),
+        "code": str(kept_release(state_dir, launch.release)),
+        "jax_lock": str(kept_lock(state_dir, launch.requirements)),
         "fleet_state": fleet_state,
         "wait": "started",
     }
     if launch.jax_requirements:
-        found["jax_requirements"] = launch.jax_requirements
+        variables["jax_requirements"] = launch.jax_requirements
     if launch.chip >= 0:
-        found |= {"per_chip": True, "chip": launch.chip}
-    return found
+        variables |= {"per_chip": True, "chip": launch.chip}
+    return variables

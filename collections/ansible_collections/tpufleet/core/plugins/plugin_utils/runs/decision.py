@@ -72,12 +72,12 @@ class Situation:
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
         """Return the processes with a heartbeat if all heartbeats are too old, else no process."""
         limits = self.limits
-        known = [each for each in processes if each.heartbeat_age is not None]
+        known = [process for process in processes if process.heartbeat_age is not None]
         late = [
-            each
-            for each in known
-            if (each.heartbeat_age or 0)
-            > (limits.heartbeat if each.step else limits.first_heartbeat)
+            process
+            for process in known
+            if (process.heartbeat_age or 0)
+            > (limits.heartbeat if process.step else limits.first_heartbeat)
         ]
         return late if len(late) == len(known) else []
 

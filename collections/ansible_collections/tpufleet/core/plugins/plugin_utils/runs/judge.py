@@ -77,7 +77,7 @@ class RunStatus(Figures):
     @property
     def workers(self) -> list[str]:
         """The workers that have a process of the run."""
-        return [each.host for each in self.processes]
+        return [process.host for process in self.processes]
 
 
 def worker_statuses(
@@ -91,21 +91,21 @@ def worker_statuses(
         run: the only run to return. If empty, return a worker's active runs; if it has none, the
             run that ended last.
     """
-    found: list[WorkerStatus] = []
+    statuses: list[WorkerStatus] = []
     for host in sorted(tpu_states, key=natural_order):
         answer, tpu_state = answers.get(host) or {}, str(tpu_states[host])
         if tpu_state != READY:
-            found.append(WorkerStatus(host, tpu_state=tpu_state))
+            statuses.append(WorkerStatus(host, tpu_state=tpu_state))
         elif "runs" not in answer:
-            found.append(WorkerStatus(host, answer=answer))
+            statuses.append(WorkerStatus(host, answer=answer))
         else:
             runs = answer["runs"]
-            shown = [each for each in runs if each["run"] == run] if run else latest(runs)
-            found += [
-                WorkerStatus(host, judge_process(host, each), progress=each.get("progress"))
-                for each in shown
+            selected = [report for report in runs if report["run"] == run] if run else latest(runs)
+            statuses += [
+                WorkerStatus(host, judge_process(host, report), progress=report.get("progress"))
+                for report in selected
             ] or [WorkerStatus(host)]
-    return found
+    return statuses
 
 
 def judge_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
@@ -140,19 +140,24 @@ def run_statuses(
             worker has.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
-    for each in workers:
-        if each.process:
-            by_run.setdefault(each.process.run, []).append(each)
+    for worker in workers:
+        if worker.process:
+            by_run.setdefault(worker.process.run, []).append(worker)
     now = time.time() if now is None else now
-    found = [judge_run(run, mine, records.get(run) or {}, now) for run, mine in by_run.items()]
+    statuses = [
+        judge_run(run, run_workers, records.get(run) or {}, now)
+        for run, run_workers in by_run.items()
+    ]
     for run, record in sorted(records.items()):
-        place = str(record.get("tpu") or "")
-        state = tpu_states.get(place, GONE)
-        is_lost = record.get("wanted") == DesiredState.RUNNING and place and state != READY
-        written = [each for each in stored if each.process and each.process.run == run]
-        if run not in by_run and (written or (is_lost and tpu in ("", place))):
-            found.append(judge_gone(run, written, record, state, now))
-    return found
+        run_tpu = str(record.get("tpu") or "")
+        state = tpu_states.get(run_tpu, GONE)
+        is_lost = record.get("wanted") == DesiredState.RUNNING and run_tpu and state != READY
+        stored_workers = [
+            worker for worker in stored if worker.process and worker.process.run == run
+        ]
+        if run not in by_run and (stored_workers or (is_lost and tpu in ("", run_tpu))):
+            statuses.append(judge_gone(run, stored_workers, record, state, now))
+    return statuses
 
 
 def judge_gone(
@@ -175,27 +180,27 @@ def judge_gone(
         tpu_state: the state of the TPU in the record.
         now: unix seconds.
     """
-    wanted, place = str(record.get("wanted") or ""), str(record.get("tpu") or "")
-    found = RunStatus(run, RunState.UNKNOWN, wanted, tpu=place)
+    desired_state, tpu = str(record.get("wanted") or ""), str(record.get("tpu") or "")
+    status = RunStatus(run, RunState.UNKNOWN, desired_state, tpu=tpu)
     if workers:
-        found = judge_run(run, workers, record, now)
-    is_older = (found.attempt or 0) < (record.get("attempt") or 0)
-    has_no_end = found.state is RunState.LOST and tpu_state == READY
-    if found.state is not RunState.STOPPED and (is_older or has_no_end):
-        found = replace(found, state=RunState.UNKNOWN, decided_by=None, processes=())
+        status = judge_run(run, workers, record, now)
+    is_older = (status.attempt or 0) < (record.get("attempt") or 0)
+    has_no_end = status.state is RunState.LOST and tpu_state == READY
+    if status.state is not RunState.STOPPED and (is_older or has_no_end):
+        status = replace(status, state=RunState.UNKNOWN, decided_by=None, processes=())
     step = (record.get("watch") or {}).get("best_step") or None
-    found = replace(
-        found,
-        attempt=record.get("attempt") or found.attempt,
-        step=step if found.step is None else found.step,
+    status = replace(
+        status,
+        attempt=record.get("attempt") or status.attempt,
+        step=step if status.step is None else status.step,
     )
-    if wanted == DesiredState.DONE:
-        return replace(found, state=RunState.DONE, decided_by=None)
-    has_ended = found.state in (RunState.FAILED, RunState.DONE)
-    if wanted != DesiredState.RUNNING or tpu_state == READY or has_ended:
-        return found
+    if desired_state == DesiredState.DONE:
+        return replace(status, state=RunState.DONE, decided_by=None)
+    has_ended = status.state in (RunState.FAILED, RunState.DONE)
+    if desired_state != DesiredState.RUNNING or tpu_state == READY or has_ended:
+        return status
     state = RunState.PREEMPTED if tpu_state in DEAD else RunState.WAITING_FOR_TPU
-    return replace(found, state=state, tpu_state=tpu_state, decided_by=None, processes=())
+    return replace(status, state=state, tpu_state=tpu_state, decided_by=None, processes=())
 
 
 def judge_run(
@@ -206,24 +211,26 @@ def judge_run(
     Step, loss and speed come from the first worker with a step in its heartbeat. ``record`` is the
     run record, ``now`` is in unix seconds.
     """
-    processes = tuple(each.process for each in workers if each.process)
-    lead = next((each for each in processes if each.reached_step is not None), processes[0])
+    processes = tuple(worker.process for worker in workers if worker.process)
+    lead = next(
+        (process for process in processes if process.reached_step is not None), processes[0]
+    )
     decisive = deciding_process(processes)
     state = decisive.state
-    if was_stopped(record) and not any(each.is_active for each in processes):
+    if was_stopped(record) and not any(process.is_active for process in processes):
         state = RunState.STOPPED
-    ages = [each.heartbeat_age for each in processes if each.is_active]
-    ages = [age for age in ages if age is not None]
-    outputs = [each.output_age for each in processes if not each.has_heartbeat]
-    ends = [each.ended_at for each in processes if each.ended_at]
-    until = max(ends) if state is RunState.DONE and ends else now
-    fullest = max(processes, key=lambda each: each.device_bytes or 0)
-    progress = next((each.progress for each in workers if each.progress), None)
+    heartbeat_ages = [process.heartbeat_age for process in processes if process.is_active]
+    heartbeat_ages = [age for age in heartbeat_ages if age is not None]
+    output_ages = [process.output_age for process in processes if not process.has_heartbeat]
+    end_times = [process.ended_at for process in processes if process.ended_at]
+    until = max(end_times) if state is RunState.DONE and end_times else now
+    fullest = max(processes, key=lambda process: process.device_bytes or 0)
+    progress = next((worker.progress for worker in workers if worker.progress), None)
     return RunStatus(
         run,
         state,
         str(record.get("wanted") or ""),
-        max(each.attempt for each in processes) or None,
+        max(process.attempt for process in processes) or None,
         decisive,
         str(record.get("tpu") or ""),
         processes=processes,
@@ -235,16 +242,18 @@ def judge_run(
         device_bytes=fullest.device_bytes,
         device_limit_bytes=fullest.device_limit_bytes,
         goodput=goodput(progress, record, until),
-        heartbeat_age=max(ages, default=None),
-        output_age=None if ages else min((age for age in outputs if age is not None), default=None),
+        heartbeat_age=max(heartbeat_ages, default=None),
+        output_age=None
+        if heartbeat_ages
+        else min((age for age in output_ages if age is not None), default=None),
     )
 
 
 def was_stopped(record: Mapping[str, Any]) -> bool:
     """Return whether a user stopped the run, according to the last event in its record."""
     events = record.get("history") or [{}]
-    by_person = events[-1].get("kind") == EventKind.STOPPED
-    return record.get("wanted") == DesiredState.STOPPED and by_person
+    stopped_by_user = events[-1].get("kind") == EventKind.STOPPED
+    return record.get("wanted") == DesiredState.STOPPED and stopped_by_user
 
 
 def finished_runs(
@@ -255,17 +264,17 @@ def finished_runs(
     ``answers`` has each worker's result of the module run_info (all runs) or run (one run).
     ``records`` has the record of each run.
     """
-    found = []
+    finished = []
     for run, record in sorted(records.items()):
         processes = [
-            parse_process(host, each)
+            parse_process(host, report)
             for host, answer in answers.items()
-            for each in [*answer.get("runs", []), answer.get("info")]
-            if each and each["run"] == run
+            for report in [*answer.get("runs", []), answer.get("info")]
+            if report and report["run"] == run
         ]
         if has_finished(record, processes):
-            found.append({"run": run, "attempt": record["attempt"]})
-    return found
+            finished.append({"run": run, "attempt": record["attempt"]})
+    return finished
 
 
 def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) -> bool:
@@ -274,11 +283,11 @@ def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) 
     A run is done if every process of the recorded attempt has exited with 0, even if somebody has
     stopped it since. ``processes`` are the run's processes on all workers.
     """
-    last = [each for each in processes if each.attempt == record.get("attempt")]
+    last_processes = [process for process in processes if process.attempt == record.get("attempt")]
     return (
         record.get("wanted") != DesiredState.DONE
-        and len(last) == record.get("workers")
-        and all(each.state is RunState.DONE for each in last)
+        and len(last_processes) == record.get("workers")
+        and all(process.state is RunState.DONE for process in last_processes)
     )
 
 
@@ -288,10 +297,10 @@ def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     A multislice has the state of its first slice that is not READY. ``facts`` are the hosts'
     variables.
     """
-    found: dict[str, str] = {}
-    for each in facts.values():
-        state = str(each.get("tpu_state") or "")
-        for name in run_places(each):
-            if found.get(name, READY) == READY:
-                found[name] = state
-    return found
+    states: dict[str, str] = {}
+    for variables in facts.values():
+        state = str(variables.get("tpu_state") or "")
+        for name in run_places(variables):
+            if states.get(name, READY) == READY:
+                states[name] = state
+    return states

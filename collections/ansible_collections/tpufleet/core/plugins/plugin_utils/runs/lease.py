@@ -101,14 +101,14 @@ class Leases:
         Raises LeaseHeldError if another controller holds it, RecordError for other failures.
         """
         lease = self.acquire(name)
-        over = threading.Event()
-        renewing = threading.Thread(target=lease.keep_renewing, args=(over,), daemon=True)
-        renewing.start()
+        stop = threading.Event()
+        thread = threading.Thread(target=lease.keep_renewing, args=(stop,), daemon=True)
+        thread.start()
         try:
             yield lease
         finally:
-            over.set()
-            renewing.join(RENEW_EVERY_S)
+            stop.set()
+            thread.join(RENEW_EVERY_S)
             lease.release()
 
     def acquire(self, name: str) -> Lease:
@@ -117,18 +117,18 @@ class Leases:
         Raises LeaseHeldError if another controller holds the lease, and RecordError if its end is
         later than a controller can set: such a lease would block its TPU even if the holder died.
         """
-        before = _Document.parse(name, self.documents.read(name))
-        left = before.until - self.clock()
-        if left > LEASE_S + MAX_SKEW_S:
+        document = _Document.parse(name, self.documents.read(name))
+        remaining = document.until - self.clock()
+        if remaining > LEASE_S + MAX_SKEW_S:
             raise RecordError(
-                f"lease {name}: ends in {left:.0f} s (expected at most "
+                f"lease {name}: ends in {remaining:.0f} s (expected at most "
                 f"{LEASE_S + MAX_SKEW_S:.0f} s). Correct the clock of this controller or of "
-                f"{_shown(before.holder)}. If both are right and that process has ended, remove "
-                f"watch/runs/{name}.json from fleet_state"
+                f"{_without_token(document.holder)}. If both are right and that process has ended, "
+                f"remove watch/runs/{name}.json from fleet_state"
             )
-        if before.until and before.until + MAX_SKEW_S > self.clock():
-            raise _held_by(name, before.holder)
-        lease = Lease(self, name, before.generation)
+        if document.until and document.until + MAX_SKEW_S > self.clock():
+            raise _held_by(name, document.holder)
+        lease = Lease(self, name, document.generation)
         try:
             lease.renew()
         except RecordConflictError:
@@ -146,25 +146,25 @@ class Lease:
         self.name = name
         self.fence = generation + 1
         self._leases, self._generation = leases, generation
-        self._me = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._valid_until = 0.0
-        self._taken = False
+        self._is_taken = False
 
     def lost(self) -> str:
         """Return why this process has lost the lease; empty while it holds the lease."""
-        if self._taken:
+        if self._is_taken:
             return f"another controller took the lease {self.name}"
-        late = self._leases.monotonic() - self._valid_until
-        return f"the lease {self.name} could not be renewed in time" if late >= 0 else ""
+        overdue = self._leases.monotonic() - self._valid_until
+        return f"the lease {self.name} could not be renewed in time" if overdue >= 0 else ""
 
     def renew(self) -> None:
         """Extend the lease to LEASE_S from now.
 
         Raises RecordConflictError if the stored document has changed, RecordError.
         """
-        began = self._leases.monotonic()
+        began_at = self._leases.monotonic()
         self._write(self._leases.clock() + LEASE_S)
-        self._valid_until = began + LEASE_S
+        self._valid_until = began_at + LEASE_S
 
     def release(self) -> None:
         """Free the lease for other controllers, unless this process has lost it."""
@@ -172,42 +172,43 @@ class Lease:
             if not self.lost():
                 self._write(0)
 
-    def keep_renewing(self, over: threading.Event) -> None:
-        """Renew until ``over`` is set. Retry failed renewals until the lease has expired."""
-        while not over.wait(RENEW_EVERY_S) and not self.lost():
+    def keep_renewing(self, stop: threading.Event) -> None:
+        """Renew until ``stop`` is set. Retry failed renewals until the lease has expired."""
+        while not stop.wait(RENEW_EVERY_S) and not self.lost():
             try:
                 self.renew()
             except RecordConflictError:
-                self._see_who_has_it()
+                self._read_holder()
             except RecordError:
                 continue
 
-    def _see_who_has_it(self) -> None:
+    def _read_holder(self) -> None:
         """Check who holds the lease after a RecordConflictError.
 
         The document may have been changed by an earlier renewal of this process whose response was
         lost.
         """
         with contextlib.suppress(RecordError):
-            there = _Document.parse(self.name, self._leases.documents.read(self.name))
-            self._taken = there.holder != self._me
-            self._generation = there.generation
+            document = _Document.parse(self.name, self._leases.documents.read(self.name))
+            self._is_taken = document.holder != self._holder
+            self._generation = document.generation
 
     def _write(self, until: float) -> None:
-        fields: dict[str, Any] = {"holder": self._me, "until": until}
+        fields: dict[str, Any] = {"holder": self._holder, "until": until}
         written = self._leases.documents.change(self.name, self._generation, fields, {})
         self._generation = _Document.parse(self.name, written).generation
 
 
-def _shown(holder: str) -> str:
+def _without_token(holder: str) -> str:
     """Return the holder's host and process id, without its token."""
     return holder.rpartition(":")[0] or holder
 
 
 def _held_by(name: str, holder: str) -> LeaseHeldError:
     return LeaseHeldError(
-        f"{name}: {_shown(holder)} is acting on it. Wait until its playbook has ended, then run "
-        f"yours again. If that process died, its lease expires within {LEASE_S + MAX_SKEW_S:.0f} s"
+        f"{name}: {_without_token(holder)} is acting on it. Wait until its playbook has ended, "
+        "then run yours again. If that process died, its lease expires within "
+        f"{LEASE_S + MAX_SKEW_S:.0f} s"
     )
 
 

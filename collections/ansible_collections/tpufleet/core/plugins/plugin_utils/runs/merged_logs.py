@@ -21,8 +21,8 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """
     if "runs" not in answer:
         return [answer_error(answer)]
-    shown = latest(answer["runs"])
-    lines = [clean(str(line)) for each in shown for line in each["log"]]
+    runs = latest(answer["runs"])
+    lines = [clean(str(line)) for run in runs for line in run["log"]]
     return lines or ["no run has a log on this worker"]
 
 
@@ -33,7 +33,7 @@ def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     of run_info for each worker.
     """
     merged: list[tuple[tuple[str, int], list[str]]] = []
-    for host in sorted(answers, key=lambda name: (is_well(answers[name]), natural_order(name))):
+    for host in sorted(answers, key=lambda name: (is_healthy(answers[name]), natural_order(name))):
         count: Counter[str] = Counter()
         keys = []
         for line in log_lines(answers[host]):
@@ -53,20 +53,24 @@ def merge(
     previous line has the same key, the host is added to this pair. Otherwise a new pair is
     inserted: before the first pair that has one of the host's later lines, or at the end.
     """
-    at = 0
+    position = 0
     for number, key in enumerate(keys):
-        places = {known: index for index, (known, _) in enumerate(merged) if index >= at}
-        if key in places:
-            at = places[key]
-            merged[at][1].append(host)
+        positions = {
+            other_key: index for index, (other_key, _) in enumerate(merged) if index >= position
+        }
+        if key in positions:
+            position = positions[key]
+            merged[position][1].append(host)
         else:
-            ahead = (places[later] for later in keys[number + 1 :] if later in places)
-            at = next(ahead, len(merged))
-            merged.insert(at, (key, [host]))
-        at += 1
+            later_positions = (
+                positions[later] for later in keys[number + 1 :] if later in positions
+            )
+            position = next(later_positions, len(merged))
+            merged.insert(position, (key, [host]))
+        position += 1
 
 
-def is_well(answer: Mapping[str, Any]) -> bool:
+def is_healthy(answer: Mapping[str, Any]) -> bool:
     """Return whether the worker answered and its latest runs are all fine (see ``is_fine``)."""
     runs = latest(answer.get("runs", []))
-    return "runs" in answer and all(is_fine(parse_process("", each)) for each in runs)
+    return "runs" in answer and all(is_fine(parse_process("", run)) for run in runs)

@@ -198,9 +198,9 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
 
     ``host`` is the worker's inventory name. A value of the wrong type counts as unknown.
     """
-    found = answer.get("heartbeat")
-    beat = read_heartbeat(found) if isinstance(found, Mapping) else None
-    heartbeat = beat._asdict() if beat else {}
+    heartbeat_value = answer.get("heartbeat")
+    parsed = read_heartbeat(heartbeat_value) if isinstance(heartbeat_value, Mapping) else None
+    heartbeat = parsed._asdict() if parsed else {}
     names = answer.get("waiting_for")
     return ProcessStatus(
         host=host,
@@ -217,7 +217,7 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         error=as_text(answer.get("error")),
         phase=heartbeat.get("state") or "",
         start_step=heartbeat.get("start_step"),
-        has_heartbeat=beat is not None,
+        has_heartbeat=parsed is not None,
         heartbeat_age=as_number(answer.get("heartbeat_age")),
         output_age=as_number(answer.get("output_age")),
         is_set_up=answer.get("is_set_up") is not False,
@@ -239,13 +239,13 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
     This is the first failed process, else the first that waits at the rendezvous, else the first in
     the most common state. A process that ended because another one ended does not count.
     """
-    own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
-    failed = [each for each in own if not is_fine(each)]
-    waiting = [each for each in own if each.state is RunState.WAITING]
+    own = [process for process in processes if process.reason_code is not ReasonCode.PEER_ENDED]
+    failed = [process for process in own if not is_fine(process)]
+    waiting = [process for process in own if process.state is RunState.WAITING]
     if failed or waiting:
         return (failed or waiting)[0]
-    ((state, _),) = Counter(each.state for each in own or processes).most_common(1)
-    return next(each for each in own or processes if each.state is state)
+    ((state, _),) = Counter(process.state for process in own or processes).most_common(1)
+    return next(process for process in own or processes if process.state is state)
 
 
 def is_fine(process: ProcessStatus) -> bool:

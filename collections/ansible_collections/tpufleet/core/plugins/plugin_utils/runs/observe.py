@@ -66,12 +66,12 @@ def tpus_of_inventory(
 
     ``hosts`` has the variables of each host, ``fleet_name`` is the name of this fleet.
     """
-    found: dict[tuple[str, str, str], ObservedTpu] = {}
+    tpus: dict[tuple[str, str, str], ObservedTpu] = {}
     for host in hosts.values():
         key = (str(host.get("tpu_zone")), str(host.get("tpu_name")), str(host.get("tpu_id")))
         state = str(host.get("tpu_state", READY))
-        before = found.get(key)
-        found[key] = ObservedTpu(
+        before = tpus.get(key)
+        tpus[key] = ObservedTpu(
             zone=key[0],
             name=key[1],
             id=key[2],
@@ -80,7 +80,7 @@ def tpus_of_inventory(
             workers=int(host.get("tpu_worker_count") or 1),
             health=str(host.get("tpu_health") or ""),
         )
-    return tuple(found.values())
+    return tuple(tpus.values())
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
@@ -109,16 +109,18 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     If the TPU of the launch is still listed, that TPU must be lost, and the recreated one must not.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
-    here = [tpu for tpu in namesakes if tpu.zone == node.zone]
-    elsewhere = [tpu for tpu in namesakes if tpu.zone != node.zone and tpu.is_ours]
-    same = next((tpu for tpu in here if tpu.id == node.id), None)
-    if same:
-        alive = [tpu for tpu in elsewhere if tpu.state not in DEAD]
-        recreated = alive[0] if same.state in DEAD and len(alive) == 1 else same
+    same_zone = [tpu for tpu in namesakes if tpu.zone == node.zone]
+    other_zones = [tpu for tpu in namesakes if tpu.zone != node.zone and tpu.is_ours]
+    original = next((tpu for tpu in same_zone if tpu.id == node.id), None)
+    if original:
+        alive = [tpu for tpu in other_zones if tpu.state not in DEAD]
+        recreated = alive[0] if original.state in DEAD and len(alive) == 1 else original
         return recreated.state, recreated
-    if here:
-        return (here[0].state, here[0]) if here[0].is_ours else (FOREIGN, here[0])
-    return (elsewhere[0].state, elsewhere[0]) if len(elsewhere) == 1 else (GONE, None)
+    if same_zone:
+        return (
+            (same_zone[0].state, same_zone[0]) if same_zone[0].is_ours else (FOREIGN, same_zone[0])
+        )
+    return (other_zones[0].state, other_zones[0]) if len(other_zones) == 1 else (GONE, None)
 
 
 def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
@@ -138,11 +140,11 @@ def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """
     runs = answer.get("runs")
     is_valid = isinstance(runs, list) and all(
-        isinstance(each, Mapping)
-        and isinstance(each.get("run"), str)
-        and isinstance(each.get("active"), bool)
-        and isinstance(each.get("launched") or {}, Mapping)
-        for each in runs
+        isinstance(run, Mapping)
+        and isinstance(run.get("run"), str)
+        and isinstance(run.get("active"), bool)
+        and isinstance(run.get("launched") or {}, Mapping)
+        for run in runs
     )
     return runs if is_valid else None
 
@@ -157,18 +159,18 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
     runs = reported_runs(answer)
     if runs is None:
         return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
-    others = [
-        each["run"]
-        for each in runs
-        if each["active"]
-        and each["run"] != run
-        and overlap(chip, chip_of(each.get("launched") or {}))
+    other_runs = [
+        report["run"]
+        for report in runs
+        if report["active"]
+        and report["run"] != run
+        and overlap(chip, chip_of(report.get("launched") or {}))
     ]
-    other = others[0] if others else ""
-    for each in runs:
-        if each["run"] == run:
-            return replace(parse_process(host, each), other_run=other)
-    return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
+    other_run = other_runs[0] if other_runs else ""
+    for report in runs:
+        if report["run"] == run:
+            return replace(parse_process(host, report), other_run=other_run)
+    return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other_run)
 
 
 def _worst(states: Iterable[str]) -> str:
@@ -208,22 +210,24 @@ class Snapshot:
         before the last one gives the same state.
         """
         launch, listings = record.launch, self.listings
-        states = [_worst(self._state(node, each) for node in launch.nodes) for each in listings]
-        found = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
-        tpus = tuple(tpu for tpu in found if tpu)
+        states = [
+            _worst(self._state(node, listing) for node in launch.nodes) for listing in listings
+        ]
+        found_tpus = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
+        tpus = tuple(tpu for tpu in found_tpus if tpu)
         is_multislice = launch.tpu.startswith(MULTISLICE)
         is_ready = states[-1] == READY
-        places = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
-        mine = sorted(
+        tpu_ids = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
+        tpu_hosts = sorted(
             host
             for host, facts in self.hosts.items()
-            if (facts.get("tpu_zone"), facts.get("tpu_id")) in places
+            if (facts.get("tpu_zone"), facts.get("tpu_id")) in tpu_ids
         )
         return Observation(
             states[-1],
             processes=tuple(
                 find_process(host, record.run, self.answers.get(host) or {}, launch.chip)
-                for host in mine
+                for host in tpu_hosts
             ),
             workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
             health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
@@ -241,6 +245,6 @@ class Snapshot:
         is_listed = ALL_ZONES in self.zones or node.zone in self.zones
         return find_tpu(node, listed)[0] if is_listed else NOT_LISTED
 
-    def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
-        """Return a copy with the TPUs that the API listed at ``at`` (unix seconds)."""
-        return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)
+    def with_listing(self, listed: Sequence[ObservedTpu], listed_at: float) -> Snapshot:
+        """Return a copy with the TPUs that the API listed at ``listed_at`` (unix seconds)."""
+        return replace(self, listings=(*self.listings, tuple(listed)), listed_at=listed_at)

@@ -19,10 +19,10 @@ TERM_S = 15.0
 
 def run_process(
     command: Sequence[str],
-    folder: Path,
+    directory: Path,
     env: Mapping[str, str],
     output: IO[str],
-    why_stop: Callable[[], str],
+    reason_to_stop: Callable[[], str],
 ) -> tuple[int, str]:
     """Run a command until it ends or must be stopped.
 
@@ -30,18 +30,18 @@ def run_process(
 
     Args:
         command: the program and its arguments.
-        folder: its working directory.
+        directory: its working directory.
         env: its environment variables.
         output: the file to which it writes stdout and stderr.
-        why_stop: called twice a second. If it returns a reason, all processes of the command get
-            SIGTERM, and SIGKILL after TERM_S.
+        reason_to_stop: called twice a second. If it returns a reason, all processes of the command
+            get SIGTERM, and SIGKILL after TERM_S.
     """
     # The command gets SIGTERM if this process dies, unless setpriv(1) is missing.
     setpriv = shutil.which("setpriv")
     with_parent = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
     with subprocess.Popen(
         [*with_parent, *command],
-        cwd=folder,
+        cwd=directory,
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -52,7 +52,7 @@ def run_process(
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return process.wait(CHECK_EVERY_S), ""
-                if reason := why_stop():
+                if reason := reason_to_stop():
                     return end_tree(process), reason
         except BaseException:  # includes the exception that this process raises at SIGTERM
             end_tree(process)
@@ -78,19 +78,19 @@ def end_tree(process: subprocess.Popen[str]) -> int:
 
 def groups_below(pid: int) -> set[int]:
     """Return the process groups of all descendants of ``pid``, without the caller's own group."""
-    listed = subprocess.run(
+    result = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True
     )
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for line in listed.stdout.splitlines():
+    for line in result.stdout.splitlines():
         child, parent, group = map(int, line.split())
         children[parent].append((child, group))
-    found, left = set(), [pid]
-    while left:
-        for child, group in children[left.pop()]:
-            found.add(group)
-            left.append(child)
-    return found - {os.getpgrp()}
+    groups, pending = set(), [pid]
+    while pending:
+        for child, group in children[pending.pop()]:
+            groups.add(group)
+            pending.append(child)
+    return groups - {os.getpgrp()}
 
 
 def _signal(groups: set[int], number: signal.Signals) -> None:

@@ -164,16 +164,16 @@ def progress_text(process: ProcessStatus) -> str:
     if step is None:
         age = None if process.has_heartbeat else process.output_age
         return text if age is None else f"{text}, last output {age:.0f} s ago"
-    of = f" of {process.steps}" if process.steps is not None else ""
+    total = f" of {process.steps}" if process.steps is not None else ""
     loss = f", loss {process.loss:.3f}" if process.loss is not None else ""
-    return f"{text}: step {step}{of}{loss}"
+    return f"{text}: step {step}{total}{loss}"
 
 
 def stopped_text(process: ProcessStatus) -> str:
     """Format how a stopped process ended, with its last step."""
     step = process.reached_step
-    at = f" at step {step}" if step is not None else ""
-    return f"{process_text(process)}{at}"
+    step_text = f" at step {step}" if step is not None else ""
+    return f"{process_text(process)}{step_text}"
 
 
 def run_text(run: RunStatus) -> str:
@@ -245,15 +245,15 @@ def cause_text(cause: Cause) -> str:
 
 def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error: str = "") -> str:
     """Format the outcome of a watch pass for one run: its state, the causes, action and error."""
-    why = "; ".join(filter(None, (*map(cause_text, causes), error)))
-    return ": ".join(filter(None, (state_text(state), why, action)))
+    reasons = "; ".join(filter(None, (*map(cause_text, causes), error)))
+    return ": ".join(filter(None, (state_text(state), reasons, action)))
 
 
 def changed_launch_text(run: str, fields: Iterable[str]) -> str:
     """Format a warning that a launch differs in ``fields`` from the last launch of the run."""
-    what = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
+    names = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
     return (
-        f"run {run}: this launch has another {what} than the last one. To resume the run as it "
+        f"run {run}: this launch has another {names} than the last one. To resume the run as it "
         f"was: ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
     )
 

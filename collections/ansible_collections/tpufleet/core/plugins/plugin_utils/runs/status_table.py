@@ -34,7 +34,7 @@ def run_status(
     facts: Mapping[str, Mapping[str, Any]],
     hosts: Sequence[str],
     foreign: Mapping[str, str],
-    found: Mapping[str, Any],
+    record_result: Mapping[str, Any],
     stored: Mapping[str, Any],
     run: str = "",
     tpu: str = "",
@@ -45,44 +45,46 @@ def run_status(
         facts: the variables of each host; ``run_look`` is the result of run_info on a worker.
         hosts: the hosts of the play. A play without workers has localhost, which is left out.
         foreign: the zone of each TPU that does not belong to this fleet, by TPU name.
-        found: the result of the module run_record.
+        record_result: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
         tpu: if set, only runs wanted on this TPU are included.
     """
-    shown = [host for host in hosts if host != "localhost"]
-    states = {host: str(facts[host].get("tpu_state") or READY) for host in shown}
-    answers = {host: facts[host].get("run_look") or {} for host in shown}
+    worker_hosts = [host for host in hosts if host != "localhost"]
+    states = {host: str(facts[host].get("tpu_state") or READY) for host in worker_hosts}
+    answers = {host: facts[host].get("run_look") or {} for host in worker_hosts}
     workers = worker_statuses(answers, states, run)
     outputs = stored.get("answers") or {}
-    written = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
-    record = found.get("record")
-    records = {run: record} if record else found.get("records") or {}
-    runs = run_statuses(workers, records, tpu_states(facts), tpu, stored=written)
-    wanted = None
-    if "record" in found or "records" in found:
-        wanted = [
+    stored_workers = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
+    record = record_result.get("record")
+    records = {run: record} if record else record_result.get("records") or {}
+    runs = run_statuses(workers, records, tpu_states(facts), tpu, stored=stored_workers)
+    wanted_runs = None
+    if "record" in record_result or "records" in record_result:
+        wanted_runs = [
             name
-            for name, each in records.items()
-            if each["wanted"] == DesiredState.RUNNING and tpu in ("", each["tpu"])
+            for name, run_record in records.items()
+            if run_record["wanted"] == DesiredState.RUNNING and tpu in ("", run_record["tpu"])
         ]
-    is_unknown = run and not runs and found.get("exists") is False
+    is_unknown = run and not runs and record_result.get("exists") is False
     notes = (
         f"no worker has run {run}, and it has no record. To see all runs: "
         "ansible-playbook playbooks/status.yml"
         if is_unknown
         else "",
-        f"The desired state of the runs is unknown: {found.get('msg')}" if wanted is None else "",
+        f"The desired state of the runs is unknown: {record_result.get('msg')}"
+        if wanted_runs is None
+        else "",
         "" if tpu else foreign_line(foreign),
-        found.get("last_pass") or "",
+        record_result.get("last_pass") or "",
         (stored.get("msg") or "") if run else "",
     )
     return {
         "lines": status_lines(workers, runs) + list(filter(None, notes)),
-        "runs": [run_fields(each) for each in runs],
-        "workers": [worker_fields(each) for each in workers],
-        "watch": found.get("passes") or [],
-        "wanted": wanted,
+        "runs": [run_fields(status) for status in runs],
+        "workers": [worker_fields(worker) for worker in workers],
+        "watch": record_result.get("passes") or [],
+        "wanted": wanted_runs,
         "foreign": dict(foreign),
     }
 
@@ -109,36 +111,41 @@ def run_fields(run: RunStatus) -> dict[str, Any]:
 def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
     """Return a worker's status for scripts: its process, or why it has none."""
     text = worker_text(worker)
-    found = {"worker": worker.worker, "state": text, "text": text}
+    fields = {"worker": worker.worker, "state": text, "text": text}
     if worker.process:
-        known = asdict(worker.process)
-        codes = {name: known[name].value for name in ("state", "reason_code")}
+        process_fields = asdict(worker.process)
+        codes = {name: process_fields[name].value for name in ("state", "reason_code")}
         lists = {"waiting_for": list(worker.process.waiting_for)}
-        return found | {name: known[name] for name in known if name != "host"} | codes | lists
+        return (
+            fields
+            | {name: process_fields[name] for name in process_fields if name != "host"}
+            | codes
+            | lists
+        )
     if worker.answer is not None:
-        return found | {"error": answer_error(worker.answer)}
-    return found
+        return fields | {"error": answer_error(worker.answer)}
+    return fields
 
 
 def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> list[str]:
     """Format a table of the runs, then lines about errors and about workers in other states."""
-    cells, below = [list(HEAD)], []
+    rows, lines_below = [list(HEAD)], []
     for run in runs:
-        cells.append(run_cells(run))
-        below += differing(run) + errors(run)
-    shown = {run.tpu for run in runs if not run.processes}
-    rest: dict[tuple[str, str], list[str]] = {}
-    for each in workers:
-        if not each.process and each.worker not in shown:
-            error = "" if each.answer is None else answer_error(each.answer)
-            rest.setdefault((worker_text(each), error), []).append(each.worker)
-    for (text, error), names in rest.items():
-        cells.append(["-", "-", text, *["-"] * (len(HEAD) - 4), folded(names)])
+        rows.append(run_cells(run))
+        lines_below += differing_lines(run) + errors(run)
+    tpus_of_runs = {run.tpu for run in runs if not run.processes}
+    other_workers: dict[tuple[str, str], list[str]] = {}
+    for worker in workers:
+        if not worker.process and worker.worker not in tpus_of_runs:
+            error = "" if worker.answer is None else answer_error(worker.answer)
+            other_workers.setdefault((worker_text(worker), error), []).append(worker.worker)
+    for (text, error), names in other_workers.items():
+        rows.append(["-", "-", text, *["-"] * (len(HEAD) - 4), folded(names)])
         if error:
-            below.append(f"{folded(names)}: {error}")
+            lines_below.append(f"{folded(names)}: {error}")
     columns = [
         column
-        for column in zip(*cells, strict=True)
+        for column in zip(*rows, strict=True)
         if column[0] not in IF_REPORTED or any(cell != "-" for cell in column[1:])
     ]
     widths = [max(map(len, column)) for column in columns]
@@ -146,7 +153,7 @@ def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> 
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in zip(*columns, strict=True)
     ]
-    return table + below
+    return table + lines_below
 
 
 def foreign_line(tpus: Mapping[str, str]) -> str:
@@ -156,19 +163,19 @@ def foreign_line(tpus: Mapping[str, str]) -> str:
     """
     if not tpus:
         return ""
-    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
+    count_text = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
     names = folded(sorted(tpus, key=natural_order))
-    return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"
+    return f"not of this fleet: {count_text}, {names} (-e tpu=NAME shows one)"
 
 
 def run_cells(run: RunStatus) -> list[str]:
     """Return the cells of a run's row in the table."""
-    of = f"/{run.steps}" if run.steps is not None else ""
+    total = f"/{run.steps}" if run.steps is not None else ""
     return [
         run.run,
         _number(run.attempt, "{}"),
         run_text(run),
-        f"{run.step}{of}" if run.step is not None else "-",
+        f"{run.step}{total}" if run.step is not None else "-",
         _number(run.loss, "{:.3f}"),
         _number(run.tokens_per_second, "{:,.0f}"),
         _number(run.mfu, "{:.0%}"),
@@ -188,37 +195,37 @@ def memory_cell(run: RunStatus) -> str:
     return f"{used}{limit} GiB"
 
 
-def differing(run: RunStatus) -> list[str]:
+def differing_lines(run: RunStatus) -> list[str]:
     """Return lines about workers whose state or attempt differs from the run's.
 
     Workers with the same status share a line.
     """
-    texts = {process_text(each) for each in run.processes}
+    texts = {process_text(process) for process in run.processes}
     if run.state is RunState.STOPPED and len(texts) == 1:
         return []
-    found: dict[str, list[ProcessStatus]] = {}
-    for each in run.processes:
-        older = f", attempt {each.attempt}" if each.attempt != (run.attempt or 0) else ""
-        if older or process_text(each) != run_text(run):
-            found.setdefault(f"{process_text(each)}{older}", []).append(each)
-    return _named(run, found)
+    by_text: dict[str, list[ProcessStatus]] = {}
+    for process in run.processes:
+        older = f", attempt {process.attempt}" if process.attempt != (run.attempt or 0) else ""
+        if older or process_text(process) != run_text(run):
+            by_text.setdefault(f"{process_text(process)}{older}", []).append(process)
+    return _worker_lines(run, by_text)
 
 
 def errors(run: RunStatus) -> list[str]:
     """Return lines with the errors of a run's processes; equal errors share a line."""
-    found: dict[str, list[ProcessStatus]] = {}
-    for each in run.processes:
-        if each.error:
-            found.setdefault(each.error, []).append(each)
-    return _named(run, found)
+    by_error: dict[str, list[ProcessStatus]] = {}
+    for process in run.processes:
+        if process.error:
+            by_error.setdefault(process.error, []).append(process)
+    return _worker_lines(run, by_error)
 
 
-def _named(run: RunStatus, found: Mapping[str, Sequence[ProcessStatus]]) -> list[str]:
+def _worker_lines(run: RunStatus, by_text: Mapping[str, Sequence[ProcessStatus]]) -> list[str]:
     return [
         f"{run.run}, {folded(each.host for each in processes)}: {text}"
-        for text, processes in found.items()
+        for text, processes in by_text.items()
     ]
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _number(value: float | None, template: str) -> str:
+    return "-" if value is None else template.format(value)

@@ -58,14 +58,14 @@ class Upkeep:
         deleted: list[str] = []
         errors: list[str] = []
         try:
-            for name, why in self.delete_idle(fleet, snapshot, records.usable):
-                if why:
-                    errors.append(why)
+            for name, delete_error in self.delete_idle(fleet, snapshot, records.usable):
+                if delete_error:
+                    errors.append(delete_error)
                 else:
                     deleted.append(name)
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
-                prune(self.watch.actor.kept / RELEASES, store.read_all(), now)
+                prune(self.watch.actor.state_dir / RELEASES, store.read_all(), now)
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
             errors.append(str(error))
@@ -82,43 +82,43 @@ class Upkeep:
         RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
         """
         for tpu in parse_fleet(fleet or []):
-            seen = owned_tpu(tpu, snapshot)
-            if tpu.idle_delete_after is None or seen is None:
+            observed = owned_tpu(tpu, snapshot)
+            if tpu.idle_delete_after is None or observed is None:
                 continue
-            used = in_use(seen, snapshot, records.values())
-            if not self._is_idle(seen, tpu.idle_delete_after, used):
+            is_used = in_use(observed, snapshot, records.values())
+            if not self._is_idle(observed, tpu.idle_delete_after, is_used):
                 continue
-            error = "" if self.watch.check else self._delete(seen, snapshot)
+            error = "" if self.watch.check else self._delete(observed, snapshot)
             if error is not None:
-                yield seen.name, error
+                yield observed.name, error
 
-    def _is_idle(self, tpu: ObservedTpu, allowed: int, used: bool) -> bool:
+    def _is_idle(self, tpu: ObservedTpu, allowed: int, is_used: bool) -> bool:
         key = f"{tpu.name}_{tpu.zone}"
-        kept, now = self.idle.read(key), self.watch.clock()
-        since = idle_since(kept, tpu.id, used, now)
-        if not self.watch.check and (kept.get("id"), kept.get("since")) != (tpu.id, since):
+        document, now = self.idle.read(key), self.watch.clock()
+        since = idle_since(document, tpu.id, is_used, now)
+        if not self.watch.check and (document.get("id"), document.get("since")) != (tpu.id, since):
             with contextlib.suppress(RecordConflictError):
                 fields = {"id": tpu.id, "since": since}
-                self.idle.change(key, kept.get("generation", 0), fields, {})
+                self.idle.change(key, document.get("generation", 0), fields, {})
         if not since or now - since < allowed:
             return False
-        where, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
-        self.watch.log(f"{where}: idle for {idle}, {allowed} s are allowed: delete")
+        label, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
+        self.watch.log(f"{label}: idle for {idle}, {allowed} s are allowed: delete")
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
         """Delete a TPU; return "" on success, else the error, or None if it must stay for now."""
-        node, where = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
+        node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
                 # Checked here, not by the claim: an action that a claim stops counts as failed.
-                if why := self._blocker(tpu, snapshot):
-                    self.watch.log(f"{where}: not deleted: {why}")
+                if blocker := self._blocker(tpu, snapshot):
+                    self.watch.log(f"{label}: not deleted: {blocker}")
                     return None
                 error = self.watch.actor.delete(node, Claim(lease.lost, lambda: ""))
-                return f"{where}: {error}" if error else ""
+                return f"{label}: {error}" if error else ""
         except LeaseHeldError as held:
-            self.watch.log(f"{where}: {held}")
+            self.watch.log(f"{label}: {held}")
             return None
 
     def _blocker(self, tpu: ObservedTpu, snapshot: Snapshot) -> str:
@@ -139,12 +139,15 @@ class Upkeep:
 
 def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
     """Return the existing TPU for an entry of the fleet file; None if there is none or several."""
-    found = [
-        seen
-        for seen in snapshot.listings[0]
-        if seen.name == tpu.name and seen.zone in tpu.zones and seen.is_ours and seen.id
+    matches = [
+        observed
+        for observed in snapshot.listings[0]
+        if observed.name == tpu.name
+        and observed.zone in tpu.zones
+        and observed.is_ours
+        and observed.id
     ]
-    return found[0] if len(found) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def prune(releases: Path, records: Records, now: float) -> list[str]:
@@ -155,13 +158,13 @@ def prune(releases: Path, records: Records, now: float) -> list[str]:
     """
     if records.unusable:
         return []
-    found: dict[str, float] = {}
+    cached: dict[str, float] = {}
     if releases.is_dir():
-        found = {each.name: each.stat().st_mtime for each in releases.iterdir() if each.is_dir()}
-    gone = superfluous(found, records.usable.values(), now)
-    for name in gone:
+        cached = {path.name: path.stat().st_mtime for path in releases.iterdir() if path.is_dir()}
+    to_delete = releases_to_delete(cached, records.usable.values(), now)
+    for name in to_delete:
         shutil.rmtree(releases / name, ignore_errors=True)
-    return gone
+    return to_delete
 
 
 KEPT_RELEASES = 5
@@ -177,16 +180,16 @@ def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -
     holds the TPU device. It may be in use if the inventory does not list all its workers, or if the
     answer of a worker is incomplete. ``records`` are the records of all runs.
     """
-    if any(each.is_wanted and is_on(each, tpu) for each in records):
+    if any(record.is_wanted and is_on(record, tpu) for record in records):
         return True
-    mine = [
+    hosts = [
         host
         for host, facts in snapshot.hosts.items()
         if (facts.get("tpu_zone"), facts.get("tpu_id")) == (tpu.zone, tpu.id)
     ]
-    if tpu.state != READY or len(mine) < tpu.workers:
+    if tpu.state != READY or len(hosts) < tpu.workers:
         return True
-    return any(is_busy(snapshot.answers.get(host) or {}) for host in mine)
+    return any(is_busy(snapshot.answers.get(host) or {}) for host in hosts)
 
 
 def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
@@ -205,32 +208,36 @@ def is_busy(answer: Mapping[str, Any]) -> bool:
     runs, holders = reported_runs(answer), answer.get("holders")
     if runs is None or not isinstance(holders, list):
         return True
-    return bool(holders) or any(each["active"] for each in runs)
+    return bool(holders) or any(run["active"] for run in runs)
 
 
-def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) -> float:
+def idle_since(memory: Mapping[str, Any], node_id: str, is_used: bool, now: float) -> float:
     """Return since when a TPU is idle, in unix seconds; 0 while it is in use.
 
     Args:
         memory: the document about the TPU that the previous pass stored.
         node_id: the TPU's id. If it differs from the one in ``memory``, the TPU was recreated, and
             the idle time starts at ``now``.
-        used: whether the TPU is in use now.
+        is_used: whether the TPU is in use now.
         now: unix seconds.
     """
-    if used:
+    if is_used:
         return 0.0
     since = memory.get("since")
-    same = memory.get("id") == node_id and isinstance(since, (int, float)) and since > 0
-    return float(since) if same and since <= now else now
+    is_same = memory.get("id") == node_id and isinstance(since, (int, float)) and since > 0
+    return float(since) if is_same and since <= now else now
 
 
-def superfluous(kept: Mapping[str, float], records: Iterable[RunRecord], now: float) -> list[str]:
+def releases_to_delete(
+    cached: Mapping[str, float], records: Iterable[RunRecord], now: float
+) -> list[str]:
     """Return the names of the cached releases to delete.
 
-    ``kept`` maps each cached release to its modification time in unix seconds. A release that a
+    ``cached`` maps each cached release to its modification time in unix seconds. A release that a
     record names is kept until its run is done.
     """
-    needed = {each.launch.release for each in records if each.wanted is not DesiredState.DONE}
-    free = sorted((name for name in kept if name not in needed), key=lambda name: -kept[name])
-    return sorted(name for name in free[KEPT_RELEASES:] if now - kept[name] > YOUNG_SECONDS)
+    needed = {record.launch.release for record in records if record.wanted is not DesiredState.DONE}
+    unneeded = sorted(
+        (name for name in cached if name not in needed), key=lambda name: -cached[name]
+    )
+    return sorted(name for name in unneeded[KEPT_RELEASES:] if now - cached[name] > YOUNG_SECONDS)

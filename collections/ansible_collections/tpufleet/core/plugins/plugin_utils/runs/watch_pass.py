@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .store import RunStore, UnusableRecord
 
 AT_ONCE = 8
-ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
-NOT_FOR_DONE = (*RECREATIONS, Action.LAUNCH, Action.GIVE_UP)
+MAX_LISTINGS, LIST_AGAIN_S = 2, 1.0
+NEEDS_DONE_CHECK = (*RECREATIONS, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
 
 A run may be done although no pass observed its end: its TPU may have been lost right after the end.
@@ -68,11 +68,11 @@ class RunOutcome:
         action = "" if self.action is Action.NOTHING else self.action.value
         return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
-    def did_nothing(self, *causes: Cause) -> RunOutcome:
+    def without_action(self, *causes: Cause) -> RunOutcome:
         """Return this outcome without the action, and with the given causes."""
         return replace(self, action=Action.NOTHING, causes=causes)
 
-    def after(self, error: str) -> RunOutcome:
+    def with_error(self, error: str) -> RunOutcome:
         """Return this outcome, failed if ``error`` (of the action's playbooks) is not empty."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
@@ -108,17 +108,17 @@ class WatchPass:
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
         """List TPUs again while a wanted run seems to have lost its TPU or workers.
 
-        Stops when two lists agree on the TPU's state, or after ASK_AT_MOST lists. The inventory
+        Stops when two lists agree on the TPU's state, or after MAX_LISTINGS lists. The inventory
         alone does not decide, because it may come from a cache. Returns ``snapshot`` with these
         lists. Raises CloudError.
         """
-        wanted = [each for each in records if each.is_wanted]
-        for asked in range(ASK_AT_MOST):
-            if not any(_is_unsure(snapshot.of(record)) for record in wanted):
+        wanted_records = [record for record in records if record.is_wanted]
+        for number in range(MAX_LISTINGS):
+            if not any(_needs_confirmation(snapshot.of(record)) for record in wanted_records):
                 break
-            if asked:
-                self.sleep(ASK_AGAIN_S)
-            snapshot = self._listed_again(snapshot)
+            if number:
+                self.sleep(LIST_AGAIN_S)
+            snapshot = self._list_again(snapshot)
         return snapshot
 
     def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[RunOutcome]:
@@ -127,39 +127,42 @@ class WatchPass:
         ``records`` has the record of each run, ``snapshot`` what this pass has observed.
         """
 
-        def on_one_tpu(group: Sequence[RunRecord]) -> list[RunOutcome]:
+        def act_on_tpu(group: Sequence[RunRecord]) -> list[RunOutcome]:
             # A run must wait if this pass has recreated its TPU for another run, or launched
             # another run on the same chips.
             outcomes: list[RunOutcome] = []
             for record in group:
-                if cause := waits_for(record, outcomes, records):
+                if cause := waiting_cause(record, outcomes, records):
                     outcomes.append(RunOutcome(record.run, RunState.WAITING_FOR_TPU, (cause,)))
                 else:
-                    outcomes.append(self._safely(record, snapshot))
+                    outcomes.append(self._act_safely(record, snapshot))
             return outcomes
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(on_one_tpu, by_tpu(records.values())))
-        return sorted((each for group in found for each in group), key=lambda each: each.run)
+            outcomes_by_tpu = list(pool.map(act_on_tpu, by_tpu(records.values())))
+        return sorted(
+            (outcome for group in outcomes_by_tpu for outcome in group),
+            key=lambda outcome: outcome.run,
+        )
 
-    def _safely(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
+    def _act_safely(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
         try:
-            return self._one(record, snapshot)
+            return self._act_on_run(record, snapshot)
         except Exception as error:  # an error of one run must not affect the others
             text = str(error) or repr(error)
             outcome = RunOutcome(record.run, RunState.UNKNOWN, failed=True, error=text)
             self.log(outcome.text)
             return outcome
 
-    def _one(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
+    def _act_on_run(self, record: RunRecord, snapshot: Snapshot) -> RunOutcome:
         decision = decide(record, snapshot.of(record), self.clock(), self.limits)
-        if decision.action in NOT_FOR_DONE and self._is_done(record):
+        if decision.action in NEEDS_DONE_CHECK and self._is_done(record):
             marker = (Cause(CauseCode.DONE_MARKER),)
-            done = {"action": Action.RECORD_DONE, "state": RunState.DONE, "causes": marker}
-            decision = replace(decision, **done)
+            done_fields = {"action": Action.RECORD_DONE, "state": RunState.DONE, "causes": marker}
+            decision = replace(decision, **done_fields)
         outcome = RunOutcome(record.run, decision.state, decision.causes, decision.action)
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
-            missing := missing_here(record.launch, self.actor.kept)
+            missing := missing_here(record.launch, self.actor.state_dir)
         ):
             # Record nothing, so that a controller that has the release can still decide.
             cause = _release_missing(record, missing)
@@ -167,8 +170,10 @@ class WatchPass:
         if decision.action is Action.NOTHING:
             if decision.is_new:
                 self.log(outcome.text)
-            found = self._goes_on(record, decision, snapshot)
-            self._remember(record, decision, {}, Event(EventKind.FOUND_RUNNING) if found else None)
+            is_recovered = self._is_active_in_recovery(record, decision, snapshot)
+            self._store_memory(
+                record, decision, {}, Event(EventKind.FOUND_RUNNING) if is_recovered else None
+            )
             return outcome
         if self.check:
             self.log(outcome.text)
@@ -177,7 +182,7 @@ class WatchPass:
             with self.leases.held(lease_name(record)) as lease:
                 return self._act_leased(record, decision, snapshot, lease, outcome)
         except LeaseHeldError as held:
-            return outcome.did_nothing(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
+            return outcome.without_action(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
 
     def _is_done(self, record: RunRecord) -> bool:
         """Return whether a done marker exists for the recorded attempt. Raises CloudError."""
@@ -193,23 +198,23 @@ class WatchPass:
         outcome: RunOutcome,
     ) -> RunOutcome:
         if decision.action in DESTRUCTIVE and (outdated := self._outdated(record, snapshot)):
-            return outcome.did_nothing(*outcome.causes, outdated)
+            return outcome.without_action(*outcome.causes, outdated)
         fence = max(lease.fence, record.fence + 1)
-        wanted = {
+        new_states = {
             Action.GIVE_UP: {"wanted": DesiredState.STOPPED.value},
             Action.RECORD_DONE: {"wanted": DesiredState.DONE.value},
         }
-        fields = wanted.get(decision.action, {}) | {"fence": fence}
-        if not self._remember(record, decision, fields):
-            return outcome.did_nothing(Cause(CauseCode.RECORD_CHANGED))
+        fields = new_states.get(decision.action, {}) | {"fence": fence}
+        if not self._store_memory(record, decision, fields):
+            return outcome.without_action(Cause(CauseCode.RECORD_CHANGED))
         self.log(outcome.text)
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
-        note = partial(self._note, record, snapshot, fence)
+        note = partial(self._add_event, record, snapshot, fence)
         act = partial(self.actor.act, record, fence=fence, claim=claim, note=note)
         error = act(snapshot.of(record), decision.action)
         if decision.action in RECREATIONS:
             return self._launch_recreated(record, snapshot, act, outcome, error)
-        return outcome.after(error)
+        return outcome.with_error(error)
 
     def _launch_recreated(
         self,
@@ -225,34 +230,36 @@ class WatchPass:
         action on the run and returns the error; ``outcome`` and ``error`` are the results of the
         recreation.
         """
-        observed = self._listed_again(snapshot).of(record)
+        observed = self._list_again(snapshot).of(record)
         if observed.tpu_state == READY and not error:
             # The observed processes ran on the TPU that was lost, because the inventory was read
             # before the TPU was recreated.
             new = replace(observed, processes=())
             error = act(new, Action.LAUNCH)
-            return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).after(error)
+            return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).with_error(error)
         if observed.tpu_state in (READY, FOREIGN, *DEAD):
-            again = Cause.of(CauseCode.TPU_STATE_AGAIN, tpu_state=observed.tpu_state)
-            return replace(outcome, causes=(again,), failed=True).after(error)
+            lost_again = Cause.of(CauseCode.TPU_STATE_AGAIN, tpu_state=observed.tpu_state)
+            return replace(outcome, causes=(lost_again,), failed=True).with_error(error)
         state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
         causes = (state, Cause(CauseCode.NEXT_PASS))
         return replace(outcome, state=RunState.WAITING_FOR_TPU, causes=causes)
 
-    def _note(self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind) -> None:
+    def _add_event(
+        self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind
+    ) -> None:
         """Add a setup event to the history if the record still has the fencing number ``fence``.
 
         A failure is only logged, because the launch does not need the event; only goodput does.
         """
         try:
-            there = self.store.read(record.run)
-            if there is None or there.fence != fence or there.wanted != record.wanted:
+            stored = self.store.read(record.run)
+            if stored is None or stored.fence != fence or stored.wanted != record.wanted:
                 return
             created = 0.0
-            if there.phase is Spent.CAPACITY:
-                tpus = self._listed_again(snapshot).of(record).tpus
+            if stored.phase is Spent.CAPACITY:
+                tpus = self._list_again(snapshot).of(record).tpus
                 created = max((tpu.created for tpu in tpus), default=0.0)
-            self.store.change(record.run, there.generation, {}, Event(kind, created=created))
+            self.store.change(record.run, stored.generation, {}, Event(kind, created=created))
         except (RecordError, CloudError) as error:
             self.log(f"run {record.run}: the event {kind} is not recorded: {error}")
 
@@ -262,12 +269,14 @@ class WatchPass:
         if age > SNAPSHOT_VALID_S:
             return Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age)
         if self.clock() - snapshot.listed_at > SNAPSHOT_VALID_S:
-            observed, now = snapshot.of(record), self._listed_again(snapshot).of(record)
-            if (now.tpu_state, _ids(now)) != (observed.tpu_state, _ids(observed)):
-                return Cause.of(CauseCode.TPU_CHANGED, tpu_state=now.tpu_state)
+            observed, current = snapshot.of(record), self._list_again(snapshot).of(record)
+            if (current.tpu_state, _tpu_ids(current)) != (observed.tpu_state, _tpu_ids(observed)):
+                return Cause.of(CauseCode.TPU_CHANGED, tpu_state=current.tpu_state)
         return None
 
-    def _goes_on(self, record: RunRecord, decision: Decision, snapshot: Snapshot) -> bool:
+    def _is_active_in_recovery(
+        self, record: RunRecord, decision: Decision, snapshot: Snapshot
+    ) -> bool:
         """Return whether a run is active although it is in recovery according to its record.
 
         This happens if the playbook of the recovery failed and the old attempt continued.
@@ -281,11 +290,11 @@ class WatchPass:
         except CloudError:
             return False  # the API did not answer; the next pass asks again
 
-    def _listed_again(self, snapshot: Snapshot) -> Snapshot:
+    def _list_again(self, snapshot: Snapshot) -> Snapshot:
         at = self.clock()
         return snapshot.with_listing(self.list_tpus(), at)
 
-    def _remember(
+    def _store_memory(
         self,
         record: RunRecord,
         decision: Decision,
@@ -318,33 +327,33 @@ def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
     state than ``record``, which was read before the action began.
     """
     try:
-        there = store.read(record.run)
+        stored = store.read(record.run)
     except RecordError as error:
         return str(error)
-    if there is None or there.fence != fence:
+    if stored is None or stored.fence != fence:
         return "its record was changed by another action after this one began"
-    if there.wanted != record.wanted:
-        return f"the run is {there.wanted} now"
+    if stored.wanted != record.wanted:
+        return f"the run is {stored.wanted} now"
     return ""
 
 
 def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[RunOutcome]:
     """Return a failed outcome for each unusable record."""
     return [
-        RunOutcome(ascii(each.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=each.why)
-        for each in records
+        RunOutcome(ascii(record.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=record.why)
+        for record in records
     ]
 
 
 def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Group runs by TPU; within a group, the run that became wanted last comes first."""
     groups: dict[str, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda each: (-(each.wanted_since or 0), each.run)):
+    for record in sorted(records, key=lambda record: (-(record.wanted_since or 0), record.run)):
         groups.setdefault(lease_name(record), []).append(record)
     return list(groups.values())
 
 
-def waits_for(
+def waiting_cause(
     record: RunRecord, outcomes: Iterable[RunOutcome], records: Mapping[str, RunRecord]
 ) -> Cause | None:
     """Return why a wanted run waits for the next pass; None if it does not.
@@ -353,22 +362,22 @@ def waits_for(
     ``outcomes`` has the outcomes of other runs on the same TPU in this pass, ``records`` the record
     of each run.
     """
-    for each in outcomes if record.is_wanted else ():
-        if each.action in RECREATIONS:
-            return Cause.of(CauseCode.TPU_RECREATED_FOR, run=each.run)
-        chips = records[each.run].launch.chip, record.launch.chip
-        if each.action in (Action.LAUNCH, Action.RESTART) and overlap(*chips):
-            return Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run=each.run)
+    for outcome in outcomes if record.is_wanted else ():
+        if outcome.action in RECREATIONS:
+            return Cause.of(CauseCode.TPU_RECREATED_FOR, run=outcome.run)
+        chips = records[outcome.run].launch.chip, record.launch.chip
+        if outcome.action in (Action.LAUNCH, Action.RESTART) and overlap(*chips):
+            return Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run=outcome.run)
     return None
 
 
-def _is_unsure(observed: Observation) -> bool:
+def _needs_confirmation(observed: Observation) -> bool:
     """Return whether the API must still confirm that a TPU is lost or has unreachable workers."""
     seems_lost = observed.tpu_state in DEAD or any(map(is_unreachable, observed.processes))
     return observed.is_identified and seems_lost and not observed.is_confirmed
 
 
-def _ids(observed: Observation) -> list[tuple[str, str]]:
+def _tpu_ids(observed: Observation) -> list[tuple[str, str]]:
     return [(tpu.zone, tpu.id) for tpu in observed.tpus]
 
 
