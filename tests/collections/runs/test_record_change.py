@@ -8,11 +8,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import DesiredState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import (
-    changed,
+    change_desired_state,
     no_record,
     record_failure,
+    record_launch,
     unknown_run_text,
-    want,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
@@ -33,7 +33,7 @@ def put_record(store: RunStore, **fields) -> None:
 
 
 def test_the_first_launch_of_a_run_is_its_attempt_1(store):
-    found = want(store, launch_spec())
+    found = record_launch(store, launch_spec())
 
     assert (found.is_recorded, found.was_wanted, found.changes) == (True, False, ())
     record = store.read("mine")
@@ -45,15 +45,15 @@ def test_the_first_launch_of_a_run_is_its_attempt_1(store):
 def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(store):
     put_record(store)
 
-    same, other = want(store, launch_spec()), want(store, OTHER)
+    same, other = record_launch(store, launch_spec()), record_launch(store, OTHER)
 
     assert (same.is_recorded, same.was_wanted, same.launch.attempt) == (False, True, 3)
     assert (same.finished_attempt, same.changes) == (3, ())
     assert (other.finished_attempt, other.changes) == (0, ("command",))
     for change in ({"config": "steps: 20\n"}, {"release": "f" * 16}):
-        assert want(store, launch_spec(**change)).finished_attempt == 0
+        assert record_launch(store, launch_spec(**change)).finished_attempt == 0
     assert store.read("mine").attempt == 3
-    assert want(store, launch_spec(), is_checked=True).launch.attempt == 4
+    assert record_launch(store, launch_spec(), is_checked=True).launch.attempt == 4
 
 
 @pytest.mark.parametrize(("launch", "is_recorded"), [(launch_spec(), False), (OTHER, True)])
@@ -62,13 +62,13 @@ def test_a_run_that_is_done_is_recorded_again_only_with_another_definition(
 ):
     put_record(store, wanted="done")
 
-    assert want(store, launch).is_recorded is is_recorded
+    assert record_launch(store, launch).is_recorded is is_recorded
 
 
 def test_a_stopped_run_is_recorded_again_with_its_changes(store):
     put_record(store, wanted="stopped")
 
-    found = want(store, OTHER)
+    found = record_launch(store, OTHER)
 
     assert (found.is_recorded, found.was_wanted, found.launch.attempt) == (True, False, 4)
     assert found.changes == ("command",)
@@ -76,15 +76,15 @@ def test_a_stopped_run_is_recorded_again_with_its_changes(store):
 
 def test_a_relaunch_needs_a_record(store):
     with pytest.raises(RunError, match="not launched, because its desired state is unknown here"):
-        want(store, launch_spec(), is_relaunch=True, is_checked=True)
+        record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
 
 
 def test_a_relaunch_by_the_watch_after_a_kill_is_not_recorded(store):
     put_record(store, wanted="stopped")
 
-    assert not want(store, launch_spec(), is_relaunch=True).is_recorded
+    assert not record_launch(store, launch_spec(), is_relaunch=True).is_recorded
     with pytest.raises(RunError, match="its desired state is stopped"):
-        want(store, launch_spec(), is_relaunch=True, is_checked=True)
+        record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
     assert store.read("mine").wanted == "stopped"
 
 
@@ -95,7 +95,7 @@ SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
 def test_only_a_launch_by_a_user_resets_the_budgets(store, by_watch, left):
     put_record(store, watch=SPENT)
 
-    want(store, launch_spec(), is_checked=True, is_relaunch=by_watch)
+    record_launch(store, launch_spec(), is_checked=True, is_relaunch=by_watch)
 
     assert store.read("mine").watch == left
 
@@ -103,10 +103,10 @@ def test_only_a_launch_by_a_user_resets_the_budgets(store, by_watch, left):
 def test_only_a_launch_with_a_lease_is_fenced(store):
     put_record(store, wanted="stopped", fence=5)
 
-    assert want(store, launch_spec()).is_recorded
+    assert record_launch(store, launch_spec()).is_recorded
     with pytest.raises(RunError, match="another controller has acted on it"):
-        want(store, launch_spec(), is_checked=True, fence=4)
-    assert want(store, launch_spec(), is_checked=True, fence=5).launch.attempt == 5
+        record_launch(store, launch_spec(), is_checked=True, fence=4)
+    assert record_launch(store, launch_spec(), is_checked=True, fence=5).launch.attempt == 5
 
 
 def test_a_launch_at_another_location_names_both_locations(store):
@@ -114,12 +114,12 @@ def test_a_launch_at_another_location_names_both_locations(store):
     moved = replace(launch_spec(), checkpoints="gs://b23/new/place/mine")
 
     with pytest.raises(RunError) as refused:
-        want(store, moved, same_location=True)
+        record_launch(store, moved, same_location=True)
 
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
     for launch, same_place in ((moved, False), (launch_spec(), True)):
-        assert not want(store, launch, same_location=same_place).is_recorded
+        assert not record_launch(store, launch, same_location=same_place).is_recorded
 
 
 ON_POD = launch_spec().nodes
@@ -130,7 +130,7 @@ def test_a_run_is_not_launched_on_a_second_tpu_while_its_first_one_is_ready(stor
     put_record(store)
 
     with pytest.raises(RunError) as refused:
-        want(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
+        record_launch(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
 
     assert str(refused.value) == (
         "run mine was launched on TPU pod and may still train there. Use another name "
@@ -149,13 +149,15 @@ def test_a_run_is_not_launched_on_a_second_tpu_while_its_first_one_is_ready(stor
 def test_a_run_may_be_launched_again_or_move_from_a_tpu_that_is_lost(store, wanted, nodes, ready):
     put_record(store, wanted=wanted)
 
-    assert want(store, replace(launch_spec(), nodes=nodes), ready=ready).launch.nodes == nodes
+    assert (
+        record_launch(store, replace(launch_spec(), nodes=nodes), ready=ready).launch.nodes == nodes
+    )
 
 
 def test_a_kill_records_its_event_and_shows_the_difference(store):
     put_record(store)
 
-    answer = changed(store, "mine", DesiredState.STOPPED)
+    answer = change_desired_state(store, "mine", DesiredState.STOPPED)
 
     assert (answer["changed"], answer["exists"]) == (True, True)
     assert answer["diff"]["before"] == "wanted: running\nattempt: 3\nrelease: 0123456789abcdef\n"
@@ -169,21 +171,21 @@ def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fe
     put_record(store, fence=5)
 
     with pytest.raises(RunError, match="acted on it") if is_refused else nullcontext():
-        changed(store, "mine", None, fence=fence)
+        change_desired_state(store, "mine", None, fence=fence)
 
 
 def test_an_action_with_a_fencing_number_is_refused_without_a_record(store):
     with pytest.raises(RunError, match="its record is gone"):
-        changed(store, "mine", None, fence=4)
+        change_desired_state(store, "mine", None, fence=4)
 
 
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
     put_record(store)
 
-    answer = changed(store, "nime", DesiredState.STOPPED)
+    answer = change_desired_state(store, "nime", DesiredState.STOPPED)
 
     assert (answer["changed"], answer["exists"], answer["others"]) == (False, False, ["mine"])
-    assert "others" not in changed(store, "nime", DesiredState.DONE)
+    assert "others" not in change_desired_state(store, "nime", DesiredState.DONE)
 
 
 def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(store, monkeypatch):
@@ -192,7 +194,7 @@ def test_an_unknown_run_can_be_stopped_if_run_names_cannot_be_read(store, monkey
 
     monkeypatch.setattr(RunStore, "names", fail)
 
-    assert changed(store, "mine", DesiredState.STOPPED)["others"] == []
+    assert change_desired_state(store, "mine", DesiredState.STOPPED)["others"] == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_a_run_with_an_unusable_record_can_be_stopped_with_a_warning(store, tmp_
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/broken.json").write_text(text)
 
-    answer = changed(store, "broken", DesiredState.STOPPED)
+    answer = change_desired_state(store, "broken", DesiredState.STOPPED)
 
     assert (answer["record"], answer["changed"], answer["exists"]) == ({}, False, True)
     assert error in answer["warnings"][0]
@@ -217,7 +219,7 @@ def test_a_run_with_an_unusable_record_can_be_stopped_with_a_warning(store, tmp_
 def test_a_run_found_running_is_wanted_again_in_the_same_attempt(store):
     put_record(store, wanted="stopped")
 
-    record = changed(store, "mine", DesiredState.RUNNING)["record"]
+    record = change_desired_state(store, "mine", DesiredState.RUNNING)["record"]
 
     assert (record["wanted"], record["attempt"]) == ("running", 3)
 
@@ -225,10 +227,10 @@ def test_a_run_found_running_is_wanted_again_in_the_same_attempt(store):
 def test_stopping_a_run_that_is_done_leaves_it_done(store):
     put_record(store, wanted="done")
 
-    answer = changed(store, "mine", DesiredState.STOPPED)
+    answer = change_desired_state(store, "mine", DesiredState.STOPPED)
 
     assert (answer["exists"], answer["record"]["wanted"]) == (True, "done")
-    assert want(store, launch_spec(), is_checked=True).launch.attempt == 4
+    assert record_launch(store, launch_spec(), is_checked=True).launch.attempt == 4
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_stopping_a_run_that_is_done_leaves_it_done(store):
 def test_only_the_last_attempt_of_a_run_is_recorded_as_done(store, record, wanted):
     put_record(store, **record)
 
-    changed(store, "mine", DesiredState.DONE, attempt=2)
+    change_desired_state(store, "mine", DesiredState.DONE, attempt=2)
 
     assert store.read("mine").wanted == wanted
 

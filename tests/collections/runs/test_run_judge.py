@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import attempt_text
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import record_launch
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
     RecordError,
@@ -34,7 +34,7 @@ class Launch:
         self.broken: Any = None
 
     def plan(self, **options: Any) -> None:
-        found = want(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
+        found = record_launch(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
         recorded = {"is_recorded": found.is_recorded, "was_wanted": found.was_wanted}
         process = {"run": "mine", "tpu": "pod", "worker": ""}
         self.planned = {
@@ -191,7 +191,7 @@ def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
 
 def launched_again(launch: Launch) -> None:
     """Record attempt 2 of the run, as the watch does for a relaunch."""
-    want(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)
+    record_launch(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)
 
 
 BUSY = {"failed": True, "msg": "run mine is starting here, attempt 2. Stop it first: …"}

@@ -22,7 +22,12 @@ from ..plugin_utils.runs.launch_outcome import (
     start_answers,
     wait_outcome,
 )
-from ..plugin_utils.runs.record_change import Want, changed, record_failure, want
+from ..plugin_utils.runs.record_change import (
+    PlannedLaunch,
+    change_desired_state,
+    record_failure,
+    record_launch,
+)
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
@@ -190,8 +195,8 @@ class Judge:
         processes = self._plan["processes"]
         return next(host for host in self._hosts[run] if processes[host]["process_id"] == 0)
 
-    def _want(self, launch: LaunchSpec) -> Want:
-        found = want(
+    def _want(self, launch: LaunchSpec) -> PlannedLaunch:
+        found = record_launch(
             self._store,
             launch,
             is_relaunch=self._given["relaunch"],
@@ -236,7 +241,7 @@ class Judge:
     def _try_to_record(self, run: str, wanted: DesiredState) -> None:
         """Record a desired state; an error becomes a warning."""
         try:
-            answer = changed(self._store, run, wanted, check=self._check)
+            answer = change_desired_state(self._store, run, wanted, check=self._check)
         except (RecordError, RunError) as error:
             self._warnings.append(str(error))
         else:

@@ -21,7 +21,7 @@ from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
-from ..plugin_utils.runs.record_change import Want, want
+from ..plugin_utils.runs.record_change import PlannedLaunch, record_launch
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import (
@@ -160,14 +160,14 @@ class ActionModule(ActionBase):
         store: RunStore,
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
-    ) -> list[Want]:
+    ) -> list[PlannedLaunch]:
         """Record all runs as wanted, in parallel because each record may need HTTP requests.
 
         ``ready`` are the READY TPUs.
         """
 
-        def one(launch: LaunchSpec, check: bool = self._task.check_mode) -> Want:
-            return want(
+        def one(launch: LaunchSpec, check: bool = self._task.check_mode) -> PlannedLaunch:
+            return record_launch(
                 store,
                 launch,
                 is_relaunch=options["relaunch"],

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError
 from ..plugin_utils.runs.event_kind import DesiredState
-from ..plugin_utils.runs.record_change import changed
+from ..plugin_utils.runs.record_change import change_desired_state
 from ..plugin_utils.runs.record_error import RecordError, UnusableRecordError
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.watch_heartbeat import HeartbeatError, heartbeat_line, read_heartbeats
@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
             store = RunStore.of(options["fleet_state"], api)
             if options["run"]:
                 wanted = DesiredState(options["wanted"]) if options["wanted"] else None
-                found = changed(
+                found = change_desired_state(
                     store,
                     str(options["run"]),
                     wanted,

@@ -24,13 +24,13 @@ TRIES = 8
 
 
 @dataclass(frozen=True)
-class Want:
-    """The result of want(): a launch, and what the run record says about it.
+class PlannedLaunch:
+    """The result of record_launch(): a launch, and what the run record says about it.
 
     Args:
-        launch: the launch. Its attempt is the one that want() recorded; if it recorded none, the
-            last recorded attempt.
-        is_recorded: whether want() recorded the run as wanted, so that it may start at once.
+        launch: the launch. Its attempt is the one that record_launch() recorded; if it recorded
+            none, the last recorded attempt.
+        is_recorded: whether the run was recorded as wanted, so that it may start at once.
         was_wanted: whether the run was wanted before.
         finished_attempt: the last attempt if its definition equals that of this launch, else 0. If
             this attempt has a done marker, the run is done already.
@@ -44,7 +44,7 @@ class Want:
     changes: tuple[str, ...] = ()
 
 
-def want(
+def record_launch(
     store: RunStore,
     launch: LaunchSpec,
     *,
@@ -54,7 +54,7 @@ def want(
     ready: Collection[NodeIdentity] = (),
     fence: int = 0,
     check: bool = False,
-) -> Want:
+) -> PlannedLaunch:
     """Record a run as wanted, with its next attempt.
 
     If this is a relaunch, or if the run may already be running or done, nothing is recorded unless
@@ -68,13 +68,13 @@ def want(
         is_checked: whether the workers have been checked.
         same_location: whether to fail if the record has another checkpoint location.
         ready: the READY TPUs. If the run may still train on one of them that the launch does not
-            use, want() fails, because two TPUs would write to the same checkpoints.
+            use, record_launch() fails, because two TPUs would write to the same checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
     run = launch.run
 
-    def record_launch() -> Want:
+    def record_once() -> PlannedLaunch:
         last_record = store.read(run)
         if (
             same_location
@@ -93,7 +93,9 @@ def want(
         )
         if not is_checked and (is_relaunch or was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
-            return Want(attempt_launch, False, was_wanted, last_attempt if is_same else 0, changes)
+            return PlannedLaunch(
+                attempt_launch, False, was_wanted, last_attempt if is_same else 0, changes
+            )
         if is_relaunch and not was_wanted:
             state = last_record.wanted if last_record else "unknown here"
             raise RunError(f"run {run}: not launched, because its desired state is {state}")
@@ -111,9 +113,11 @@ def want(
                 raise RunError(
                     f"run {run} cannot be recorded: {error.field} {error.problem}"
                 ) from None
-        return Want(attempt_launch, is_recorded=True, was_wanted=was_wanted, changes=changes)
+        return PlannedLaunch(
+            attempt_launch, is_recorded=True, was_wanted=was_wanted, changes=changes
+        )
 
-    return _retry_conflicts(run, record_launch)
+    return _retry_conflicts(run, record_once)
 
 
 def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
@@ -180,7 +184,7 @@ def other_tpu_error(record: RunRecord, launch: LaunchSpec, ready: Collection[Nod
     )
 
 
-def changed(
+def change_desired_state(
     store: RunStore,
     run: str,
     desired_state: DesiredState | None,
@@ -245,7 +249,7 @@ _EVENTS = {
 
 
 def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int) -> bool:
-    """Return whether ``changed`` with these arguments changes the desired state of a run."""
+    """Return whether these arguments of ``change_desired_state`` change the run's state."""
     if attempt and record.attempt != attempt:
         return False  # the run was launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.
