@@ -26,14 +26,14 @@ SILENT = ProcessStatus("", RunState.RUNNING, attempt=3)
 """A trainer that writes no heartbeat."""
 IDLE = ProcessStatus("", RunState.LOST, attempt=3)
 WAITING = ProcessStatus("", RunState.WAITING, attempt=3)
-AWAY = ProcessStatus("", RunState.UNREACHABLE)
+UNREACHABLE = ProcessStatus("", RunState.UNREACHABLE)
 POD = ObservedTpu("pod", "us-central2-b", "7", "READY", is_ours=True)
 FOREIGN_POD = replace(POD, id="9", is_ours=False)
 
 
 def pod(*processes: ProcessStatus, **more: Any) -> Observation:
     """Return the observation of a READY TPU with these processes on w0, w1 and so on."""
-    named = tuple(replace(each, host=f"w{index}") for index, each in enumerate(processes))
+    named = tuple(replace(process, host=f"w{index}") for index, process in enumerate(processes))
     fields = {"tpu_state": "READY", "processes": named, "workers": len(processes), "tpus": (POD,)}
     return Observation(**(fields | more))
 
@@ -45,8 +45,8 @@ def lost(state: str = "PREEMPTED", **more: Any) -> Observation:
 
 def ended(code: str, ago: float = 100, **more: Any) -> ProcessStatus:
     """Return a process that ended ``ago`` seconds ago with an exit code or a signal's name."""
-    found = parse_process("", report_end(code, attempt=3, ended_at=NOW - ago))
-    return replace(found, **more)
+    process = parse_process("", report_end(code, attempt=3, ended_at=NOW - ago))
+    return replace(process, **more)
 
 
 def decided(
@@ -72,7 +72,9 @@ def values(decision: Decision) -> dict[str, Any]:
 
 def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the fields of the watch's memory that a decision has changed."""
-    before = asdict(Memory.of(watch or {}))
+    default_fields = asdict(Memory.of(watch or {}))
     return {
-        name: value for name, value in decision.memory.fields().items() if value != before[name]
+        name: value
+        for name, value in decision.memory.fields().items()
+        if value != default_fields[name]
     }

@@ -28,23 +28,23 @@ LOST = replace(POD, state="PREEMPTED")
 
 
 @dataclass(frozen=True)
-class Rehearsal(Actor):
-    """Actor that records plays instead of running them; each play calls the next ``meanwhile``."""
+class RecordingActor(Actor):
+    """Actor that only records plays; each play calls the next of ``callbacks``."""
 
-    played: list[Play] = field(default_factory=list)
-    meanwhile: list[Any] = field(default_factory=list)
+    plays: list[Play] = field(default_factory=list)
+    callbacks: list[Any] = field(default_factory=list)
 
-    def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
-        if why := claim.lost() or claim.blocker():
-            return why
-        self.played.append(play)
-        if self.meanwhile:
-            self.meanwhile.pop(0)()
+    def _play(self, subject: str, name: str, play: Play, claim: Claim) -> str:
+        if reason := claim.lost() or claim.blocker():
+            return reason
+        self.plays.append(play)
+        if self.callbacks:
+            self.callbacks.pop(0)()
         return ""
 
     @property
     def playbooks(self) -> list[str]:
-        return [name for play in self.played for name in play.playbooks]
+        return [name for play in self.plays for name in play.playbooks]
 
 
 @dataclass
@@ -52,21 +52,23 @@ class Controller:
     """A controller with its own state directory, and a ``fleet_state`` that others may share."""
 
     fleet_state: Path
-    kept: Path
+    state_dir: Path
     listing: list[ObservedTpu] = field(default_factory=lambda: [POD])
     now: float = field(default_factory=time.time)
     limits: Limits = field(default_factory=Limits)
     done_markers: dict[str, DoneMarker] = field(default_factory=dict)
     records: RecordFolder = field(init=False)
-    actor: Rehearsal = field(init=False)
+    actor: RecordingActor = field(init=False)
 
     def __post_init__(self) -> None:
         self.records = RecordFolder(str(self.fleet_state))
-        log = WatchLog(self.kept / "watch.log", quiet=False)
+        log = WatchLog(self.state_dir / "watch.log", quiet=False)
         ends_at = time.monotonic() + 600
-        self.actor = Rehearsal(self.kept, self.kept, str(self.fleet_state), log, ends_at)
+        self.actor = RecordingActor(
+            self.state_dir, self.state_dir, str(self.fleet_state), log, ends_at
+        )
 
-    def wants(self, run: str = "mine", **fields: Any) -> None:
+    def record_launch(self, run: str = "mine", **fields: Any) -> None:
         """Write a run's record as a launch does."""
         generation = self.records.read(run).get("generation", 0)
         changes = record_fields(run, **fields)
@@ -75,7 +77,7 @@ class Controller:
 
     def watch(self, **more: Any) -> WatchPass:
         """Return a pass over the records."""
-        parts = {
+        defaults = {
             "store": RunStore.of(str(self.fleet_state)),
             "leases": Leases(RecordFolder(str(self.fleet_state / "watch"))),
             "actor": self.actor,
@@ -86,7 +88,7 @@ class Controller:
             "clock": lambda: self.now,
             "sleep": lambda seconds: None,
         }
-        return WatchPass(**(parts | more))
+        return WatchPass(**(defaults | more))
 
     def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
         """Return a snapshot of the inventory and of the workers' answers; by default, no run."""
@@ -111,7 +113,7 @@ def answers(controller: Controller, *runs: dict[str, Any]) -> Snapshot:
     return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
-def why(outcome: RunOutcome) -> str:
+def reason_text(outcome: RunOutcome) -> str:
     """Return the error or the causes of an outcome, as users read them."""
     return outcome.error or "; ".join(map(cause_text, outcome.causes))
 

@@ -35,13 +35,13 @@ with tempfile.TemporaryDirectory() as _folder:
     RELEASE = _staged(Path(_folder))
 
 
-def keep_release(kept: Path) -> Path:
+def keep_release(state_dir: Path) -> Path:
     """Cache the release and the lock file of these records in a controller's state directory."""
     with tempfile.TemporaryDirectory() as folder:
         _staged(Path(folder))
-        cache_release(Path(folder) / "staged", kept_release(kept, RELEASE))
-    keep_lock(kept, LOCK_TEXT)
-    return kept
+        cache_release(Path(folder) / "staged", kept_release(state_dir, RELEASE))
+    keep_lock(state_dir, LOCK_TEXT)
+    return state_dir
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:

@@ -82,10 +82,10 @@ def _check_change(store):
     assert (changed.wanted, changed.generation) == ("running", 8)
     assert store.read_all().usable["old"] == changed
     # After the run has finished again, the archive holds its new record.
-    again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None})
+    finished_again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None})
     later = time.time() + ARCHIVE_AFTER_S + 60
-    assert store.archive_finished([again], later) == ["old"]
-    assert store.read("old") == again
+    assert store.archive_finished([finished_again], later) == ["old"]
+    assert store.read("old") == finished_again
 
 
 def test_a_change_moves_a_run_back_from_the_archive(folders):
@@ -119,17 +119,17 @@ class SlowFolder(RecordFolder):
 
     def __init__(self, folder: str, seconds: float) -> None:
         super().__init__(folder)
-        self._seconds, self._spent, self._lock = seconds, {}, threading.Lock()
+        self._seconds, self._elapsed, self._lock = seconds, {}, threading.Lock()
 
     def read(self, run):
         time.sleep(0.0005)  # lets the other threads run
         with self._lock:
-            me = threading.get_ident()
-            self._spent[me] = self._spent.get(me, 0.0) + self._seconds
+            thread_id = threading.get_ident()
+            self._elapsed[thread_id] = self._elapsed.get(thread_id, 0.0) + self._seconds
         return super().read(run)
 
-    def spent(self) -> float:
-        return max(self._spent.values(), default=0.0)
+    def elapsed(self) -> float:
+        return max(self._elapsed.values(), default=0.0)
 
 
 def test_many_records_in_a_slow_bucket_do_not_prevent_a_restart(tmp_path):
@@ -140,14 +140,14 @@ def test_many_records_in_a_slow_bucket_do_not_prevent_a_restart(tmp_path):
     for number in range(500):
         record = record_fields(f"old{number}", wanted="done")
         (runs / f"old{number}.json").write_text(json.dumps(record))
-    controller.wants()
+    controller.record_launch()
     began = controller.now
     answers = {"runs": [running(age=1e5)]}
 
     outcomes = controller.pass_once(
         controller.snapshot({"pod-w0": answers}),
         store=RunStore(slow, RecordFolder(str(tmp_path / "archive"))),
-        clock=lambda: began + slow.spent(),
+        clock=lambda: began + slow.elapsed(),
     )
 
-    assert [each.action for each in outcomes if each.run == "mine"] == [Action.RESTART]
+    assert [outcome.action for outcome in outcomes if outcome.run == "mine"] == [Action.RESTART]

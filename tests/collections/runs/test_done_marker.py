@@ -46,7 +46,7 @@ def end(tmp_path: Path, checkpoints: str, **environ: str) -> subprocess.Complete
     """End attempt 3 of the run "mine" as its unit does."""
     run_dir = tmp_path / "run"
     run_dir.mkdir(exist_ok=True)
-    given = {
+    defaults = {
         "PATH": "/nowhere",
         "TPUFLEET_RUN_DIR": str(run_dir),
         "TPUFLEET_ATTEMPT": "3",
@@ -55,7 +55,7 @@ def end(tmp_path: Path, checkpoints: str, **environ: str) -> subprocess.Complete
     }
     ended = subprocess.run(
         [ATTEMPT_END, "mine"],
-        env=given | DONE | environ,
+        env=defaults | DONE | environ,
         capture_output=True,
         text=True,
         check=True,
@@ -188,9 +188,9 @@ def test_a_marker_with_an_invalid_field_is_ignored(value):
 
 def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
     """Check a launch on a new worker when the record is at ``attempt``; return the status."""
-    found = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
+    launched = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    monkeypatch.setattr(run_module, "process_of", lambda *_: found)
+    monkeypatch.setattr(run_module, "process_of", lambda *_: launched)
     monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
     monkeypatch.setattr(run_module, "blockers", lambda *_: [])
     monkeypatch.setattr(run_module, "release_problem", lambda *_: "")

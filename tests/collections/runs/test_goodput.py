@@ -39,35 +39,37 @@ def setup_started(created: float = 0.0) -> Event:
 
 
 @pytest.fixture
-def story(monkeypatch):
+def build_record(monkeypatch):
     """Return a function that builds a record from events with their times and changed fields."""
 
-    def tell(*events: tuple[float, Event, dict[str, Any]]) -> dict[str, Any]:
+    def build(*events: tuple[float, Event, dict[str, Any]]) -> dict[str, Any]:
         record: dict[str, Any] = {}
-        for at, event, fields in events:
-            monkeypatch.setattr(time, "time", lambda at=at: float(at))
+        for event_time, event, fields in events:
+            monkeypatch.setattr(time, "time", lambda event_time=event_time: float(event_time))
             changes = fields if record else record_fields(**fields)
             generation = record.get("generation", 0)
             record = after_change(record, "mine", generation, changes, event.fields())
         return parse_record("mine", record).fields()
 
-    return tell
+    return build
 
 
-def spent(record: dict[str, Any], attempts: Sequence[Attempt], now: float) -> dict[str, float]:
+def spent_by_cause(
+    record: dict[str, Any], attempts: Sequence[Attempt], now: float
+) -> dict[str, float]:
     """Return the seconds spent by cause, without causes of 0 s."""
-    found = by_cause(record, attempts, now)
-    assert found
-    return {name: seconds for name, seconds in found.seconds.items() if seconds}
+    result = by_cause(record, attempts, now)
+    assert result
+    return {name: seconds for name, seconds in result.seconds.items() if seconds}
 
 
-def test_an_attempt_divides_into_launch_compile_training_saves_and_redone_steps(story):
-    record = story((100, LAUNCHED, {}))
-    known = Attempt(
+def test_an_attempt_divides_into_launch_compile_training_saves_and_redone_steps(build_record):
+    record = build_record((100, LAUNCHED, {}))
+    output = Attempt(
         1, began=102, first=140, last=240, kept=90, redone=10, saves=5, start_seconds=30
     )
 
-    assert spent(record, [known], 250) == {
+    assert spent_by_cause(record, [output], 250) == {
         "launch": 10,
         "compile": 30,
         "training": 85,
@@ -77,8 +79,8 @@ def test_an_attempt_divides_into_launch_compile_training_saves_and_redone_steps(
     }
 
 
-def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
-    record = story(
+def test_a_preemption_divides_into_capacity_boot_setup_and_launch(build_record):
+    record = build_record(
         (100, LAUNCHED, {}),
         (200, RECREATE, {}),
         (300, setup_started(created=260), {}),
@@ -90,7 +92,7 @@ def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
         Attempt(2, began=356, first=370, last=400, kept=30, start_seconds=10),
     ]
 
-    assert spent(record, attempts, 400) == {
+    assert spent_by_cause(record, attempts, 400) == {
         "compile": 20,
         "training": 110,
         "capacity": 60,
@@ -101,8 +103,8 @@ def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
     }
 
 
-def test_goodput_combines_the_stored_output_with_the_record(story, tmp_path):
-    record = story(
+def test_goodput_combines_the_stored_output_with_the_record(build_record, tmp_path):
+    record = build_record(
         (BEGAN - 1, LAUNCHED, {}),
         (BEGAN + 60, RECREATE, {}),
         (BEGAN + 100, setup_started(created=BEGAN + 90), {}),
@@ -112,13 +114,15 @@ def test_goodput_combines_the_stored_output_with_the_record(story, tmp_path):
     lines = [line(step) for step in range(1, 31)]
     lines[0] |= {"start_seconds": 8}
     lines[10] |= {"save_seconds": 0.5}
-    again = [line(step, time=BEGAN + 140 + step) for step in range(21, 41)]
-    again[0] |= {"start_seconds": 10}
-    objects = attempt(1, metrics=jsonl(lines)) | attempt(2, began=BEGAN + 142, metrics=jsonl(again))
+    second_lines = [line(step, time=BEGAN + 140 + step) for step in range(21, 41)]
+    second_lines[0] |= {"start_seconds": 10}
+    objects = attempt(1, metrics=jsonl(lines)) | attempt(
+        2, began=BEGAN + 142, metrics=jsonl(second_lines)
+    )
     store = in_directory(tmp_path, objects)
     output = summary_of(store, "mine", stored_processes(store.list("mine")))
 
-    assert spent(record, output.attempts, BEGAN + 185) == {
+    assert spent_by_cause(record, output.attempts, BEGAN + 185) == {
         "training": 19 - 0.5 + 19,
         "saves": 0.5,
         "redone": 10,
@@ -131,48 +135,53 @@ def test_goodput_combines_the_stored_output_with_the_record(story, tmp_path):
     }
 
 
-def test_a_launch_decided_in_a_later_pass_does_not_end_the_wait_for_capacity(story):
+def test_a_launch_decided_in_a_later_pass_does_not_end_the_wait_for_capacity(build_record):
     """The TPU was not READY when the pass that created it ended."""
-    record = story(
+    record = build_record(
         (100, LAUNCHED, {}),
         (200, RECREATE, {}),
         (300, LAUNCH, {}),
         (300, setup_started(created=280), {}),
     )
 
-    assert spent(record, [], 310) == {"capacity": 80, "boot": 20, "setup": 10, "other": 100}
+    assert spent_by_cause(record, [], 310) == {
+        "capacity": 80,
+        "boot": 20,
+        "setup": 10,
+        "other": 100,
+    }
 
 
-def test_without_a_creation_time_the_boot_counts_as_waiting_for_capacity(story):
-    record = story((100, LAUNCHED, {}), (200, RECREATE, {}), (300, setup_started(), {}))
+def test_without_a_creation_time_the_boot_counts_as_waiting_for_capacity(build_record):
+    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}), (300, setup_started(), {}))
 
-    assert spent(record, [], 300) == {"capacity": 100, "other": 100}
-
-
-def test_a_phase_that_is_not_over_counts_until_now(story):
-    record = story((100, LAUNCHED, {}), (200, RECREATE, {}))
-
-    assert spent(record, [], 500)["capacity"] == 300
+    assert spent_by_cause(record, [], 300) == {"capacity": 100, "other": 100}
 
 
-def test_a_run_that_is_stopped_while_it_waits_spends_no_more_time(story):
-    record = story((100, LAUNCHED, {}), (200, RECREATE, {}), (300, STOPPED, STOP))
+def test_a_phase_that_is_not_over_counts_until_now(build_record):
+    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}))
 
-    assert spent(record, [], 900) == {"capacity": 100, "other": 100}
+    assert spent_by_cause(record, [], 500)["capacity"] == 300
 
 
-def test_phases_count_long_after_their_events_have_left_the_history(story):
+def test_a_run_that_is_stopped_while_it_waits_spends_no_more_time(build_record):
+    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}), (300, STOPPED, STOP))
+
+    assert spent_by_cause(record, [], 900) == {"capacity": 100, "other": 100}
+
+
+def test_phases_count_long_after_their_events_have_left_the_history(build_record):
     cycles = 2 * MAX_HISTORY
     events = [(0.0, LAUNCHED, {})]
     for cycle in range(1, cycles + 1):
-        at = 100.0 * cycle
-        events += [(at, RECREATE, {}), (at + 10, setup_started(at + 4), {})]
-        events += [(at + 15, SETUP_DONE, {}), (at + 16, LAUNCHED, {"attempt": 1 + cycle})]
-    record = story(*events)
+        began = 100.0 * cycle
+        events += [(began, RECREATE, {}), (began + 10, setup_started(began + 4), {})]
+        events += [(began + 15, SETUP_DONE, {}), (began + 16, LAUNCHED, {"attempt": 1 + cycle})]
+    record = build_record(*events)
 
-    found = spent(record, [], 100.0 * cycles + 16)
+    seconds = spent_by_cause(record, [], 100.0 * cycles + 16)
     assert len(record["history"]) == MAX_HISTORY
-    assert {name: found[name] for name in ("capacity", "boot", "setup", "launch")} == {
+    assert {name: seconds[name] for name in ("capacity", "boot", "setup", "launch")} == {
         "capacity": pytest.approx(4 * cycles),
         "boot": pytest.approx(6 * cycles),
         "setup": pytest.approx(5 * cycles),
@@ -180,44 +189,44 @@ def test_phases_count_long_after_their_events_have_left_the_history(story):
     }
 
 
-def test_the_time_of_an_attempt_before_its_first_step_counts_as_compile_time(story):
-    record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}))
+def test_the_time_of_an_attempt_before_its_first_step_counts_as_compile_time(build_record):
+    record = build_record((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}))
     attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
-    assert spent(record, attempts, 150) == {"training": 100, "launch": 4, "compile": 46}
+    assert spent_by_cause(record, attempts, 150) == {"training": 100, "launch": 4, "compile": 46}
 
 
-def test_a_trainer_without_metrics_has_no_goodput(story):
-    assert by_cause(story((100, LAUNCHED, {})), [Attempt(1, began=104)], 900) is None
+def test_a_trainer_without_metrics_has_no_goodput(build_record):
+    assert by_cause(build_record((100, LAUNCHED, {})), [Attempt(1, began=104)], 900) is None
 
 
-def test_an_attempt_that_was_lost_before_its_first_step_counts_as_other_time(story):
-    record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), (200, RECREATE, {}))
+def test_an_attempt_that_was_lost_before_its_first_step_counts_as_other_time(build_record):
+    record = build_record((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), (200, RECREATE, {}))
     attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
-    assert spent(record, attempts, 250) == {"training": 100, "capacity": 50, "other": 100}
+    assert spent_by_cause(record, attempts, 250) == {"training": 100, "capacity": 50, "other": 100}
 
 
-def test_without_start_seconds_the_rendezvous_counts_as_compile_time(story):
-    record = story((100, LAUNCHED, {}))
-    known = Attempt(1, began=105, first=140, last=150, kept=10)
+def test_without_start_seconds_the_rendezvous_counts_as_compile_time(build_record):
+    record = build_record((100, LAUNCHED, {}))
+    output = Attempt(1, began=105, first=140, last=150, kept=10)
 
-    assert spent(record, [known], 150) == {"launch": 5, "compile": 35, "training": 10}
-
-
-def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(story):
-    record = story((100, LAUNCHED, {}), (900, Event(EventKind.DONE), {"wanted": "done"}))
-    known = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
-
-    assert spent(record, [known], 5000) == {"compile": 10, "training": 90, "other": 10}
+    assert spent_by_cause(record, [output], 150) == {"launch": 5, "compile": 35, "training": 10}
 
 
-def test_the_goodput_is_the_share_of_training(story):
-    known = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
-    found = by_cause(story((100, LAUNCHED, {})), [known], 200)
+def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(build_record):
+    record = build_record((100, LAUNCHED, {}), (900, Event(EventKind.DONE), {"wanted": "done"}))
+    output = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
 
-    assert found
-    assert found.share == pytest.approx(0.6)
+    assert spent_by_cause(record, [output], 5000) == {"compile": 10, "training": 90, "other": 10}
+
+
+def test_the_goodput_is_the_share_of_training(build_record):
+    output = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
+    result = by_cause(build_record((100, LAUNCHED, {})), [output], 200)
+
+    assert result
+    assert result.share == pytest.approx(0.6)
 
 
 def test_a_record_of_an_older_version_has_no_goodput():
@@ -260,17 +269,17 @@ def test_the_causes_sum_to_the_wanted_time_for_any_history(changes, attempts, no
     """Clocks may differ, times may be wrong, events may come in any order."""
     record: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        for at, event, fields in [(0.0, LAUNCHED, {"wanted": "running"}), *changes]:
-            patch.setattr(time, "time", lambda at=at: at)
+        for event_time, event, fields in [(0.0, LAUNCHED, {"wanted": "running"}), *changes]:
+            patch.setattr(time, "time", lambda event_time=event_time: event_time)
             generation = record.get("generation", 0)
             record = after_change(record, "mine", generation, fields, event.fields())
 
-    found = by_cause(record, attempts, now)
+    result = by_cause(record, attempts, now)
 
-    if found:
-        assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
-        assert all(seconds >= 0 for seconds in found.seconds.values())
-        assert 0 <= found.share <= 1
+    if result:
+        assert sum(result.seconds.values()) == pytest.approx(result.wanted, rel=0.01)
+        assert all(seconds >= 0 for seconds in result.seconds.values())
+        assert 0 <= result.share <= 1
 
 
 @given(
@@ -283,7 +292,7 @@ def test_the_causes_sum_to_the_wanted_time_for_any_valid_record(seconds, phase, 
     fields = {"spent": seconds, "phase": phase, "phase_since": since, "wanted_seconds": 5.0}
     record = parse_record("mine", record_fields(**fields, wanted_since=10.0)).fields()
 
-    found = by_cause(record, [], now)
+    result = by_cause(record, [], now)
 
-    assert found
-    assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
+    assert result
+    assert sum(result.seconds.values()) == pytest.approx(result.wanted, rel=0.01)

@@ -60,9 +60,9 @@ def test_workers_store_the_output_of_a_run_only_in_a_bucket():
 def test_a_launch_has_the_options_of_the_play_and_the_workers_of_the_run():
     common = {"config_name": "big.yml", "compile_cache": "/cache", "volatile_checkpoints": True}
 
-    found = launches(placements={"b-w0": PLACEMENTS["b-w0"]}, **common)
+    specs = launches(placements={"b-w0": PLACEMENTS["b-w0"]}, **common)
 
-    assert found == {
+    assert specs == {
         "mine-b": LaunchSpec(
             run="mine-b",
             release="0123456789abcdef",
@@ -88,10 +88,10 @@ def test_a_launch_has_the_options_of_the_play_and_the_workers_of_the_run():
 def test_a_run_on_one_chip_is_launched_on_that_chip():
     one_chip = replace(PLACEMENTS["a-w0"], run="mine-c", chip=3)
 
-    found = launches(placements={**PLACEMENTS, "a-w0": one_chip})
+    specs = launches(placements={**PLACEMENTS, "a-w0": one_chip})
 
-    assert sorted(found) == ["mine-b", "mine-c"]
-    assert (found["mine-c"].chip, found["mine-c"].workers) == (3, 1)
+    assert sorted(specs) == ["mine-b", "mine-c"]
+    assert (specs["mine-c"].chip, specs["mine-c"].workers) == (3, 1)
 
 
 def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
@@ -101,11 +101,13 @@ def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
         "b-w2": NodeIdentity("a", "us-east1-d", "3"),
         "b-w3": NodeIdentity("a", "us-east1-d", "3"),
     }
-    placements = {host: replace(PLACEMENTS["b-w0"], process_id=at) for at, host in enumerate(nodes)}
+    placements = {
+        host: replace(PLACEMENTS["b-w0"], process_id=index) for index, host in enumerate(nodes)
+    }
 
-    found = where("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
+    fields = where("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
 
-    assert [node.id for node in found["nodes"]] == ["2", "3", "1"]
+    assert [node.id for node in fields["nodes"]] == ["2", "3", "1"]
 
 
 def test_each_run_of_a_sweep_has_its_own_environment_and_tpu():
@@ -118,25 +120,25 @@ def test_each_run_of_a_sweep_has_its_own_environment_and_tpu():
 def test_a_relaunch_is_the_recorded_launch_on_the_current_tpu():
     recorded = launch_spec("mine-a")
 
-    again = relaunched(recorded, "", PLACEMENTS, NODES)
+    relaunch = relaunched(recorded, "", PLACEMENTS, NODES)
 
-    assert (again.nodes, again.workers) == ((A,), 2)
-    assert (again.placement, again.coordinator_host) == (("a-w0", "a-w1"), "10.0.0.2")
+    assert (relaunch.nodes, relaunch.workers) == ((A,), 2)
+    assert (relaunch.placement, relaunch.coordinator_host) == (("a-w0", "a-w1"), "10.0.0.2")
     moved = {"nodes", "workers", "placement", "coordinator_host"}
-    before, after = recorded.to_json(), again.to_json()
+    before, after = recorded.to_json(), relaunch.to_json()
     assert {name for name in after if before[name] != after[name]} <= moved
 
 
 def test_a_relaunch_keeps_its_output_location_or_uses_the_current_bucket():
-    before = launch_spec("mine-a")
-    stored = replace(before, outputs="gs://old/runs/mine-a")
+    launch = launch_spec("mine-a")
+    stored = replace(launch, outputs="gs://old/runs/mine-a")
 
     assert relaunched(stored, "gs://new/runs", PLACEMENTS, NODES).outputs == stored.outputs
-    assert relaunched(before, "gs://new/runs", PLACEMENTS, NODES).outputs == "gs://new/runs/mine-a"
+    assert relaunched(launch, "gs://new/runs", PLACEMENTS, NODES).outputs == "gs://new/runs/mine-a"
 
 
 def test_overrides_fill_the_set_placeholder_of_a_command_or_are_refused_without_it():
-    found = launches(command=("sh", "x.sh", "--{set}"), overrides=("lr=1",))
-    assert found["mine-b"].command == ("sh", "x.sh", "--lr=1", "--seed=2")
+    specs = launches(command=("sh", "x.sh", "--{set}"), overrides=("lr=1",))
+    assert specs["mine-b"].command == ("sh", "x.sh", "--lr=1", "--seed=2")
     with pytest.raises(RunError, match="where overrides belong"):
         launches(command=("sh", "x.sh"))

@@ -101,9 +101,9 @@ def test_contract_variables_replace_their_placeholders_and_other_braces_stay():
         "HOME": "/home/me",
     }
 
-    found = fill_command(argv, variables)
+    filled = fill_command(argv, variables)
 
-    assert found == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{RUN}", "{home}"]
+    assert filled == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{RUN}", "{home}"]
 
 
 def test_a_value_with_spaces_stays_one_argument():

@@ -93,25 +93,25 @@ class TwoControllers(RuleBasedStateMachine):
         self.held = [None, None]
         self.fences = [0]
 
-    @rule(who=st.integers(0, 1))
-    def acquire(self, who):
-        if self.held[who] is None or self.held[who].lost():
+    @rule(index=st.integers(0, 1))
+    def acquire(self, index):
+        if self.held[index] is None or self.held[index].lost():
             try:
-                self.held[who] = self.controllers[who].acquire("x")
+                self.held[index] = self.controllers[index].acquire("x")
             except LeaseHeldError:
                 return
-            self.fences.append(self.held[who].fence)
+            self.fences.append(self.held[index].fence)
 
-    @rule(who=st.integers(0, 1))
-    def renew(self, who):
-        if self.held[who] and not self.held[who].lost():
-            self.held[who].renew()
+    @rule(index=st.integers(0, 1))
+    def renew(self, index):
+        if self.held[index] and not self.held[index].lost():
+            self.held[index].renew()
 
-    @rule(who=st.integers(0, 1))
-    def release(self, who):
-        if self.held[who]:
-            self.held[who].release()
-            self.held[who] = None
+    @rule(index=st.integers(0, 1))
+    def release(self, index):
+        if self.held[index]:
+            self.held[index].release()
+            self.held[index] = None
 
     @rule(seconds=st.floats(0, 200))
     def wait(self, seconds):

@@ -28,19 +28,19 @@ class Documents(RecordFolder):
     """Documents in memory; each change raises the next of ``failures`` unless it is None."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, dict[str, Any]] = {}
+        self.stored: dict[str, dict[str, Any]] = {}
         self.failures: list[Exception | None] = []
         self.changes = 0
 
     def read(self, run: str) -> dict[str, Any]:
-        return self.kept.get(run, {})
+        return self.stored.get(run, {})
 
     def change(self, run: str, generation: int, fields: Any, event: Any) -> dict[str, Any]:
         self.changes += 1
         if failure := self.failures.pop(0) if self.failures else None:
             raise failure
-        self.kept[run] = after_change(self.read(run), run, generation, fields, event)
-        return self.kept[run]
+        self.stored[run] = after_change(self.read(run), run, generation, fields, event)
+        return self.stored[run]
 
 
 class Clock:
@@ -70,7 +70,7 @@ def lease(documents: Documents, clock: Clock) -> Lease:
 
 
 def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
-    stored = documents.kept["x"]
+    stored = documents.stored["x"]
     assert stored["until"] == BEGAN + LEASE_S
     host, pid, token = stored["holder"].rsplit(":", 2)
     assert host
@@ -99,7 +99,7 @@ def test_another_controller_also_waits_for_the_maximum_clock_skew(documents, clo
 
 def test_the_error_names_the_holder_without_its_token(documents, clock):
     clock.leases(documents).acquire("x")
-    host_and_pid = documents.kept["x"]["holder"].rpartition(":")[0]
+    host_and_pid = documents.stored["x"]["holder"].rpartition(":")[0]
 
     with pytest.raises(LeaseHeldError, match=f"^x: {host_and_pid} is acting on it.* within 150 s$"):
         clock.leases(documents).acquire("x")
@@ -147,7 +147,7 @@ def test_a_released_lease_is_free_at_once_and_its_fence_increases(documents, clo
     first = clock.leases(documents).acquire("x")
     first.release()
 
-    assert documents.kept["x"]["until"] == 0
+    assert documents.stored["x"]["until"] == 0
     second = clock.leases(documents).acquire("x")
     assert second.fence > first.fence
 
@@ -190,7 +190,7 @@ def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock):
     ],
 )
 def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
-    documents.kept["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
+    documents.stored["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
         clock.leases(documents).acquire("x")
@@ -200,7 +200,7 @@ def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
 
 
 def test_a_lease_that_ends_later_than_the_maximum_is_an_error(documents, clock):
-    documents.kept["x"] = {"holder": "a:1:b", "until": BEGAN + 30 * 86400, "generation": 1}
+    documents.stored["x"] = {"holder": "a:1:b", "until": BEGAN + 30 * 86400, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
         clock.leases(documents).acquire("x")
@@ -228,31 +228,31 @@ LEASE = {"holder": "a:1:b", "until": 0, "generation": 1}
 def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(
     documents, clock, document
 ):
-    documents.kept["x"] = document
+    documents.stored["x"] = document
 
     with pytest.raises(RecordError, match="x: not a lease"):
         clock.leases(documents).acquire("x")
 
 
 def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
-    documents.kept["x"] = {"holder": "laptop", "until": BEGAN, "generation": 1}
+    documents.stored["x"] = {"holder": "laptop", "until": BEGAN, "generation": 1}
 
     with pytest.raises(LeaseHeldError, match=r"^x: laptop is acting on it"):
         clock.leases(documents).acquire("x")
 
 
 class Rounds(threading.Event):
-    """An event that is set after ``len(before)`` renewals; each calls the next of ``before``."""
+    """An event that is set after ``len(callbacks)`` renewals; each calls the next of them."""
 
-    def __init__(self, *before: Any) -> None:
+    def __init__(self, *callbacks: Any) -> None:
         super().__init__()
-        self.left, self.waited = list(before), []
+        self.callbacks, self.timeouts = list(callbacks), []
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.waited.append(timeout)
-        if not self.left:
+        self.timeouts.append(timeout)
+        if not self.callbacks:
             return True
-        self.left.pop(0)()
+        self.callbacks.pop(0)()
         return False
 
 
@@ -267,8 +267,8 @@ def test_a_lease_is_renewed_every_20_seconds(lease, documents, clock):
     rounds = Rounds(later, later)
     lease.keep_renewing(rounds)
 
-    assert rounds.waited == [20.0, 20.0, 20.0]
-    assert documents.kept["x"]["until"] == BEGAN + 40 + LEASE_S
+    assert rounds.timeouts == [20.0, 20.0, 20.0]
+    assert documents.stored["x"]["until"] == BEGAN + 40 + LEASE_S
     assert lease.lost() == ""
 
 
@@ -280,7 +280,7 @@ def test_a_failed_renewal_is_retried(lease, documents, clock):
 
     lease.keep_renewing(Rounds(later, nothing))
 
-    assert documents.kept["x"]["until"] == BEGAN + 50 + LEASE_S
+    assert documents.stored["x"]["until"] == BEGAN + 50 + LEASE_S
     assert lease.lost() == ""
 
 
@@ -296,24 +296,24 @@ def test_an_expired_lease_is_not_renewed(lease, documents, clock):
 
 
 def test_a_lease_that_another_has_taken_is_neither_renewed_nor_released(lease, documents):
-    def taken() -> None:
-        documents.kept["x"] = {**documents.kept["x"], "holder": "other:1:aa", "generation": 9}
+    def take_over() -> None:
+        documents.stored["x"] = {**documents.stored["x"], "holder": "other:1:aa", "generation": 9}
 
-    lease.keep_renewing(Rounds(taken, nothing, nothing))
+    lease.keep_renewing(Rounds(take_over, nothing, nothing))
 
     assert lease.lost() == "another controller took the lease x"
     lease.release()
-    assert documents.kept["x"]["holder"] == "other:1:aa"
+    assert documents.stored["x"]["holder"] == "other:1:aa"
 
 
 def test_a_renewal_whose_answer_was_lost_keeps_the_lease(lease, documents):
     def answer_lost() -> None:
-        documents.kept["x"] = {**documents.kept["x"], "generation": 5}
+        documents.stored["x"] = {**documents.stored["x"], "generation": 5}
 
     lease.keep_renewing(Rounds(answer_lost, nothing))
 
     assert lease.lost() == ""
-    assert documents.kept["x"]["generation"] == 6
+    assert documents.stored["x"]["generation"] == 6
 
 
 def test_the_holder_is_read_again_after_a_failed_read(lease, documents):
@@ -345,7 +345,7 @@ def test_a_lease_is_renewed_within_a_block_and_released_after_it(documents, monk
         with pytest.raises(LeaseHeldError):
             Leases(documents).acquire("x")
 
-    assert documents.kept["x"]["until"] == 0
+    assert documents.stored["x"]["until"] == 0
     changes = documents.changes
     threading.Event().wait(0.05)
     assert documents.changes == changes
@@ -355,4 +355,4 @@ def test_a_lease_is_released_after_an_error(documents):
     with pytest.raises(KeyError), Leases(documents).held("x"):
         raise KeyError
 
-    assert documents.kept["x"]["until"] == 0
+    assert documents.stored["x"]["until"] == 0

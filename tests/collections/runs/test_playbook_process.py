@@ -49,16 +49,16 @@ def pids(folder: Path) -> list[int]:
 def left_running(folder: Path) -> list[int]:
     """Return which of the processes in ``folder/pids`` are still running after 20 seconds."""
     deadline = time.monotonic() + 20
-    while left := [pid for pid in pids(folder) if is_running(pid)]:
+    while running := [pid for pid in pids(folder) if is_running(pid)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    return left
+    return running
 
 
-def run(folder: Path, command: list[str], why_stop: Callable[[], str]) -> tuple[int, str]:
+def run(folder: Path, command: list[str], reason_to_stop: Callable[[], str]) -> tuple[int, str]:
     with (folder / "output").open("w") as output:
-        return run_process(command, folder, {}, output, why_stop)
+        return run_process(command, folder, {}, output, reason_to_stop)
 
 
 def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
@@ -66,10 +66,10 @@ def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
 ):
     monkeypatch.setattr(playbook_process, "TERM_S", 0.5)
 
-    def why_stop() -> str:
+    def reason_to_stop() -> str:
         return "the lease is lost" if len(pids(tmp_path)) == 2 else ""
 
-    assert run(tmp_path, ["sh", "-c", STUBBORN], why_stop) == (-9, "the lease is lost")
+    assert run(tmp_path, ["sh", "-c", STUBBORN], reason_to_stop) == (-9, "the lease is lost")
     assert left_running(tmp_path) == []
 
 
@@ -134,8 +134,8 @@ def run_playbook(tmp_path, monkeypatch):
     )
 
     def run_playbook(name: str, seconds: float = 60, claim: Claim = FREE, **variables: str) -> str:
-        found = Actor(tmp_path, tmp_path, "", log, time.monotonic() + seconds)
-        return found._play("run mine", "mine", Play((name,), variables), claim)
+        actor = Actor(tmp_path, tmp_path, "", log, time.monotonic() + seconds)
+        return actor._play("run mine", "mine", Play((name,), variables), claim)
 
     return run_playbook
 
@@ -143,35 +143,35 @@ def run_playbook(tmp_path, monkeypatch):
 def test_a_playbook_whose_lease_is_lost_ends_with_its_tasks(run_playbook, tmp_path):
     claim = Claim(lambda: "the lease is lost" if pids(tmp_path) else "", lambda: "")
 
-    why = run_playbook("long.yml", claim=claim)
+    error = run_playbook("long.yml", claim=claim)
 
-    assert why.endswith("s: the lease is lost")
+    assert error.endswith("s: the lease is lost")
     assert left_running(tmp_path) == []
 
 
 def test_a_pass_that_is_out_of_time_ends_its_playbook_and_starts_no_other(run_playbook, tmp_path):
-    why = run_playbook("long.yml", 3)
+    error = run_playbook("long.yml", 3)
     late = run_playbook("long.yml", 0)
 
-    assert "still running after" in why
+    assert "still running after" in error
     assert late == ("long.yml was not started: this pass is out of time. The next pass continues")
 
 
 def test_extra_variables_are_one_json_argument(run_playbook, tmp_path):
     value = "a b=c -e x"
 
-    why = run_playbook("fails.yml", run="m", value=value)
+    error = run_playbook("fails.yml", run="m", value=value)
 
-    assert why.endswith(f": m is '{value}'")
+    assert error.endswith(f": m is '{value}'")
     assert "(its output: " in (tmp_path / "watch.log").read_text()
 
 
 def test_a_playbook_is_not_started_after_its_run_was_stopped(run_playbook, tmp_path):
     claim = Claim(lambda: "", lambda: "the run is stopped now")
 
-    why = run_playbook("long.yml", claim=claim)
+    error = run_playbook("long.yml", claim=claim)
 
-    assert (why, pids(tmp_path)) == ("the run is stopped now", [])
+    assert (error, pids(tmp_path)) == ("the run is stopped now", [])
 
 
 def test_ansible_playbook_is_the_executable_beside_this_python():
@@ -183,8 +183,8 @@ def test_ansible_playbook_is_the_executable_beside_this_python():
 def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # the child runs in the project's directory
     ids = ["a@/b", "c@prompt", "c@prompt_ask_vault_pass", "d@prompts"]
-    given = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
-    monkeypatch.setattr(playbook_actor.context, "CLIARGS", given)
+    cli_arguments = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
+    monkeypatch.setattr(playbook_actor.context, "CLIARGS", cli_arguments)
 
     _, *options = ansible_playbook()
 
@@ -200,10 +200,10 @@ def test_a_playbook_that_succeeds_leaves_a_result_without_failures(run_playbook,
 
 
 def test_a_playbook_that_cannot_be_read_fails_with_its_exit_code_and_names_its_output(run_playbook):
-    why = run_playbook("missing.yml")
+    error = run_playbook("missing.yml")
 
-    assert "exit code 1, it left no result. See its output: tail " in why
-    output = Path(why.rpartition("tail ")[2])
+    assert "exit code 1, it left no result. See its output: tail " in error
+    output = Path(error.rpartition("tail ")[2])
     assert "missing.yml" in output.read_text()
 
 
@@ -233,10 +233,10 @@ def test_a_playbook_succeeds_only_with_exit_code_0_and_a_valid_result(
     if result is not None:
         file.write_text(result if isinstance(result, str) else json.dumps(result))
 
-    found = play_error(code, file, Path("watch.d/mine.log"))
+    message = play_error(code, file, Path("watch.d/mine.log"))
 
-    assert error in found
-    assert bool(found) == bool(error)
+    assert error in message
+    assert bool(message) == bool(error)
 
 
 def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):

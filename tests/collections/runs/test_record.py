@@ -117,7 +117,7 @@ def test_an_invalid_document_does_not_hide_other_records(tmp_path: Path, text: s
     records = store.read_all()
 
     assert list(records.usable) == [RUN]
-    assert [each.name for each in records.unusable] == ["bad"]
+    assert [record.name for record in records.unusable] == ["bad"]
 
 
 def test_a_document_with_an_invalid_name_is_listed_as_unusable(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_a_document_with_an_invalid_name_is_listed_as_unusable(tmp_path: Path) -
     records = store.read_all()
 
     assert list(records.usable) == [RUN]
-    assert [each.name for each in records.unusable] == ["-e x"]
+    assert [record.name for record in records.unusable] == ["-e x"]

@@ -33,11 +33,11 @@ def put_record(store: RunStore, **fields) -> None:
 
 
 def test_the_first_launch_of_a_run_is_its_attempt_1(store):
-    found = record_launch(store, launch_spec())
+    planned = record_launch(store, launch_spec())
 
-    assert (found.is_recorded, found.was_wanted, found.changes) == (True, False, ())
+    assert (planned.is_recorded, planned.was_wanted, planned.changes) == (True, False, ())
     record = store.read("mine")
-    assert (found.launch.attempt, record.attempt, record.wanted) == (1, 1, "running")
+    assert (planned.launch.attempt, record.attempt, record.wanted) == (1, 1, "running")
     (event,) = record.history
     assert (event.kind, event.release) == ("launched", launch_spec().release)
 
@@ -68,10 +68,10 @@ def test_a_run_that_is_done_is_recorded_again_only_with_another_definition(
 def test_a_stopped_run_is_recorded_again_with_its_changes(store):
     put_record(store, wanted="stopped")
 
-    found = record_launch(store, OTHER)
+    planned = record_launch(store, OTHER)
 
-    assert (found.is_recorded, found.was_wanted, found.launch.attempt) == (True, False, 4)
-    assert found.changes == ("command",)
+    assert (planned.is_recorded, planned.was_wanted, planned.launch.attempt) == (True, False, 4)
+    assert planned.changes == ("command",)
 
 
 def test_a_relaunch_needs_a_record(store):
@@ -91,13 +91,13 @@ def test_a_relaunch_by_the_watch_after_a_kill_is_not_recorded(store):
 SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
 
 
-@pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
-def test_only_a_launch_by_a_user_resets_the_budgets(store, by_watch, left):
+@pytest.mark.parametrize(("by_watch", "remaining"), [(False, {"best_step": 70}), (True, SPENT)])
+def test_only_a_launch_by_a_user_resets_the_budgets(store, by_watch, remaining):
     put_record(store, watch=SPENT)
 
     record_launch(store, launch_spec(), is_checked=True, is_relaunch=by_watch)
 
-    assert store.read("mine").watch == left
+    assert store.read("mine").watch == remaining
 
 
 def test_only_a_launch_with_a_lease_is_fenced(store):
@@ -118,8 +118,8 @@ def test_a_launch_at_another_location_names_both_locations(store):
 
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
-    for launch, same_place in ((moved, False), (launch_spec(), True)):
-        assert not record_launch(store, launch, same_location=same_place).is_recorded
+    for launch, same_location in ((moved, False), (launch_spec(), True)):
+        assert not record_launch(store, launch, same_location=same_location).is_recorded
 
 
 ON_POD = launch_spec().nodes
@@ -251,19 +251,19 @@ def test_only_the_last_attempt_of_a_run_is_recorded_as_done(store, record, wante
 
 
 @pytest.mark.parametrize(
-    ("wanted", "was_wanted", "left"),
+    ("wanted", "was_wanted", "expected"),
     [("running", False, "stopped"), ("running", True, "running"), ("stopped", True, "stopped")],
     ids=["a first launch", "a relaunch", "stopped meanwhile"],
 )
 def test_a_failed_launch_stops_a_run_only_if_it_was_not_wanted_before(
-    store, wanted, was_wanted, left
+    store, wanted, was_wanted, expected
 ):
     put_record(store, wanted=wanted)
 
     record_failure(store, "mine", 3, "it failed", was_wanted=was_wanted)
 
     record = store.read("mine")
-    assert (record.wanted, record.history[-1].text) == (left, "it failed")
+    assert (record.wanted, record.history[-1].text) == (expected, "it failed")
 
 
 def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):

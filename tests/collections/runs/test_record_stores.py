@@ -30,7 +30,7 @@ from harness.valid_record import record_fields
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def place(request, tmp_path: Path) -> tuple[str, dict[str, str]]:
+def location(request, tmp_path: Path) -> tuple[str, dict[str, str]]:
     """A ``fleet_state`` and its settings, in a directory or a bucket."""
     if request.param == "directory":
         return str(tmp_path), {}
@@ -38,13 +38,13 @@ def place(request, tmp_path: Path) -> tuple[str, dict[str, str]]:
 
 
 @pytest.fixture
-def store(place) -> RecordStore:
-    return record_store(*place)
+def store(location) -> RecordStore:
+    return record_store(*location)
 
 
 @pytest.fixture
-def runs(place) -> RunStore:
-    return RunStore.of(*place)
+def runs(location) -> RunStore:
+    return RunStore.of(*location)
 
 
 def test_a_run_without_a_record_reads_as_an_empty_record(store, runs):
@@ -55,20 +55,20 @@ def test_a_run_without_a_record_reads_as_an_empty_record(store, runs):
 
 def test_a_change_keeps_the_other_fields_and_reads_back(store):
     store.change("mine", 0, {"wanted": "running", "note": "ä"}, {"kind": "launched"})
-    before = time.time()
+    began = time.time()
     changed = store.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
 
     assert store.read("mine") == changed
     assert (changed["run"], changed["generation"]) == ("mine", 2)
     assert (changed["wanted"], changed["note"]) == ("stopped", "ä")
     assert [event["kind"] for event in changed["history"]] == ["launched", "stopped"]
-    assert before - 1 < changed["history"][1]["time"] < time.time() + 1
+    assert began - 1 < changed["history"][1]["time"] < time.time() + 1
     assert changed["wanted_until"] == changed["history"][1]["time"]
 
 
 def test_a_change_at_another_generation_is_refused(store):
     store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
-    whole = store.read("mine")
+    record = store.read("mine")
 
     for generation in (0, 2):
         with pytest.raises(
@@ -76,7 +76,7 @@ def test_a_change_at_another_generation_is_refused(store):
         ):
             store.change("mine", generation, {"wanted": "stopped"}, {"kind": "note"})
 
-    assert store.read("mine") == whole
+    assert store.read("mine") == record
 
 
 def test_a_change_without_an_event_adds_nothing_to_the_history(store):
@@ -89,7 +89,9 @@ def test_the_history_keeps_the_last_50_events(store):
     for number in range(52):
         record = store.change("mine", number, {}, {"kind": str(number)})
 
-    assert [event["kind"] for event in record["history"]] == [str(each) for each in range(2, 52)]
+    assert [event["kind"] for event in record["history"]] == [
+        str(number) for number in range(2, 52)
+    ]
 
 
 def test_runs_lists_the_runs_that_have_a_record(store):
@@ -211,12 +213,12 @@ def test_a_tilde_means_the_home_directory(tmp_path, monkeypatch):
 def test_a_failed_write_leaves_the_old_record_and_no_other_file(tmp_path):
     store = RecordFolder(str(tmp_path))
     store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
-    whole = store.read("mine")
+    record = store.read("mine")
 
     with pytest.raises(TypeError):
         store.change("mine", 1, {"odd": object()}, {"kind": "note"})
 
-    assert store.read("mine") == whole
+    assert store.read("mine") == record
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
         ".mine.lock",
         "mine.json",
@@ -226,8 +228,8 @@ def test_a_failed_write_leaves_the_old_record_and_no_other_file(tmp_path):
 def test_other_objects_in_a_bucket_are_not_records(bucket_api):
     store = record_store("gs://fleet/others", bucket_api)
     store.change("mine", 0, {}, {"kind": "launched"})
-    others = Bucket.of("gs://fleet/others/runs", bucket_api)
-    others.write("notes.txt", {"run": "notes"}, ABSENT)
+    bucket = Bucket.of("gs://fleet/others/runs", bucket_api)
+    bucket.write("notes.txt", {"run": "notes"}, ABSENT)
 
     assert store.runs() == ["mine"]
 
@@ -244,9 +246,13 @@ def test_each_change_in_a_bucket_has_its_own_token(bucket_api):
 def test_a_missing_bucket_is_an_error_and_not_empty(bucket_api):
     store = record_store("gs://nowhere/state", bucket_api)
 
-    for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, {})):
+    for operation in (
+        store.runs,
+        lambda: store.read("mine"),
+        lambda: store.change("mine", 0, {}, {}),
+    ):
         with pytest.raises(RecordError, match="nowhere"):
-            ask()
+            operation()
 
 
 def test_records_in_a_bucket_need_a_cloud_with_a_bucket():
@@ -279,7 +285,7 @@ def test_all_valid_records_are_read_and_invalid_ones_named(store, runs):
 
     assert sorted(records.usable) == ["first", "second"]
     assert records.usable["second"].run == "second"
-    assert [each.name for each in records.unusable] == ["bad"]
+    assert [record.name for record in records.unusable] == ["bad"]
     assert "invalid record" in records.unusable[0].why
 
 
@@ -304,17 +310,17 @@ def test_only_a_valid_record_is_written(store, runs):
 
 
 def test_put_replaces_only_the_expected_generation(store):
-    whole = {"generation": 7, "run": "mine", "history": [], "a": 1}
+    record = {"generation": 7, "run": "mine", "history": [], "a": 1}
 
     with pytest.raises(RecordConflictError, match="run mine"):
-        store.put("mine", 7, whole)
+        store.put("mine", 7, record)
     assert store.read("mine") == {}
-    store.put("mine", 0, whole)
+    store.put("mine", 0, record)
     for generation in (0, 8):
         with pytest.raises(RecordConflictError, match="run mine"):
             store.put("mine", generation, {})
-    assert store.read("mine") == whole
-    store.put("mine", 7, {**whole, "a": 2})
+    assert store.read("mine") == record
+    store.put("mine", 7, {**record, "a": 2})
     assert store.read("mine")["a"] == 2
 
 

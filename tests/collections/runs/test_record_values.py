@@ -116,11 +116,11 @@ def test_phases_of_a_newer_version_are_dropped() -> None:
 
 def test_a_minimal_record_gets_defaults() -> None:
     needed = ("run", "wanted", "release", "requirements", "command", "checkpoints", "tpu")
-    whole = record_fields(attempt=0)
+    fields = record_fields(attempt=0)
 
-    record = parse_record("mine", {name: whole[name] for name in needed})
+    record = parse_record("mine", {name: fields[name] for name in needed})
 
-    assert record.fields() == {name: whole[name] for name in needed} | {
+    assert record.fields() == {name: fields[name] for name in needed} | {
         "attempt": 0,
         "generation": 0,
         "fence": 0,
@@ -225,10 +225,10 @@ def test_an_invalid_event_makes_a_record_invalid(event: dict) -> None:
 
 
 def test_the_memory_of_the_watch_keeps_numbers_and_texts_with_valid_names() -> None:
-    kept = {"state": "a b", "since": 1e12, "crashes": -1_000_000_000_000}
-    others = {"a b": 1, "{{ x }}": "text", "flag": True, "list": [1], "none": None, "a-b": "text"}
+    valid = {"state": "a b", "since": 1e12, "crashes": -1_000_000_000_000}
+    invalid = {"a b": 1, "{{ x }}": "text", "flag": True, "list": [1], "none": None, "a-b": "text"}
 
-    assert read(watch=kept | others | {"state": "a\nb"}).watch == kept
+    assert read(watch=valid | invalid | {"state": "a\nb"}).watch == valid
 
 
 def test_the_largest_possible_step_is_accepted() -> None:

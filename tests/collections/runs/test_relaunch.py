@@ -28,7 +28,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
 from tests.collections.runs.answers import report
 from tests.collections.runs.records import LOCK, LOCK_TEXT, RELEASE, keep_release, run_record
 
-KEPT = Path("/home/me/.tpufleet")
+STATE_DIR = Path("/home/me/.tpufleet")
 
 
 @pytest.fixture
@@ -59,15 +59,15 @@ def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, 
     ],
 )
 def test_a_relaunch_sets_up_workers_that_an_older_version_set_up(process, needs_setup):
-    fine = ProcessStatus("pod-w0", RunState.LOST)
-    processes = (fine, replace(fine, host="pod-w1", **process))
+    set_up = ProcessStatus("pod-w0", RunState.LOST)
+    processes = (set_up, replace(set_up, host="pod-w1", **process))
     observed = Observation("READY", processes, workers=2, address="pod")
 
-    plays = plays_of(Action.LAUNCH, run_record(), observed, KEPT, "gs://b", fence=1)
+    plays = plays_of(Action.LAUNCH, run_record(), observed, STATE_DIR, "gs://b", fence=1)
 
-    played = [name for play in plays for name in play.playbooks]
+    playbooks = [name for play in plays for name in play.playbooks]
     setup = ["setup.yml", "playbooks/push.yml"] if needs_setup else []
-    assert played == [*setup, "train.yml"]
+    assert playbooks == [*setup, "train.yml"]
 
 
 @pytest.mark.parametrize(("action", "stops"), [(Action.RESTART, ["kill"]), (Action.LAUNCH, [])])
@@ -77,12 +77,12 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
     observed = Observation("READY", (process,), workers=1, address="pod")
     launched = run_record(jax_requirements="worker-torch")
 
-    plays = plays_of(action, launched, observed, KEPT, "gs://b", fence=1)
+    plays = plays_of(action, launched, observed, STATE_DIR, "gs://b", fence=1)
 
-    given = [(Path(play.playbooks[-1]).stem, play.variables) for play in plays]
-    assert [name for name, _ in given] == [*stops, "setup", "train"]
-    for _, variables in given[len(stops) :]:
-        assert variables["jax_lock"] == f"{KEPT}/locks/{LOCK}.lock"
+    calls = [(Path(play.playbooks[-1]).stem, play.variables) for play in plays]
+    assert [name for name, _ in calls] == [*stops, "setup", "train"]
+    for _, variables in calls[len(stops) :]:
+        assert variables["jax_lock"] == f"{STATE_DIR}/locks/{LOCK}.lock"
         assert variables["jax_requirements"] == "worker-torch"
 
 
@@ -127,7 +127,7 @@ def test_lock_files_are_in_the_state_directory_and_only_the_owner_can_read_them(
 
 
 def test_playbooks_get_only_names_and_paths():
-    assert relaunch_variables(run_record(), KEPT, "gs://bucket/fleet") == {
+    assert relaunch_variables(run_record(), STATE_DIR, "gs://bucket/fleet") == {
         "run": "mine",
         "tpu": "pod",
         "relaunch": True,
@@ -142,17 +142,19 @@ def test_playbooks_get_only_names_and_paths():
 def test_a_record_without_requirements_passes_no_requirements():
     old = run_record(jax_requirements=None)
 
-    assert "jax_requirements" not in relaunch_variables(old, KEPT, "/fleet")
+    assert "jax_requirements" not in relaunch_variables(old, STATE_DIR, "/fleet")
 
 
 @pytest.mark.parametrize("chip", [0, 3])
 def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
-    whole = relaunch_variables(run_record(), KEPT, "/fleet")
+    without_chip = relaunch_variables(run_record(), STATE_DIR, "/fleet")
 
-    variables = relaunch_variables(run_record(chip=chip), KEPT, "/fleet")
+    variables = relaunch_variables(run_record(chip=chip), STATE_DIR, "/fleet")
 
-    assert variables == whole | {"per_chip": True, "chip": chip}
+    assert variables == without_chip | {"per_chip": True, "chip": chip}
 
 
 def test_a_relaunch_gets_the_current_address_of_the_tpu():
-    assert relaunch_variables(run_record(), KEPT, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"
+    assert (
+        relaunch_variables(run_record(), STATE_DIR, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"
+    )

@@ -88,7 +88,7 @@ def test_a_damaged_release_is_refused_and_written_again(code, cached, damage):
 
     cache_release(code.with_name("staged"), cached)
     verify_release(cached)
-    assert [each.name for each in cached.parent.iterdir()] == [cached.name]
+    assert [path.name for path in cached.parent.iterdir()] == [cached.name]
 
 
 @pytest.mark.parametrize("damage", CHANGES.values(), ids=CHANGES)
@@ -125,24 +125,24 @@ def test_all_files_are_synced_to_disk_before_a_release_gets_its_name(code, monke
     tree, name = staged(code)
     path = code.with_name("releases") / name
     synced: set[int] = set()
-    real = os.fsync
+    real_fsync = os.fsync
 
-    def fsync(opened: int) -> None:
-        synced.add(os.fstat(opened).st_ino)
-        real(opened)
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        real_fsync(descriptor)
 
     def rename(self: Path, target: Path) -> Path:
-        before.extend(synced)
-        return renamed(self, target)
+        synced_before.extend(synced)
+        return real_rename(self, target)
 
-    before: list[int] = []
-    renamed = Path.rename
+    synced_before: list[int] = []
+    real_rename = Path.rename
     monkeypatch.setattr("os.fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
     cache_release(tree, path)
 
-    parts = [path, *(each for each in path.rglob("*") if not each.is_symlink())]
-    assert {each.stat().st_ino for each in parts} <= set(before)
+    files = [path, *(file for file in path.rglob("*") if not file.is_symlink())]
+    assert {file.stat().st_ino for file in files} <= set(synced_before)
     assert path.parent.stat().st_ino in synced
 
 

@@ -34,20 +34,22 @@ class Launch:
         self.broken: Any = None
 
     def plan(self, **options: Any) -> None:
-        found = record_launch(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
-        recorded = {"is_recorded": found.is_recorded, "was_wanted": found.was_wanted}
+        planned = record_launch(
+            self.store, launch_spec(workers=2, placement=list(HOSTS)), **options
+        )
+        recorded = {"is_recorded": planned.is_recorded, "was_wanted": planned.was_wanted}
         process = {"run": "mine", "tpu": "pod", "worker": ""}
         self.planned = {
-            "release": found.launch.release,
-            "launches": {"mine": found.launch.to_json()},
+            "release": planned.launch.release,
+            "launches": {"mine": planned.launch.to_json()},
             "recorded": {"mine": recorded},
             "processes": {host: process | {"process_id": n} for n, host in enumerate(HOSTS)},
         }
 
-    def judge(self, check: bool = False, **given: Any) -> Judge:
+    def judge(self, check: bool = False, **params: Any) -> Judge:
         answers = {name: {} for name in ("started", "pushed", "restarted", "waited", "verdict")}
-        given = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | given
-        return Judge(self.broken or self.store, {"plan": self.planned, **answers, **given}, check)
+        params = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | params
+        return Judge(self.broken or self.store, {"plan": self.planned, **answers, **params}, check)
 
     def started(self) -> Any:
         """Return the verdict on a start that succeeded on both workers."""
@@ -64,9 +66,9 @@ class Launch:
 
 @pytest.fixture
 def launch(tmp_path) -> Launch:
-    found = Launch(tmp_path)
-    found.plan()
-    return found
+    new_launch = Launch(tmp_path)
+    new_launch.plan()
+    return new_launch
 
 
 def both(first: Any, second: Any = None) -> dict[str, Any]:
@@ -123,20 +125,20 @@ def test_a_relaunch_is_recorded_after_its_workers_report_no_blocker(launch):
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         ({"wanted": "stopped"}, "its desired state is stopped"),
         ({"fence": 9}, "another controller has acted"),
     ],
 )
-def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, change, why):
+def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, change, reason):
     launch.plan(is_relaunch=True)
     launch.change(EventKind.NOTE, **change)
 
     judge = launch.judge(started=both(CHECKED), relaunch=True, fence=3)
     verdict = judge.judge_answers()
 
-    assert why in verdict["failures"]["pod-w0"]
+    assert reason in verdict["failures"]["pod-w0"]
     assert (verdict["start"], launch.record().attempt) == ([], 1)
 
 
@@ -287,21 +289,21 @@ def test_unavailable_records_are_a_warning_and_started_workers_are_stopped(launc
     launch.broken = BrokenStore()
     blocked = CHECKED | {"blockers": ["no space left"]}
 
-    found = launch.judge(started=both(STARTED, blocked)).judge("answers")
+    result = launch.judge(started=both(STARTED, blocked)).judge("answers")
 
-    assert found["stop"] == ["pod-w0"]
-    assert "no space left" in found["failures"]["pod-w0"]
-    assert found["warnings"] == ["the bucket does not answer"]
+    assert result["stop"] == ["pod-w0"]
+    assert "no space left" in result["failures"]["pod-w0"]
+    assert result["warnings"] == ["the bucket does not answer"]
 
 
 def test_a_start_is_judged_even_if_the_records_are_unavailable(launch):
     verdict = launch.judge(started=both(STARTED)).judge("answers")
     launch.broken = BrokenStore()
 
-    found = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
+    result = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
 
-    assert found["wait"] == list(HOSTS)
-    assert found["warnings"] == ["the bucket does not answer"]
+    assert result["wait"] == list(HOSTS)
+    assert result["warnings"] == ["the bucket does not answer"]
 
 
 def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):
@@ -315,6 +317,6 @@ def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):
     monkeypatch.setattr(launch.store, "change", changed_meanwhile)
     blocked = CHECKED | {"blockers": ["no space left"]}
 
-    found = launch.judge(started=both(blocked)).judge("answers")
+    result = launch.judge(started=both(blocked)).judge("answers")
 
-    assert (found["warnings"], launch.record().wanted) == ([], "stopped")
+    assert (result["warnings"], launch.record().wanted) == ([], "stopped")

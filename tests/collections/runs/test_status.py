@@ -77,15 +77,15 @@ def test_the_line_of_a_process_has_its_worker_and_its_error():
 
 
 @pytest.mark.parametrize(
-    ("more", "text"),
+    ("fields", "text"),
     [
         ({"heartbeat": {"step": 5, "steps": 9, "loss": 2.34567}}, "step 5 of 9, loss 2.346"),
         ({"heartbeat": {"step": 5}}, "step 5"),
         ({"heartbeat": {"step": None, "start_step": 4, "steps": 9}}, "step 4 of 9"),
     ],
 )
-def test_progress_is_the_step_and_the_loss(more, text):
-    assert progress_text(parse_process("w0", report(**more))) == f"training: {text}"
+def test_progress_is_the_step_and_the_loss(fields, text):
+    assert progress_text(parse_process("w0", report(**fields))) == f"training: {text}"
 
 
 VALUES = {
@@ -118,9 +118,9 @@ def test_the_values_of_a_cause_are_in_its_text():
     "values", [{}, {"hosts": "w0"}, {"hosts": "w0", "seconds": "long"}, {"{x}": 1}]
 )
 def test_a_cause_with_missing_or_invalid_values_shows_its_code(values):
-    shown = cause_text(Cause(CauseCode.WORKERS_UNREACHABLE_FOR, values))
+    text = cause_text(Cause(CauseCode.WORKERS_UNREACHABLE_FOR, values))
 
-    assert shown == "workers_unreachable_for"
+    assert text == "workers_unreachable_for"
     assert cause_text(Cause(CauseCode.PROCESS, {"state": "odd"})) == "unknown"
 
 

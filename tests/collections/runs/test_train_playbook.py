@@ -102,7 +102,7 @@ class Fleet:
     ) -> subprocess.CompletedProcess[str]:
         (self.folder / "answers").write_text(json.dumps(self.answers))
         (self.folder / "calls").write_text("")
-        given = {
+        extra_vars = {
             "run": "mine",
             "command": "python main.py",
             "code": str(self.folder / "code"),
@@ -113,7 +113,7 @@ class Fleet:
             **variables,
         }
         playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-        arguments = ["-i", self.folder / "hosts.yml", "-e", json.dumps(given), "train.yml"]
+        arguments = ["-i", self.folder / "hosts.yml", "-e", json.dumps(extra_vars), "train.yml"]
         return subprocess.run(
             [playbook, *arguments],
             cwd=self.folder,
@@ -147,9 +147,9 @@ def fleet(tmp_path) -> Fleet:
 
 
 def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
-    done = fleet.train()
+    result = fleet.train()
 
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
     assert fleet.calls == [
         ["run", "launched", "0", 1, ["pod-w0", "pod-w1"]],
         ["run", "launched", "1", 1, ["pod-w0", "pod-w1"]],
@@ -162,10 +162,12 @@ def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
     fleet.answers["launched 1"] = blocked
 
-    done = fleet.train()
+    result = fleet.train()
 
-    assert done.returncode != 0
-    assert "nothing of run mine was started: pod-w1: no space left" in " ".join(done.stdout.split())
+    assert result.returncode != 0
+    assert "nothing of run mine was started: pod-w1: no space left" in " ".join(
+        result.stdout.split()
+    )
     assert [call[:3] for call in fleet.calls if call[1] == "stopped"] == [["run", "stopped", "0"]]
     assert fleet.record["wanted"] == "stopped"
 
@@ -176,10 +178,10 @@ def test_workers_without_the_release_get_it_and_a_start_that_fails_stops_all(fle
     fleet.answers |= {"launched 0": bare, "launched 1": bare}
     fleet.answers |= {"started 0": {"info": report("starting")}, "started 1": failed}
 
-    done = fleet.train()
+    result = fleet.train()
 
-    assert done.returncode != 0
-    text = " ".join(done.stdout.split())
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
     assert "run mine failed and was stopped on all workers: pod-w1: systemctl start: no bus" in text
     kinds = [(call[0], call[1]) for call in fleet.calls]
     assert {kind: kinds.count(kind) for kind in kinds} == {
@@ -195,10 +197,10 @@ def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(
     crashed = report_end("1", log=["Traceback: no module named jax"], error="no module named jax")
     fleet.answers["run_wait"] = {"outcome": "settled", "info": crashed}
 
-    done = fleet.train(wait="first_step")
+    result = fleet.train(wait="first_step")
 
-    assert done.returncode != 0
-    assert "pod-w0: Traceback: no module named jax" in done.stdout, done.stdout
+    assert result.returncode != 0
+    assert "pod-w0: Traceback: no module named jax" in result.stdout, result.stdout
     assert fleet.record["wanted"] == "stopped"
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
 
@@ -215,10 +217,10 @@ def test_a_run_on_a_ready_tpu_is_not_launched_on_another_one(fleet):
     assert fleet.train().returncode == 0
     add_other_tpu(fleet)
 
-    done = fleet.train(tpu="other")
+    result = fleet.train(tpu="other")
 
-    assert done.returncode != 0
-    text = " ".join(done.stdout.split())
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
     assert "run mine was launched on TPU pod and may still train there." in text
     assert (fleet.record["tpu"], fleet.record["attempt"], fleet.calls) == ("pod", 1, [])
 
@@ -229,10 +231,10 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
     sweep = fleet.folder / "sweep.yml"
     sweep.write_text("- {tpu: pod, name: '0'}\n- {tpu: other, name: '1'}\n")
 
-    done = fleet.train(sweep=str(sweep))
+    result = fleet.train(sweep=str(sweep))
 
-    assert done.returncode != 0
-    assert "run mine-1 was launched on TPU pod" in " ".join(done.stdout.split())
+    assert result.returncode != 0
+    assert "run mine-1 was launched on TPU pod" in " ".join(result.stdout.split())
     assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
 
 
@@ -241,9 +243,9 @@ def test_a_launch_names_its_differences_from_the_last_launch(fleet):
     first = fleet.train(wait="first_step")
     assert "than the last one" not in first.stdout
 
-    again = fleet.train(wait="first_step", command="python main.py faster")
+    second = fleet.train(wait="first_step", command="python main.py faster")
 
-    text = " ".join(again.stdout.split())
+    text = " ".join(second.stdout.split())
     assert "run mine: this launch has another command or set than the last one." in text
     assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
 
@@ -263,22 +265,22 @@ def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_pa
         check=True,
     )
 
-    done = fleet.train(env)
+    result = fleet.train(env)
 
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
     assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
-    shown = done.stdout + str(fleet.record) + (folder / "secrets.yml").read_text()
-    assert not [value for value in secrets.values() if value in shown]
+    output = result.stdout + str(fleet.record) + (folder / "secrets.yml").read_text()
+    assert not [value for value in secrets.values() if value in output]
 
 
 @pytest.mark.parametrize("name", ["env", "worker_environment"])
 def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(fleet, name):
-    done = fleet.train(**{name: {"WANDB_API_KEY": "planted-in-plain-text"}})
+    result = fleet.train(**{name: {"WANDB_API_KEY": "planted-in-plain-text"}})
 
-    assert done.returncode != 0
-    text = " ".join(done.stdout.split())
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
     assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in text
-    assert "planted" not in done.stdout
+    assert "planted" not in result.stdout
     assert not (fleet.folder / "fleet/runs").exists()
 
 
@@ -293,13 +295,13 @@ def secrets_in_plain_text(fleet, mode: int, **variables: Any) -> Path:
 def test_secrets_in_plain_text_that_others_can_read_are_refused(fleet):
     file = secrets_in_plain_text(fleet, 0o644, secrets={"HF_TOKEN": "planted-in-plain-text"})
 
-    done = fleet.train()
+    result = fleet.train()
 
-    assert done.returncode != 0
-    text = " ".join(done.stdout.split())
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
     assert f"{file}: contains secrets in plain text" in text
     assert f"ansible-vault encrypt {file}" in text
-    assert "planted" not in done.stdout
+    assert "planted" not in result.stdout
     assert not (fleet.folder / "fleet/runs").exists()
 
 
@@ -308,14 +310,14 @@ def test_secrets_in_a_private_file_are_accepted_and_secrets_outside_of_the_mappi
     key = "planted-beside-secrets"
     secrets_in_plain_text(fleet, 0o600, secrets=secrets, WANDB_API_KEY=key)
 
-    done = fleet.train()
+    result = fleet.train()
 
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
     assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
-    shown = " ".join((done.stdout + done.stderr).split())
-    assert shown.count("WANDB_API_KEY: set outside the mapping secrets") == 1
-    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in shown
-    assert "planted" not in shown
+    output = " ".join((result.stdout + result.stderr).split())
+    assert output.count("WANDB_API_KEY: set outside the mapping secrets") == 1
+    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in output
+    assert "planted" not in output
 
 
 def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
@@ -323,17 +325,17 @@ def test_a_launch_uses_and_keeps_the_lock_file_that_setup_made(fleet, tmp_path):
     (tmp_path / "mine.lock").write_bytes(lock)
     digest = hashlib.sha256(lock.strip()).hexdigest()
 
-    done = fleet.train(jax_lock="", requirements="mine.in")
+    result = fleet.train(jax_lock="", requirements="mine.in")
 
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
     assert fleet.record["requirements"] == digest
     assert (fleet.folder / f"fleet/locks/{digest}.lock").read_bytes() == lock
 
 
 def test_a_launch_before_setup_made_the_lock_file_is_refused(fleet):
-    done = fleet.train(jax_lock="", worker_extras="apple")
+    result = fleet.train(jax_lock="", worker_extras="apple")
 
-    assert done.returncode != 0
-    text = " ".join(done.stdout.split())
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
     assert re.search(r"fleet/locks/worker-cpu-apple-[0-9a-f]{8}\.lock: there is no such", text)
     assert not (fleet.folder / "fleet/runs").exists()

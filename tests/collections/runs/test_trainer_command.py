@@ -28,19 +28,19 @@ def planned(command: str, overrides=(), env=None, attempt=0, fields=None, **opti
 
 
 def test_the_command_has_the_overrides_of_the_launch_and_then_the_new_ones():
-    found = planned("sample", overrides=("sample.length=9",), step=400)
+    launch = planned("sample", overrides=("sample.length=9",), step=400)
 
     arguments = ("sample", "{config}", "steps=20", "sample.length=9", "--step", "400")
-    assert found.command == ("python", "-m", "train", *arguments)
-    assert (found.config, found.checkpoints) == (launch_spec().config, launch_spec().checkpoints)
+    assert launch.command == ("python", "-m", "train", *arguments)
+    assert (launch.config, launch.checkpoints) == (launch_spec().config, launch_spec().checkpoints)
 
 
 def test_each_worker_has_a_process_with_all_its_chips():
-    found = planned("bench")
+    launch = planned("bench")
 
-    assert (found.workers, found.slices, found.coordinator_host) == (4, 1, "10.0.0.9")
-    assert found.placement == ("pod-w0", "pod-w1", "pod-w2", "pod-w3")
-    assert "TPU_VISIBLE_CHIPS" not in Process(found, 3, "e" * 16).variables()
+    assert (launch.workers, launch.slices, launch.coordinator_host) == (4, 1, "10.0.0.9")
+    assert launch.placement == ("pod-w0", "pod-w1", "pod-w2", "pod-w3")
+    assert "TPU_VISIBLE_CHIPS" not in Process(launch, 3, "e" * 16).variables()
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_each_worker_has_a_process_with_all_its_chips():
     [("export", {}, -1), ("eval", {"JAX_PLATFORMS": "cpu"}, -1), ("sample", {}, 2)],
 )
 def test_a_command_without_all_devices_is_one_process_on_the_first_worker(command, env, chip):
-    found = planned(command, env=env, fields={"chip": chip})
+    launch = planned(command, env=env, fields={"chip": chip})
 
-    assert (found.workers, found.placement, found.chip) == (1, ("pod-w0",), chip)
+    assert (launch.workers, launch.placement, launch.chip) == (1, ("pod-w0",), chip)
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 799, 800, 998])
@@ -69,28 +69,28 @@ def test_a_missing_worker_is_an_error():
 
 
 def test_a_given_environment_overrides_the_environment_of_the_launch():
-    found = planned("sample", env={"XLA_FLAGS": "", "MORE": "1"})
+    launch = planned("sample", env={"XLA_FLAGS": "", "MORE": "1"})
 
-    assert found.env == {"XLA_FLAGS": "", "MORE": "1"}
+    assert launch.env == {"XLA_FLAGS": "", "MORE": "1"}
 
 
 def test_an_export_needs_no_device_and_has_a_directory_of_its_own():
-    found, other = (
+    launch, other = (
         planned("export", env={"JAX_PLATFORMS": "tpu"}, attempt=number, names="plain")
         for number in (1, 2)
     )
 
-    assert found.env["JAX_PLATFORMS"] == "cpu"
-    to = str(export_directory("mine", found.attempt))
+    assert launch.env["JAX_PLATFORMS"] == "cpu"
+    to = str(export_directory("mine", launch.attempt))
     assert to.startswith("/var/lib/tpufleet/runs/mine/.export-")
-    assert found.command[6:] == ("--names", "plain", "--to", to)
+    assert launch.command[6:] == ("--names", "plain", "--to", to)
     assert other.command[-1] != to
 
 
 def test_an_export_to_a_bucket_is_written_by_the_worker():
-    found = planned("export", to=bucket_target("gs://bucket-of-ours/export/"))
+    launch = planned("export", to=bucket_target("gs://bucket-of-ours/export/"))
 
-    assert found.command[6:] == ("--to", "gs://bucket-of-ours/export")
+    assert launch.command[6:] == ("--to", "gs://bucket-of-ours/export")
     assert bucket_target("fetched/mine") is None
     for wrong in ("s3://bucket/a", "gs://bucket", "gs://bucket-of-ours/{config}"):
         with pytest.raises(RunError, match="expected a directory, or gs://BUCKET/PREFIX"):
@@ -125,9 +125,9 @@ def test_a_multislice_run_uses_all_its_slices():
     ]
 
     processes = placements(launch_spec(), "bench", "multislice_pod", slices, {})
-    found = command_launch(launch_spec(), "bench", {}, (), {}, where("mine", processes, {}))
-    assert found.placement == ("pod-s0-w0", "pod-s0-w1", "pod-s1-w0", "pod-s1-w1")
-    assert (found.slices, found.coordinator_host) == (2, "1.2.3.4")
+    launch = command_launch(launch_spec(), "bench", {}, (), {}, where("mine", processes, {}))
+    assert launch.placement == ("pod-s0-w0", "pod-s0-w1", "pod-s1-w0", "pod-s1-w1")
+    assert (launch.slices, launch.coordinator_host) == (2, "1.2.3.4")
 
 
 def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_read():
@@ -138,20 +138,20 @@ def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_
     assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in str(refused.value)
 
 
-def compiled(*where: str, **fields) -> list[str]:
-    return compile_words(launch_spec(**fields), Path("/here/a.yml"), *where)
+def compiled(*target: str, **fields) -> list[str]:
+    return compile_words(launch_spec(**fields), Path("/here/a.yml"), *target)
 
 
 @pytest.mark.parametrize(
-    ("where", "slices", "expected"),
+    ("target", "slices", "expected"),
     [
         (("v5e", "v5litepod-16", ""), 1, "v5litepod-16"),
         (("v4", "v4-32", "2x2x4"), 2, "v4:2x2x4"),
     ],
 )
-def test_a_step_is_compiled_with_the_overrides_for_the_slices_of_the_run(where, slices, expected):
+def test_a_step_is_compiled_with_the_overrides_for_the_slices_of_the_run(target, slices, expected):
     arguments = ["compile", "/here/a.yml", "steps=20", "--topology", expected]
-    assert compiled(*where, slices=slices) == [*arguments, "--slices", str(slices)]
+    assert compiled(*target, slices=slices) == [*arguments, "--slices", str(slices)]
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,15 @@ SERVER = Heartbeat("server.example", NOW - 40, 12.5, PassOutcome.OK)
 
 
 def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
-    for each in (LAPTOP, SERVER):
-        write_heartbeat(str(tmp_path), each, {})
+    for heartbeat in (LAPTOP, SERVER):
+        write_heartbeat(str(tmp_path), heartbeat, {})
 
     assert read_heartbeats(str(tmp_path), {}) == (SERVER, LAPTOP)
 
 
 def test_controllers_that_share_a_bucket_see_each_other(bucket_api):
-    for each in (LAPTOP, SERVER, LAPTOP):
-        write_heartbeat("gs://fleet/state/", each, bucket_api)
+    for heartbeat in (LAPTOP, SERVER, LAPTOP):
+        write_heartbeat("gs://fleet/state/", heartbeat, bucket_api)
 
     Bucket.of("gs://fleet/state/watch/passes/runs", bucket_api).write("other.json", {"x": 1}, 0)
     assert read_heartbeats("gs://fleet/state", bucket_api) == (SERVER, LAPTOP)
@@ -84,10 +84,10 @@ def test_invalid_heartbeats_and_other_files_are_skipped(tmp_path):
     ],
 )
 def test_an_invalid_field_of_a_heartbeat_is_refused(changed):
-    whole = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "ok", "error": ""}
-    assert parse_heartbeat(whole)
+    valid = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "ok", "error": ""}
+    assert parse_heartbeat(valid)
     with pytest.raises(HeartbeatError, match=next(iter(changed))):
-        parse_heartbeat(whole | changed)
+        parse_heartbeat(valid | changed)
 
 
 json_values = st.recursive(
@@ -107,10 +107,10 @@ json_values = st.recursive(
 )
 def test_any_document_is_a_heartbeat_or_an_error(value):
     try:
-        found = parse_heartbeat(value)
+        heartbeat = parse_heartbeat(value)
     except HeartbeatError:
         return
-    assert heartbeat_line([found], NOW).isprintable()
+    assert heartbeat_line([heartbeat], NOW).isprintable()
 
 
 @given(st.text())
@@ -149,12 +149,12 @@ def test_an_age_is_shown_in_its_largest_unit(seconds, text):
 
 
 def test_a_field_is_read_up_to_its_limits():
-    whole = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
+    valid = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
 
-    assert parse_heartbeat(whole) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
+    assert parse_heartbeat(valid) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
     for beyond in ({"controller": "a" * 101}, {"ended_at": 1e10 + 1}, {"duration_s": -1}):
         with pytest.raises(HeartbeatError, match=next(iter(beyond))):
-            parse_heartbeat(whole | beyond)
+            parse_heartbeat(valid | beyond)
 
 
 @pytest.mark.parametrize("value", [None, [], "heartbeat", 1])
@@ -164,10 +164,10 @@ def test_json_that_is_not_an_object_is_not_a_heartbeat(value):
 
 
 def test_the_error_of_a_pass_is_one_line_of_at_most_500_characters():
-    whole = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "failed"}
+    valid = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "failed"}
 
-    assert parse_heartbeat(whole | {"error": " a\n\x1b[31mb\u202e  c "}).error == "a [31mb c"
-    assert parse_heartbeat(whole | {"error": "a" * 600}).error == "a" * 500
+    assert parse_heartbeat(valid | {"error": " a\n\x1b[31mb\u202e  c "}).error == "a [31mb c"
+    assert parse_heartbeat(valid | {"error": "a" * 600}).error == "a" * 500
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_left(tmp_pat
     (other / "watch/passes/runs/server.example.json").mkdir(parents=True)
     with pytest.raises(HeartbeatError, match="can't write"):
         write_heartbeat(str(other), SERVER, {})
-    left = [path.name for path in (other / "watch/passes/runs").glob("[!.]*")]
-    assert left == ["server.example.json"]
+    names = [path.name for path in (other / "watch/passes/runs").glob("[!.]*")]
+    assert names == ["server.example.json"]
 
 
 def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):

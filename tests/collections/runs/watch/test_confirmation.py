@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 
-from tests.collections.runs.passes import LOST, POD, answers, running, why
+from tests.collections.runs.passes import LOST, POD, answers, reason_text, running
 from tests.collections.runs.records import ZONE, run_record
 
 
@@ -13,19 +13,19 @@ class Api:
     """Fake API that returns ``listings`` one after the other and then repeats the last one."""
 
     def __init__(self, *listings) -> None:
-        self.listings, self.asked, self.slept = list(listings), 0, []
+        self.listings, self.calls, self.sleeps = list(listings), 0, []
 
     def __call__(self):
-        self.asked += 1
+        self.calls += 1
         return self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
 
     def confirm(self, controller, snapshot, *records):
-        watch = controller.watch(list_tpus=self, sleep=self.slept.append)
+        watch = controller.watch(list_tpus=self, sleep=self.sleeps.append)
         return watch.confirm(records, snapshot)
 
 
 @pytest.mark.parametrize(
-    ("inventory", "answers", "asked", "slept"),
+    ("inventory", "answers", "calls", "sleeps"),
     [
         ([POD], [[POD]], 0, []),
         ([LOST], [[LOST]], 1, []),
@@ -36,26 +36,26 @@ class Api:
     ],
 )
 def test_a_loss_is_confirmed_by_two_equal_answers_within_two_calls_of_the_api(
-    controller, inventory, answers, asked, slept
+    controller, inventory, answers, calls, sleeps
 ):
     api = Api(*answers)
     controller.listing = inventory
     hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
     snapshot = replace(controller.snapshot({"pod-w0": {"runs": []}}), hosts=hosts)
 
-    after = api.confirm(controller, snapshot, run_record())
+    confirmed = api.confirm(controller, snapshot, run_record())
 
-    assert (api.asked, api.slept) == (asked, slept)
-    assert len(after.listings) == 1 + asked
-    assert after.listed_at == (controller.now if asked else 0.0)
+    assert (api.calls, api.sleeps) == (calls, sleeps)
+    assert len(confirmed.listings) == 1 + calls
+    assert confirmed.listed_at == (controller.now if calls else 0.0)
 
 
 def test_the_api_is_asked_about_an_unreachable_worker(controller):
     api = Api([POD])
 
-    after = api.confirm(controller, controller.snapshot({}), run_record())
+    confirmed = api.confirm(controller, controller.snapshot({}), run_record())
 
-    assert (api.asked, after.of(run_record()).is_confirmed) == (1, True)
+    assert (api.calls, confirmed.of(run_record()).is_confirmed) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_the_api_is_not_asked_for_a_run_that_needs_no_tpu(controller, record):
 
     api.confirm(controller, controller.snapshot(), record)
 
-    assert api.asked == 0
+    assert api.calls == 0
 
 
 def test_a_destructive_action_needs_recent_worker_answers_and_a_recent_listing(controller):
-    controller.wants()
+    controller.record_launch()
     hung = answers(controller, running(age=1e5))
     listed = []
 
@@ -86,7 +86,7 @@ def test_a_destructive_action_needs_recent_worker_answers_and_a_recent_listing(c
     assert controller.actor.playbooks[0] == "playbooks/kill.yml"
     assert listed == []
 
-    controller.actor.played.clear()
+    controller.actor.plays.clear()
     hung = replace(answers(controller, running(age=1e5)), listed_at=1.0)
     controller.pass_once(hung, list_tpus=list_tpus)
     assert controller.actor.playbooks[0] == "playbooks/kill.yml"
@@ -95,14 +95,14 @@ def test_a_destructive_action_needs_recent_worker_answers_and_a_recent_listing(c
 
 @pytest.mark.parametrize("listed", [LOST, replace(POD, id="8")], ids=["state", "id"])
 def test_a_tpu_whose_state_or_id_changed_is_observed_again(controller, listed):
-    controller.wants()
+    controller.record_launch()
     hung = answers(controller, running(age=1e5))
     controller.listing = [listed]
 
     (outcome,) = controller.pass_once(hung)
 
-    assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert why(outcome) == (
+    assert (outcome.action, controller.actor.plays) == ("nothing", [])
+    assert reason_text(outcome) == (
         f"pod-w0 has written no heartbeat for 100000 s; its TPU is {listed.state} by now, "
         "the next pass observes it again"
     )

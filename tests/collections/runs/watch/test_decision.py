@@ -23,7 +23,15 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.observations import AWAY, FOREIGN_POD, LIMITS, NOW, POD, ended, pod
+from tests.collections.runs.observations import (
+    FOREIGN_POD,
+    LIMITS,
+    NOW,
+    POD,
+    UNREACHABLE,
+    ended,
+    pod,
+)
 from tests.collections.runs.records import run_record
 
 IN_A_BUCKET = run_record(attempt=3)
@@ -41,7 +49,7 @@ def remember(record: RunRecord, decision) -> RunRecord:
 def test_a_run_without_a_step_is_given_up_after_the_maximum_number_of_replacements():
     record, now, replaced = IN_A_BUCKET, NOW, 0
     for _ in range(100):
-        decision = decide(record, pod(ended("77"), AWAY, is_confirmed=True), now)
+        decision = decide(record, pod(ended("77"), UNREACHABLE, is_confirmed=True), now)
         replaced += decision.action is Action.REPLACE
         record, now = remember(record, decision), now + 100
         if decision.action is Action.GIVE_UP:
@@ -102,9 +110,9 @@ def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmatio
     if decision.action in (Action.LAUNCH, Action.RESTART):
         assert observed.tpu_state == "READY"
         away = (RunState.UNREACHABLE, RunState.UNKNOWN)
-        assert not any(each.state in away for each in observed.processes)
+        assert not any(process.state in away for process in observed.processes)
     if decision.action is Action.LAUNCH:
-        assert not any(each.is_active for each in observed.processes)
+        assert not any(process.is_active for process in observed.processes)
 
 
 @settings(deadline=None, max_examples=100)

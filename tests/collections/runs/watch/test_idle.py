@@ -95,10 +95,10 @@ def test_the_newest_and_young_unused_releases_stay():
         run_record("b", release=names[7], wanted="done"),
     ]
 
-    gone = releases_to_delete(old | young, records, NOW)
+    deleted = releases_to_delete(old | young, records, NOW)
 
-    assert gone == names[4:8]
-    assert len(old | young) - len(gone) == KEPT_RELEASES + 1
+    assert deleted == names[4:8]
+    assert len(old | young) - len(deleted) == KEPT_RELEASES + 1
 
 
 @pytest.mark.parametrize(
@@ -117,30 +117,30 @@ def test_a_wanted_run_uses_the_tpu_with_its_recorded_zone_and_id(node, used):
 
 def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
     busy = {"runs": [{"run": "x", "active": True}], "holders": ["python3"]}
-    others = {
+    other_hosts = {
         "other-w0": {"tpu_zone": ZONE, "tpu_id": "8"},
         "far": {"tpu_zone": "z", "tpu_id": "7"},
     }
 
-    assert not is_used(POD, HOSTS | others, QUIET | dict.fromkeys(others, busy), [])
+    assert not is_used(POD, HOSTS | other_hosts, QUIET | dict.fromkeys(other_hosts, busy), [])
 
 
 def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
-    one = replace(POD, workers=1)
+    single_worker = replace(POD, workers=1)
 
-    assert not is_used(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
-    assert is_used(one, {}, QUIET, [])
+    assert not is_used(single_worker, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
+    assert is_used(single_worker, {}, QUIET, [])
 
 
 def test_a_release_that_is_exactly_a_day_old_stays():
-    kept = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
+    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
 
-    assert releases_to_delete(kept, [], NOW) == []
-    assert len(releases_to_delete(kept, [], NOW + 1)) == 1
+    assert releases_to_delete(cached, [], NOW) == []
+    assert len(releases_to_delete(cached, [], NOW + 1)) == 1
 
 
 def test_releases_are_deleted_only_beyond_the_maximum_number():
-    kept = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
+    cached = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
 
-    assert releases_to_delete(kept, [], NOW) == []
-    assert releases_to_delete(kept | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]
+    assert releases_to_delete(cached, [], NOW) == []
+    assert releases_to_delete(cached | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]

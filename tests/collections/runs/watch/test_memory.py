@@ -79,8 +79,8 @@ def test_the_default_limits_apply_if_none_are_given():
 
 
 def test_a_memory_reads_back_equal_and_values_of_other_types_are_ignored():
-    whole = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
+    memory = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
 
-    assert Memory.of(asdict(whole)) == whole
+    assert Memory.of(asdict(memory)) == memory
     odd = {"state": 5, "since": "x", "crashes": 1.5, "tries": True, "not_before": 3, "x": 1}
     assert Memory.of(odd) == Memory(not_before=3)

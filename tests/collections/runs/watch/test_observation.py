@@ -30,7 +30,7 @@ from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, run_record
 
-ELSEWHERE = "europe-west4-b"
+OTHER_ZONE = "europe-west4-b"
 OURS = {LABEL: "default"}
 RECORD = run_record()
 RUN = report(attempt=2, heartbeat={"step": 4}, heartbeat_age=1.5)
@@ -62,19 +62,19 @@ def observed(record, hosts, answers, *listings):
 def test_a_run_is_observed_only_on_the_workers_of_its_tpu():
     answers = {W0: {"runs": [RUN]}, W1: {"msg": "no"}}
 
-    seen = observed(RECORD, HOSTS, answers)
+    observation = observed(RECORD, HOSTS, answers)
 
-    assert seen.workers == 2
-    assert seen.processes == (
+    assert observation.workers == 2
+    assert observation.processes == (
         parse_process(W0, RUN),
         ProcessStatus(W1, RunState.UNREACHABLE, run="mine", has_environment=False),
     )
 
 
 def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_not_confirmed():
-    seen = observed(RECORD, {}, {})
+    observation = observed(RECORD, {}, {})
 
-    assert (seen.tpu_state, seen.is_confirmed, seen.tpus) == (GONE, False, ())
+    assert (observation.tpu_state, observation.is_confirmed, observation.tpus) == (GONE, False, ())
 
 
 def test_an_observation_includes_whether_any_worker_answers():
@@ -90,8 +90,8 @@ def test_a_state_is_confirmed_only_by_a_second_answer_with_the_same_state():
 
     assert observed(RECORD, dead, {}, [lost]).is_confirmed
     assert observed(RECORD, {}, {}, []).is_confirmed
-    seen = observed(RECORD, dead, {}, [creating])
-    assert (seen.tpu_state, seen.is_confirmed) == ("CREATING", False)
+    observation = observed(RECORD, dead, {}, [creating])
+    assert (observation.tpu_state, observation.is_confirmed) == ("CREATING", False)
     assert not observed(RECORD, HOSTS, {}, [lost]).is_confirmed
     assert observed(RECORD, HOSTS, {}, [lost], [lost]).is_confirmed
     assert not observed(RECORD, dead, {}, [POD], [lost]).is_confirmed
@@ -105,24 +105,24 @@ def test_a_listing_of_the_api_and_the_inventory_show_the_same_tpu():
 
 
 def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
-    hosts = workers() | workers(zone=ELSEWHERE, id_="9", labels={})
+    hosts = workers() | workers(zone=OTHER_ZONE, id_="9", labels={})
     answers = {host: {"runs": [RUN]} for host in hosts}
 
-    seen = observed(RECORD, hosts, answers)
+    observation = observed(RECORD, hosts, answers)
 
-    assert [each.host for each in seen.processes] == [W0, W1]
-    assert (seen.tpu_state, seen.address) == (READY, f"pod_{ZONE}")
+    assert [process.host for process in observation.processes] == [W0, W1]
+    assert (observation.tpu_state, observation.address) == (READY, f"pod_{ZONE}")
 
 
 @pytest.mark.parametrize("labels", [{}, {LABEL: "another-fleet"}])
 def test_a_foreign_tpu_in_another_zone_does_not_replace_the_lost_one(labels):
-    hosts = workers(zone=ELSEWHERE, id_="9", labels=labels)
+    hosts = workers(zone=OTHER_ZONE, id_="9", labels=labels)
     answers = {host: {"runs": []} for host in hosts}
 
-    seen = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, "default"))
-    decision = decide(RECORD, seen, 100.0)
+    observation = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, "default"))
+    decision = decide(RECORD, observation, 100.0)
 
-    assert (seen.tpu_state, seen.processes, seen.tpus) == (GONE, (), ())
+    assert (observation.tpu_state, observation.processes, observation.tpus) == (GONE, (), ())
     assert decision.action is Action.RECREATE  # recreates the recorded TPU and deletes nothing
 
 
@@ -131,10 +131,10 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     hosts = workers(id_="9", labels={}, tpu_state=state)
     idle = {host: {"runs": []} for host in hosts}
 
-    seen = observed(RECORD, hosts, idle, tpus_of_inventory(hosts, "default"))
-    decision = decide(RECORD, seen, 100.0)
+    observation = observed(RECORD, hosts, idle, tpus_of_inventory(hosts, "default"))
+    decision = decide(RECORD, observation, 100.0)
 
-    assert (seen.tpu_state, seen.processes) == (FOREIGN, ())
+    assert (observation.tpu_state, observation.processes) == (FOREIGN, ())
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.NAME_TAKEN)
     assert decision.causes == (Cause.of(CauseCode.TPU_NAME_TAKEN, tpu="pod", zone=ZONE),)
     stopped = run_record(wanted="stopped")
@@ -142,14 +142,14 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     assert decide(stopped, observed(stopped, hosts, running), 100.0).action is not Action.STOP
 
 
-@pytest.mark.parametrize("zone", [ZONE, ELSEWHERE])
+@pytest.mark.parametrize("zone", [ZONE, OTHER_ZONE])
 def test_a_run_is_launched_on_a_recreated_tpu_of_this_fleet(zone):
     hosts = workers(id_="9", zone=zone)
 
-    seen = observed(RECORD, hosts, {host: {"runs": []} for host in hosts})
+    observation = observed(RECORD, hosts, {host: {"runs": []} for host in hosts})
 
-    assert [(tpu.zone, tpu.id) for tpu in seen.tpus] == [(zone, "9")]
-    assert decide(RECORD, seen, 100.0).action is Action.LAUNCH
+    assert [(tpu.zone, tpu.id) for tpu in observation.tpus] == [(zone, "9")]
+    assert decide(RECORD, observation, 100.0).action is Action.LAUNCH
 
 
 def test_an_unlabelled_tpu_is_not_deleted_and_the_delete_command_is_shown():
@@ -160,20 +160,20 @@ def test_an_unlabelled_tpu_is_not_deleted_and_the_delete_command_is_shown():
     delete = f"ansible-playbook playbooks/delete.yml -e tpu=pod -e zone={ZONE}"
     assert decision.causes[1] == Cause.of(CauseCode.NOT_OURS, delete=delete)
 
-    away = run_record(watch={"state": "unreachable", "since": 1.0})
+    unreachable = run_record(watch={"state": "unreachable", "since": 1.0})
     for labels, action in ((OURS, Action.REPLACE), ({}, Action.NOTHING)):
         hosts = workers(labels=labels)
         answers = {W0: {"runs": []}}
-        seen = observed(away, hosts, answers, tpus_of_inventory(hosts, "default"))
-        assert decide(away, seen, 1e5).action == action
+        observation = observed(unreachable, hosts, answers, tpus_of_inventory(hosts, "default"))
+        assert decide(unreachable, observation, 1e5).action == action
 
 
 def test_a_run_whose_record_has_no_tpu_id_is_not_watched():
     older = run_record(nodes=[])
 
     for hosts in (HOSTS, {}, workers(tpu_state="PREEMPTED")):
-        seen = observed(older, hosts, {}, tpus_of_inventory(hosts, "default"))
-        decision = decide(older, seen, 100.0)
+        observation = observed(older, hosts, {}, tpus_of_inventory(hosts, "default"))
+        decision = decide(older, observation, 100.0)
         assert (decision.action, decision.state) == (Action.NOTHING, RunState.NOT_WATCHED)
         assert decision.causes == (Cause.of(CauseCode.TPU_NOT_RECORDED, run="mine"),)
 
@@ -189,18 +189,22 @@ SLICES = {
     for number in range(2)
     for worker in range(2)
 }
-ACROSS = run_record(
+MULTISLICE_RECORD = run_record(
     tpu="multislice_s",
     nodes=[{"name": f"s-{number}", "zone": ZONE, "id": str(number)} for number in range(2)],
 )
 
 
 def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
-    seen = observed(ACROSS, SLICES, {host: {"runs": [RUN]} for host in SLICES})
+    observation = observed(MULTISLICE_RECORD, SLICES, {host: {"runs": [RUN]} for host in SLICES})
 
-    assert (seen.tpu_state, seen.workers, len(seen.processes)) == ("READY", 4, 4)
-    assert seen.address == "multislice_s"
-    assert decide(ACROSS, seen, 100.0).state is RunState.RUNNING
+    assert (observation.tpu_state, observation.workers, len(observation.processes)) == (
+        "READY",
+        4,
+        4,
+    )
+    assert observation.address == "multislice_s"
+    assert decide(MULTISLICE_RECORD, observation, 100.0).state is RunState.RUNNING
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
@@ -208,20 +212,20 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
     lost = {"s-1-w0": SLICES["s-1-w0"] | {"tpu_state": state}}
     hosts = SLICES | lost | {"s-1-w1": lost["s-1-w0"]}
 
-    seen = observed(ACROSS, hosts, {}, tpus_of_inventory(hosts, "default"))
-    decision = decide(ACROSS, seen, 100.0)
+    observation = observed(MULTISLICE_RECORD, hosts, {}, tpus_of_inventory(hosts, "default"))
+    decision = decide(MULTISLICE_RECORD, observation, 100.0)
 
-    assert (seen.tpu_state, seen.is_confirmed) == (state, True)
+    assert (observation.tpu_state, observation.is_confirmed) == (state, True)
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
     assert [cause.code for cause in decision.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
 
 
 def test_the_tpu_keeps_its_inventory_name_even_if_the_api_lists_a_namesake():
-    namesake = workers(id_="9", zone=ELSEWHERE, labels={})
+    namesake = workers(id_="9", zone=OTHER_ZONE, labels={})
 
-    seen = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, "default"))
+    observation = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, "default"))
 
-    assert seen.address == "pod"
+    assert observation.address == "pod"
 
 
 def test_a_missing_environment_of_a_run_is_observed():
@@ -233,10 +237,14 @@ def test_a_missing_environment_of_a_run_is_observed():
 
 
 def test_an_empty_report_has_an_unknown_state_and_no_attempt():
-    found = parse_process("pod-w0", {})
+    process = parse_process("pod-w0", {})
 
-    assert (found.state, found.attempt, found.ended_at) == (RunState.UNKNOWN, 0, 0.0)
-    assert (found.has_heartbeat, found.is_set_up, found.has_environment) == (False, True, True)
+    assert (process.state, process.attempt, process.ended_at) == (RunState.UNKNOWN, 0, 0.0)
+    assert (process.has_heartbeat, process.is_set_up, process.has_environment) == (
+        False,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,10 +266,10 @@ def test_a_cause_keeps_how_a_process_ended(answer):
 def test_a_value_that_is_not_a_finite_number_is_unknown(value):
     answer = report(heartbeat={"loss": value}, heartbeat_age=value, output_age=value)
 
-    found = parse_process("pod-w0", answer)
+    process = parse_process("pod-w0", answer)
 
-    assert found.state is RunState.TRAINING
-    assert (found.loss, found.heartbeat_age, found.output_age) == (None, None, None)
+    assert process.state is RunState.TRAINING
+    assert (process.loss, process.heartbeat_age, process.output_age) == (None, None, None)
 
 
 def processes(*states: RunState) -> list[ProcessStatus]:

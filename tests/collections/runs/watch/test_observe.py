@@ -86,17 +86,17 @@ def test_every_field_of_a_worker_report_is_read():
 
 
 def test_a_state_code_that_is_not_defined_reads_as_unknown():
-    found = find_process("w0", "mine", answered(report("resting", "tired", active=True)))
+    process = find_process("w0", "mine", answered(report("resting", "tired", active=True)))
 
-    assert (found.state, found.reason_code) == (RunState.UNKNOWN, ReasonCode.NONE)
-    assert not found.is_active
+    assert (process.state, process.reason_code) == (RunState.UNKNOWN, ReasonCode.NONE)
+    assert not process.is_active
 
 
 @pytest.mark.parametrize("step", [None, "12", 1.5])
 def test_a_step_of_another_type_is_ignored(step):
-    found = find_process("w0", "mine", answered(report(heartbeat={"step": step})))
+    process = find_process("w0", "mine", answered(report(heartbeat={"step": step})))
 
-    assert (found.step, found.has_heartbeat) == (None, True)
+    assert (process.step, process.has_heartbeat) == (None, True)
 
 
 def test_a_worker_without_the_run_reports_its_other_active_run():
@@ -130,17 +130,17 @@ def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
         "tpu_labels": {LABEL: "mine"},
     }
 
-    found = tpus_of_inventory({"w0": facts, "w1": facts}, "mine")
+    tpus = tpus_of_inventory({"w0": facts, "w1": facts}, "mine")
 
-    assert found == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
+    assert tpus == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
 
 
 def test_a_host_with_only_name_zone_and_id_is_a_ready_tpu_with_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
 
-    found = tpus_of_inventory({"w0": facts}, "mine")
+    tpus = tpus_of_inventory({"w0": facts}, "mine")
 
-    assert found == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
+    assert tpus == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
 
 
 def test_a_tpu_whose_workers_have_different_states_is_changing():
@@ -154,10 +154,10 @@ def test_a_tpu_listed_by_the_api_has_health_workers_owner_and_creation_time():
     created = "1970-01-01T01:00:00.123456789Z"
     listed = node("pod", health="UNHEALTHY_TENSORFLOW", labels={LABEL: "mine"}, createTime=created)
 
-    (found,) = tpus_of_nodes([parse_node(listed)], "mine")
+    (tpu,) = tpus_of_nodes([parse_node(listed)], "mine")
 
-    assert (found.health, found.is_ours, found.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
-    assert found.created == pytest.approx(3600.123, abs=0.001)
+    assert (tpu.health, tpu.is_ours, tpu.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
+    assert tpu.created == pytest.approx(3600.123, abs=0.001)
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01T00:00:00Z", 7])
@@ -219,9 +219,13 @@ def test_the_worst_state_of_several_slices_decides(states, expected):
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
     record = run_record(tpu="multislice_s", nodes=nodes)
 
-    seen = Snapshot({}, {}, (slices(**states),), 0.0).of(record)
+    observation = Snapshot({}, {}, (slices(**states),), 0.0).of(record)
 
-    assert (seen.tpu_state, seen.can_be_created, seen.health) == (expected, False, "")
+    assert (observation.tpu_state, observation.can_be_created, observation.health) == (
+        expected,
+        False,
+        "",
+    )
 
 
 def test_a_slice_with_a_foreign_tpu_decides_before_a_preempted_slice():
@@ -233,9 +237,13 @@ def test_a_slice_with_a_foreign_tpu_decides_before_a_preempted_slice():
 
 
 def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
-    seen = Snapshot({}, {}, ([POD],), 0.0).of(run_record(nodes=[]))
+    observation = Snapshot({}, {}, ([POD],), 0.0).of(run_record(nodes=[]))
 
-    assert (seen.tpu_state, seen.is_identified, seen.address) == (GONE, False, "pod")
+    assert (observation.tpu_state, observation.is_identified, observation.address) == (
+        GONE,
+        False,
+        "pod",
+    )
 
 
 def test_another_run_on_the_worker_is_observed_only_on_the_same_chip():
@@ -243,8 +251,10 @@ def test_another_run_on_the_worker_is_observed_only_on_the_same_chip():
     other = report(run="other", launched={"chip": 1})
 
     for chip, expected in ((2, ""), (1, "other")):
-        seen = Snapshot(hosts, {"w0": answered(other)}, ([POD],), 0.0).of(run_record(chip=chip))
-        assert [each.other_run for each in seen.processes] == [expected]
+        observation = Snapshot(hosts, {"w0": answered(other)}, ([POD],), 0.0).of(
+            run_record(chip=chip)
+        )
+        assert [process.other_run for process in observation.processes] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -267,15 +277,15 @@ def test_a_worker_with_an_invalid_report_counts_as_unreachable(runs):
 
 
 def test_a_tpu_in_a_zone_that_is_no_longer_listed_is_not_gone():
-    elsewhere = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
+    other_zone_tpu = ObservedTpu("pod", "europe-west4-a", "8", "READY", is_ours=True)
     for zones, listed, expected in (
         (["europe-west4-a"], [], NOT_LISTED),
-        (["europe-west4-a"], [elsewhere], NOT_LISTED),
+        (["europe-west4-a"], [other_zone_tpu], NOT_LISTED),
         (["europe-west4-a", ZONE], [], GONE),
         (["-"], [], GONE),
     ):
-        seen = Snapshot({}, {}, (listed,), 0.0, zones=zones).of(run_record())
-        assert seen.tpu_state == expected
+        observation = Snapshot({}, {}, (listed,), 0.0, zones=zones).of(run_record())
+        assert observation.tpu_state == expected
 
 
 def test_the_health_and_the_workers_of_all_slices_are_observed():
@@ -286,6 +296,10 @@ def test_the_health_and_the_workers_of_all_slices_are_observed():
         ObservedTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
     ]
 
-    seen = Snapshot({}, {}, (listed,), 0.0).of(record)
+    observation = Snapshot({}, {}, (listed,), 0.0).of(record)
 
-    assert (seen.workers, seen.health, seen.processes) == (5, "UNHEALTHY_TENSORFLOW", ())
+    assert (observation.workers, observation.health, observation.processes) == (
+        5,
+        "UNHEALTHY_TENSORFLOW",
+        (),
+    )

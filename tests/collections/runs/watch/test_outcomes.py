@@ -22,12 +22,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     waiting_cause,
 )
 
-from tests.collections.runs.passes import LOST, POD, answers, ended, running, why
+from tests.collections.runs.passes import LOST, POD, answers, ended, reason_text, running
 from tests.collections.runs.records import run_record
 
 
 def log(controller) -> str:
-    path = controller.kept / "watch.log"
+    path = controller.state_dir / "watch.log"
     return path.read_text() if path.exists() else ""
 
 
@@ -68,7 +68,7 @@ def test_runs_are_grouped_by_tpu_with_the_latest_launch_first():
         run_record("a"),
     ]
 
-    groups = [[each.run for each in group] for group in by_tpu(records)]
+    groups = [[record.run for record in group] for group in by_tpu(records)]
 
     assert groups == [["new", "old", "a", "b"], ["far"]]
     assert lease_name(records[2]) == "runs-of-other"
@@ -109,23 +109,23 @@ def test_a_run_waits_for_the_first_run_that_has_an_action():
 
 
 def test_outcomes_are_sorted_and_a_second_run_of_a_tpu_waits(controller):
-    controller.wants("b-first")
+    controller.record_launch("b-first")
     controller.records.change("b-first", 1, {"wanted_since": 9e9}, {})
-    controller.wants("a-second")
+    controller.record_launch("a-second")
 
     outcomes = controller.pass_once(
         answers(controller, ended("75", "a-second"), ended("75", "b-first"))
     )
 
-    assert [(each.run, each.state, each.action) for each in outcomes] == [
+    assert [(outcome.run, outcome.state, outcome.action) for outcome in outcomes] == [
         ("a-second", "waiting_for_tpu", "nothing"),
         ("b-first", "interrupted", "launch"),
     ]
-    assert why(outcomes[0]) == "run b-first is launched on the same TPU"
+    assert reason_text(outcomes[0]) == "run b-first is launched on the same TPU"
 
 
 def test_a_run_counts_as_changed_if_its_fence_or_desired_state_differs(controller):
-    controller.wants(fence=3)
+    controller.record_launch(fence=3)
     store, record = controller.watch().store, run_record(fence=2)
 
     assert changed_since(store, record, 3) == ""
@@ -143,7 +143,7 @@ def test_a_run_counts_as_changed_if_its_fence_or_desired_state_differs(controlle
 
 
 def test_a_training_run_is_recorded_once_and_not_logged(controller):
-    controller.wants()
+    controller.record_launch()
     snapshot = answers(controller, running())
 
     (first,) = controller.pass_once(snapshot)
@@ -158,7 +158,7 @@ def test_a_training_run_is_recorded_once_and_not_logged(controller):
 
 
 def test_a_changed_state_is_logged_and_recorded_once(controller):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [replace(POD, state="CREATING")]
 
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_a_changed_state_is_logged_and_recorded_once(controller):
 
 
 def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
-    controller.wants()
+    controller.record_launch()
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
@@ -193,46 +193,49 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
 
 
 def test_a_run_that_is_given_up_is_stopped_with_its_reason(controller):
-    controller.wants()
+    controller.record_launch()
 
     (outcome,) = controller.pass_once(answers(controller, ended("2")))
 
     record = controller.records.read("mine")
     assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given_up", False)
-    assert (record["wanted"], why(outcome)) == ("stopped", "pod-w0: bad config")
+    assert (record["wanted"], reason_text(outcome)) == ("stopped", "pod-w0: bad config")
     assert record["history"][-1]["action"] == "give up"
-    assert controller.actor.played == []
+    assert controller.actor.plays == []
 
 
 def test_the_limits_of_a_pass_decide_when_a_run_is_given_up(controller):
-    controller.wants()
+    controller.record_launch()
     controller.limits = Limits(preemptions=1)
-    controller.wants(watch={"preemptions": 1})
+    controller.record_launch(watch={"preemptions": 1})
     controller.listing = [LOST]
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.action, why(outcome)) == (
+    assert (outcome.action, reason_text(outcome)) == (
         "give up",
         "its TPU is PREEMPTED; it was preempted 2 times",
     )
 
 
 def test_a_run_that_is_done_is_recorded_as_done(controller):
-    controller.wants()
+    controller.record_launch()
 
     (outcome,) = controller.pass_once(answers(controller, ended("0")))
 
-    assert (outcome.action, why(outcome)) == ("record done", "every process has exited with 0")
+    assert (outcome.action, reason_text(outcome)) == (
+        "record done",
+        "every process has exited with 0",
+    )
     assert controller.records.read("mine")["wanted"] == "done"
 
 
 def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
-    controller.wants()
+    controller.record_launch()
     before = controller.records.read("mine")
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")), check=True)
-    assert (outcome.action, controller.actor.played) == ("launch", [])
+    assert (outcome.action, controller.actor.plays) == ("launch", [])
     assert "run mine: interrupted" in log(controller)
     controller.pass_once(answers(controller, running()), check=True)
 
@@ -247,8 +250,8 @@ def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
         if record.run == "bad":
             raise error
 
-    controller.wants("bad", tpu="other")
-    controller.wants()
+    controller.record_launch("bad", tpu="other")
+    controller.record_launch()
 
     outcomes = controller.pass_once(
         answers(controller, ended("75"), ended("75", run="bad")), read_done=read_done
@@ -261,18 +264,18 @@ def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
 
 @pytest.mark.parametrize(("tpu", "action"), [(POD, "launch"), (LOST, "recreate")])
 def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch, tpu, action):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [tpu]
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "pod-w0: no space left")
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     assert (outcome.action, outcome.failed) == (action, True)
-    assert why(outcome) == "pod-w0: no space left"
+    assert reason_text(outcome) == "pod-w0: no space left"
 
 
 def test_the_fence_of_a_run_is_the_fence_of_its_lease(controller):
-    controller.wants(fence=1)
+    controller.record_launch(fence=1)
     watch = controller.watch()
     for _ in range(4):
         watch.leases.acquire("runs-of-pod").release()
@@ -283,29 +286,29 @@ def test_the_fence_of_a_run_is_the_fence_of_its_lease(controller):
 
 
 @pytest.mark.parametrize(
-    ("after", "text"),
+    ("listing", "text"),
     [
         ([LOST], "its TPU is PREEMPTED again"),
         ([], "its TPU is gone again"),
         ([replace(POD, id="8", is_ours=False)], "its TPU is foreign again"),
     ],
 )
-def test_a_recreation_fails_if_the_tpu_is_then_lost_gone_or_foreign(controller, after, text):
-    controller.wants()
+def test_a_recreation_fails_if_the_tpu_is_then_lost_gone_or_foreign(controller, listing, text):
+    controller.record_launch()
     controller.listing = [LOST]
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(slice(None), after))
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(slice(None), listing))
 
     (outcome,) = controller.pass_once()
 
     assert controller.actor.playbooks == ["playbooks/create.yml"]
-    assert (outcome.failed, why(outcome)) == (True, text)
+    assert (outcome.failed, reason_text(outcome)) == (True, text)
 
 
 def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypatch):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [LOST]
 
-    def play(self, who, name, play, claim):
+    def play(self, subject, name, play, claim):
         controller.listing[0] = replace(POD, id="8")
         return "" if play.playbooks == ("playbooks/create.yml",) else "setup failed"
 
@@ -313,11 +316,11 @@ def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypat
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.failed, why(outcome)) == (True, "setup failed")
+    assert (outcome.failed, reason_text(outcome)) == (True, "setup failed")
 
 
 def test_the_memory_of_a_run_that_changed_meanwhile_is_not_written(controller):
-    controller.wants()
+    controller.record_launch()
     watch = controller.watch()
     records = watch.store.read_all().usable
     controller.records.change("mine", 1, {"fence": 5}, {})

@@ -17,27 +17,27 @@ from tests.collections.runs.passes import (
     LOST,
     POD,
     Controller,
-    Rehearsal,
+    RecordingActor,
     answers,
     ended,
+    reason_text,
     running,
-    why,
 )
 from tests.collections.runs.records import ZONE, keep_release
 
 
-def stored(controller, run="mine"):
+def stored_text(controller, run="mine"):
     return (controller.fleet_state / "runs" / f"{run}.json").read_text()
 
 
-def fenced(controller, fence):
+def fence_variables(controller, fence):
     """Return the variables by which a playbook detects an action of another controller."""
     return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
 
 
-@pytest.mark.parametrize("spent", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
-def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, spent):
-    controller.wants(attempt=3, watch=spent)
+@pytest.mark.parametrize("watch", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
+def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, watch):
+    controller.record_launch(attempt=3, watch=watch)
     controller.limits = Limits(preemptions=7)
     controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
     controller.listing = [LOST]
@@ -46,22 +46,22 @@ def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(
 
     assert (outcome.state, outcome.action, outcome.failed) == ("done", "record done", False)
     assert controller.records.read("mine")["wanted"] == "done"
-    assert controller.actor.played == []
+    assert controller.actor.plays == []
 
 
 def test_a_run_that_is_done_is_recorded_done_even_if_another_worker_crashed(controller):
-    controller.wants(attempt=3)
+    controller.record_launch(attempt=3)
     controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
 
     (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
 
     assert (outcome.action, outcome.state) == ("record done", "done")
-    assert why(outcome) == "its checkpoints have the done marker of its last attempt"
-    assert controller.actor.played == []
+    assert reason_text(outcome) == "its checkpoints have the done marker of its last attempt"
+    assert controller.actor.plays == []
 
 
 def test_the_done_marker_of_an_earlier_attempt_does_not_count(controller):
-    controller.wants(attempt=4)
+    controller.record_launch(attempt=4)
     controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
     controller.listing = [LOST]
 
@@ -75,52 +75,52 @@ def test_a_run_is_not_restarted_while_its_bucket_does_not_answer(controller):
     def no_answer(record):
         raise NoAnswer("the bucket does not answer")
 
-    controller.wants()
+    controller.record_launch()
     controller.listing = [LOST]
-    before = stored(controller)
+    before = stored_text(controller)
 
     (outcome,) = controller.pass_once(read_done=no_answer)
 
-    assert (outcome.failed, why(outcome)) == (True, "the bucket does not answer")
-    assert controller.actor.played == []
-    assert stored(controller) == before
+    assert (outcome.failed, reason_text(outcome)) == (True, "the bucket does not answer")
+    assert controller.actor.plays == []
+    assert stored_text(controller) == before
 
 
 def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_record(controller):
     hostile = "{{ lookup('ansible.builtin.pipe', 'touch /tmp/owned') }}"
-    controller.wants(command=["sh", "-c", hostile], env={"A": hostile}, config=hostile)
+    controller.record_launch(command=["sh", "-c", hostile], env={"A": hostile}, config=hostile)
 
     controller.pass_once(answers(controller, ended("75")))
 
-    (train,) = controller.actor.played
+    (train,) = controller.actor.plays
     assert "{{" not in json.dumps(train.variables)
     assert (train.variables["run"], train.variables["relaunch"]) == ("mine", True)
 
 
 def test_the_fence_is_recorded_before_the_playbook_that_gets_it_starts(controller):
-    controller.wants(fence=41)
+    controller.record_launch(fence=41)
 
     controller.pass_once(answers(controller, ended("75")))
 
-    (train,) = controller.actor.played
+    (train,) = controller.actor.plays
     assert controller.records.read("mine")["fence"] == train.variables["fence"] == 42
 
 
 @pytest.mark.parametrize(("action", "wanted"), [("restart", "running"), ("stop", "stopped")])
 def test_each_playbook_that_stops_a_run_gets_the_fence(controller, action, wanted):
-    controller.wants(fence=41, wanted=wanted)
+    controller.record_launch(fence=41, wanted=wanted)
 
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert outcome.action == action
-    assert controller.actor.played
-    for play in controller.actor.played:
-        assert play.variables == play.variables | fenced(controller, 42)
+    assert controller.actor.plays
+    for play in controller.actor.plays:
+        assert play.variables == play.variables | fence_variables(controller, 42)
 
 
 def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on(controller):
-    controller.wants()
-    controller.wants("hostile", release="../../etc")
+    controller.record_launch()
+    controller.record_launch("hostile", release="../../etc")
     (controller.fleet_state / "runs/list.json").write_text("[1]")
     (controller.fleet_state / "runs/deep.json").write_text("[" * 100_000)
 
@@ -128,8 +128,8 @@ def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on
     skipped = unusable_outcomes(records.unusable)
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert [each.run for each in skipped] == ["deep", "hostile", "list"]
-    assert all(each.failed and why(each) for each in skipped)
+    assert [skipped_run.run for skipped_run in skipped] == ["deep", "hostile", "list"]
+    assert all(skipped_run.failed and reason_text(skipped_run) for skipped_run in skipped)
     assert (outcome.run, outcome.action) == ("mine", "launch")
 
 
@@ -137,23 +137,23 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
     fleet = tmp_path / "fleet"
     without = Controller(fleet, tmp_path / "without")
     owner = Controller(fleet, keep_release(tmp_path / "kept"))
-    owner.wants()
+    owner.record_launch()
     crash = answers(owner, ended("1"))
-    before = stored(owner)
+    before = stored_text(owner)
 
     for _ in range(20):  # more often than any budget allows
         (waiting,) = without.pass_once(crash)
         without.now += 3600
 
-    assert stored(owner) == before
+    assert stored_text(owner) == before
     assert (waiting.state, waiting.action, waiting.failed) == (
         RunState.WAITING_FOR_RELEASE,
         "nothing",
         False,
     )
-    assert str(tmp_path / "without/releases") in why(waiting)
-    assert "ansible-playbook train.yml -e run=mine" in why(waiting)
-    assert without.actor.played == []
+    assert str(tmp_path / "without/releases") in reason_text(waiting)
+    assert "ansible-playbook train.yml -e run=mine" in reason_text(waiting)
+    assert without.actor.plays == []
     (outcome,) = owner.pass_once(crash)
     assert (outcome.action, owner.actor.playbooks) == ("launch", ["train.yml"])
 
@@ -173,17 +173,17 @@ def test_a_controller_without_the_release_names_the_options_of_the_launch(
     tmp_path, launch, options
 ):
     without = Controller(tmp_path / "fleet", tmp_path / "without")
-    without.wants(**launch)
+    without.record_launch(**launch)
 
     (waiting,) = without.pass_once(answers(without, ended("1")))
 
-    assert why(waiting).endswith(f"ansible-playbook train.yml -e run=mine {options}")
+    assert reason_text(waiting).endswith(f"ansible-playbook train.yml -e run=mine {options}")
 
 
-@pytest.mark.parametrize("spent", [{"crashes": 5}, {"nans": 1}])
-def test_a_controller_without_the_release_does_not_give_up_a_run(tmp_path, spent):
+@pytest.mark.parametrize("watch", [{"crashes": 5}, {"nans": 1}])
+def test_a_controller_without_the_release_does_not_give_up_a_run(tmp_path, watch):
     without = Controller(tmp_path / "fleet", tmp_path / "without")
-    without.wants(watch=spent)
+    without.record_launch(watch=watch)
 
     for code in ("1", "2", "3"):
         (waiting,) = without.pass_once(answers(without, ended(code)))
@@ -192,15 +192,15 @@ def test_a_controller_without_the_release_does_not_give_up_a_run(tmp_path, spent
 
 
 def test_a_kill_after_the_records_were_read_is_obeyed(controller):
-    controller.wants()
+    controller.record_launch()
     watch = controller.watch()
     records = watch.store.read_all().usable
     controller.records.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
 
     (outcome,) = watch.act(records, answers(controller, ended("TERM")))
 
-    assert controller.actor.played == []
-    assert why(outcome) == "its record has just changed"
+    assert controller.actor.plays == []
+    assert reason_text(outcome) == "its record has just changed"
     assert controller.records.read("mine")["wanted"] == "stopped"
 
 
@@ -217,62 +217,62 @@ def test_an_action_ends_before_its_next_playbook_if_the_record_changes(controlle
         generation = controller.records.read("mine")["generation"]
         controller.records.change("mine", generation, fields, {"kind": "note"})
 
-    controller.wants()
-    controller.actor.meanwhile.append(change)
+    controller.record_launch()
+    controller.actor.callbacks.append(change)
 
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert (why(outcome), outcome.failed) == (text, True)
+    assert (reason_text(outcome), outcome.failed) == (text, True)
 
 
 def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller):
-    controller.wants()
+    controller.record_launch()
     with Leases(controller.watch().leases.documents).held("runs-of-pod"):
         (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert "is acting on it" in why(outcome)
+    assert (outcome.action, controller.actor.plays) == ("nothing", [])
+    assert "is acting on it" in reason_text(outcome)
 
 
 def test_a_lost_lease_ends_the_action_before_its_next_playbook(controller):
     clock = [0.0]
-    controller.wants()
+    controller.record_launch()
     documents = controller.watch().leases.documents
     leases = Leases(documents, clock=lambda: controller.now, monotonic=lambda: clock[0])
-    controller.actor.meanwhile.append(lambda: clock.__setitem__(0, LEASE_S + 1))
+    controller.actor.callbacks.append(lambda: clock.__setitem__(0, LEASE_S + 1))
 
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)), leases=leases)
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert why(outcome) == "the lease runs-of-pod could not be renewed in time"
+    assert reason_text(outcome) == "the lease runs-of-pod could not be renewed in time"
 
 
 def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(controller):
-    controller.wants(fence=41)
+    controller.record_launch(fence=41)
     controller.listing = [LOST]
     recreated = replace(POD, id="8")
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, recreated))
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, recreated))
 
     (outcome,) = controller.pass_once()
 
-    create, *launch = controller.actor.played
+    create, *launch = controller.actor.plays
     expected = {"tpu": "pod", "node_id": "7", "create_seconds": 60}
-    assert create.variables == expected | fenced(controller, 42)
+    assert create.variables == expected | fence_variables(controller, 42)
     assert [play.playbooks for play in launch] == [
         ("setup.yml",),
         ("playbooks/push.yml", "train.yml"),
     ]
     assert launch[-1].variables["fence"] == 42
     assert (outcome.action, outcome.failed) == ("recreate", False)
-    assert why(outcome) == "its TPU was recreated"
+    assert reason_text(outcome) == "its TPU was recreated"
 
 
 def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [LOST]
     creating, ready = (replace(POD, id="8", state=state) for state in ("CREATING", "READY"))
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, creating))
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, creating))
 
     (first,) = controller.pass_once()
     (second,) = controller.pass_once()
@@ -280,7 +280,7 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     (third,) = controller.pass_once()
 
     assert (first.state, first.failed) == ("waiting_for_tpu", False)
-    assert why(first) == "its TPU is CREATING; the next pass continues"
+    assert reason_text(first) == "its TPU is CREATING; the next pass continues"
     assert (second.state, second.action) == ("waiting_for_tpu", "nothing")
     assert third.action == "launch"
     assert controller.actor.playbooks == [
@@ -291,17 +291,17 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
 def events(controller, run="mine"):
     """Return the kinds of a run's events; for events of the watch, the action."""
     history = controller.records.read(run)["history"]
-    return [each.get("action") or each["kind"] for each in history]
+    return [event.get("action") or event["kind"] for event in history]
 
 
 @pytest.mark.parametrize("passes", [1, 2], ids=["ready at once", "ready in a later pass"])
 def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(controller, passes):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [LOST]
     recreated = replace(POD, id="8", created=1000.0)
     state = "READY" if passes == 1 else "CREATING"
     listed = replace(recreated, state=state)
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, listed))
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, listed))
 
     controller.pass_once()
     if passes == 2:
@@ -313,15 +313,15 @@ def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(cont
     launch = ["launch"] if passes == 2 else []
     assert events(controller) == ["launched", "recreate", *launch, "setup_started", "setup_done"]
     (started,) = [
-        each
-        for each in controller.records.read("mine")["history"]
-        if each["kind"] == "setup_started"
+        event
+        for event in controller.records.read("mine")["history"]
+        if event["kind"] == "setup_started"
     ]
     assert started["created"] == 1000.0
 
 
 def test_a_launch_on_workers_that_are_set_up_has_no_events_of_setup(controller):
-    controller.wants()
+    controller.record_launch()
 
     controller.pass_once(answers(controller, ended("75")))
 
@@ -332,11 +332,11 @@ def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controlle
     listings = iter([[LOST], [replace(POD, id="8")]])
 
     def list_tpus():
-        if found := next(listings, None):
-            return found
+        if listing := next(listings, None):
+            return listing
         raise NoAnswer("the API does not answer")
 
-    controller.wants()
+    controller.record_launch()
     controller.listing = [LOST]
 
     (outcome,) = controller.pass_once(list_tpus=list_tpus)
@@ -344,16 +344,16 @@ def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controlle
     assert not outcome.failed
     assert controller.actor.playbooks[-1] == "train.yml"
     assert "the event setup_started is not recorded: the API does not answer" in (
-        (controller.kept / "watch.log").read_text()
+        (controller.state_dir / "watch.log").read_text()
     )
 
 
 def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(controller):
     launched = threading.Event()
 
-    class WaitsForCapacity(Rehearsal):
-        def _play(self, who, name, play, claim):
-            error = super()._play(who, name, play, claim)
+    class WaitsForCapacity(RecordingActor):
+        def _play(self, subject, name, play, claim):
+            error = super()._play(subject, name, play, claim)
             if play.playbooks == ("playbooks/create.yml",) and name == "mine":
                 return error if launched.wait(60) else "the other run was not launched meanwhile"
             if "train.yml" in play.playbooks and name == "other":
@@ -362,12 +362,16 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
 
     lost = replace(LOST, name="other", id="9")
     nodes = [{"name": "other", "zone": ZONE, "id": "9"}]
-    controller.wants("other", tpu="other", nodes=nodes, wanted_since=1.0)
-    controller.wants()  # launched last, so it comes first
+    controller.record_launch("other", tpu="other", nodes=nodes, wanted_since=1.0)
+    controller.record_launch()  # launched last, so it comes first
     controller.listing = [LOST, lost]
     listings = [[LOST, lost], [LOST, replace(lost, id="10", state="READY")]]
     actor = WaitsForCapacity(
-        controller.kept, controller.kept, "", controller.actor.log, controller.actor.ends_at
+        controller.state_dir,
+        controller.state_dir,
+        "",
+        controller.actor.log,
+        controller.actor.ends_at,
     )
 
     mine, other = controller.pass_once(
@@ -375,50 +379,50 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
     )
 
     assert (other.action, other.failed) == ("recreate", False)
-    assert why(mine) == "its TPU is PREEMPTED again"
+    assert reason_text(mine) == "its TPU is PREEMPTED again"
 
 
 def test_one_of_two_tpus_with_the_same_name_is_addressed_with_its_zone(controller):
-    controller.wants()
+    controller.record_launch()
     controller.listing = [POD, replace(POD, zone="europe-west4-b", id="9", is_ours=False)]
     snapshot = controller.snapshot({"pod-w0": {"runs": [ended("75")]}})
     hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
 
     controller.pass_once(replace(snapshot, hosts=hosts))
 
-    assert controller.actor.played[0].variables["tpu"] == f"pod_{ZONE}"
+    assert controller.actor.plays[0].variables["tpu"] == f"pod_{ZONE}"
 
 
 def test_a_run_is_not_stopped_because_of_outdated_worker_answers(controller):
-    controller.wants()
+    controller.record_launch()
     snapshot = answers(controller, running(age=1e5))
     controller.now += SNAPSHOT_VALID_S + 1
 
     (outcome,) = controller.pass_once(snapshot)
 
-    assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert why(outcome).endswith("s ago, the next pass asks them again")
+    assert (outcome.action, controller.actor.plays) == ("nothing", [])
+    assert reason_text(outcome).endswith("s ago, the next pass asks them again")
     assert "fence" not in controller.records.read("mine")
 
 
 def test_only_the_tpu_of_an_unreachable_worker_is_deleted(controller):
-    controller.wants(watch={"state": "unreachable", "since": 1.0})
+    controller.record_launch(watch={"state": "unreachable", "since": 1.0})
     snapshot = controller.snapshot({"pod-w0": {"unreachable": True}, "other": {"runs": []}})
 
     (outcome,) = controller.pass_once(snapshot)
 
-    delete, create, *_ = controller.actor.played
+    delete, create, *_ = controller.actor.plays
     assert outcome.action == "replace"
     expected = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
-    assert delete.variables == expected | fenced(controller, 1)
+    assert delete.variables == expected | fence_variables(controller, 1)
     assert create.variables["node_id"] == "7"
 
 
-def record_launch_phase(controller, at):
-    """Record a run whose phase ``launch`` began at ``at``, in unix seconds, and did not end."""
-    controller.wants()
+def record_launch_phase(controller, began):
+    """Record a run whose phase ``launch`` began at ``began``, in unix seconds, and did not end."""
+    controller.record_launch()
     generation = controller.records.read("mine")["generation"]
-    fields = {"phase": "launch", "phase_since": at, "wanted_seconds": 0.0, "wanted_since": at}
+    fields = {"phase": "launch", "phase_since": began, "wanted_seconds": 0.0, "wanted_since": began}
     controller.records.change("mine", generation, fields, {"kind": "note"})
 
 

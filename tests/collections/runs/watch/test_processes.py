@@ -10,12 +10,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 
 from tests.collections.runs.observations import (
-    AWAY,
     IDLE,
     LIMITS,
     NOW,
     SILENT,
     TRAINING,
+    UNREACHABLE,
     WAITING,
     causes,
     decided,
@@ -46,7 +46,7 @@ def test_a_stopped_run_is_stopped_on_its_active_workers():
 
 @pytest.mark.parametrize(
     ("wanted", "process"),
-    [("stopped", IDLE), ("stopped", AWAY), ("done", IDLE), ("done", TRAINING)],
+    [("stopped", IDLE), ("stopped", UNREACHABLE), ("done", IDLE), ("done", TRAINING)],
 )
 def test_a_run_that_is_not_wanted_is_left_alone_silently(wanted, process):
     decision = decided(pod(process), wanted=wanted)

@@ -14,13 +14,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 
 from tests.collections.runs.observations import (
-    AWAY,
     FOREIGN_POD,
     IDLE,
     LIMITS,
     NOW,
     POD,
     TRAINING,
+    UNREACHABLE,
     causes,
     decided,
     ended,
@@ -56,7 +56,12 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
         (Observation(NOT_LISTED), "waiting_for_tpu", "zone_not_listed", {"zone": "us-central2-b"}),
         (Observation("CREATING"), "waiting_for_tpu", "tpu_state", {"tpu_state": "CREATING"}),
         (pod(IDLE, workers=2), "waiting_for_tpu", "workers_missing", {"count": 1, "of": 2}),
-        (pod(AWAY, TRAINING, AWAY), "unreachable", "workers_unreachable", {"hosts": "w0, w2"}),
+        (
+            pod(UNREACHABLE, TRAINING, UNREACHABLE),
+            "unreachable",
+            "workers_unreachable",
+            {"hosts": "w0, w2"},
+        ),
         (
             pod(TRAINING, health="UNHEALTHY_TENSORFLOW"),
             "running",
@@ -143,7 +148,7 @@ def test_a_tpu_that_is_lost_just_after_its_recreation_is_recreated_later():
 
 
 def test_the_loss_of_a_replaced_tpu_does_not_count_as_a_preemption():
-    replaced = decided(pod(AWAY, is_confirmed=True), FOR_LONG | {"preemptions": 2})
+    replaced = decided(pod(UNREACHABLE, is_confirmed=True), FOR_LONG | {"preemptions": 2})
 
     later = decided(lost(GONE), replaced.memory.fields(), replace(LIMITS, preemptions=2))
 
@@ -191,7 +196,7 @@ FOR_LONG = {"state": "unreachable", "since": NOW - 601}
 def test_an_unreachable_worker_is_waited_for_until_the_limit():
     watch = {"state": "unreachable", "since": NOW - 600}
 
-    decision = decided(pod(AWAY, ended("77"), is_confirmed=True), watch)
+    decision = decided(pod(UNREACHABLE, ended("77"), is_confirmed=True), watch)
 
     assert (decision.action, causes(decision)) == (Action.NOTHING, ["workers_unreachable"])
     assert remembered(decision, watch) == {}
@@ -200,13 +205,13 @@ def test_an_unreachable_worker_is_waited_for_until_the_limit():
 @pytest.mark.parametrize(
     ("observed", "code"),
     [
-        (pod(TRAINING, AWAY, TRAINING, is_confirmed=True), "run_continues"),
-        (pod(AWAY, is_confirmed=True, any_worker_answers=False), "no_worker_reachable"),
-        (pod(AWAY, ended("77")), "confirming"),
-        (pod(AWAY, is_confirmed=True, can_be_created=False), "multislice"),
-        (pod(AWAY, is_confirmed=True, tpus=()), "not_ours"),
-        (pod(AWAY, is_confirmed=True, tpus=(FOREIGN_POD,)), "not_ours"),
-        (pod(AWAY, is_confirmed=True, tpus=(POD, replace(POD, id=""))), "not_ours"),
+        (pod(TRAINING, UNREACHABLE, TRAINING, is_confirmed=True), "run_continues"),
+        (pod(UNREACHABLE, is_confirmed=True, any_worker_answers=False), "no_worker_reachable"),
+        (pod(UNREACHABLE, ended("77")), "confirming"),
+        (pod(UNREACHABLE, is_confirmed=True, can_be_created=False), "multislice"),
+        (pod(UNREACHABLE, is_confirmed=True, tpus=()), "not_ours"),
+        (pod(UNREACHABLE, is_confirmed=True, tpus=(FOREIGN_POD,)), "not_ours"),
+        (pod(UNREACHABLE, is_confirmed=True, tpus=(POD, replace(POD, id=""))), "not_ours"),
     ],
 )
 def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(observed, code):
@@ -220,7 +225,7 @@ def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(
 
 def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
     decision = decided(
-        pod(AWAY, is_confirmed=True, tpus=(POD,)), FOR_LONG, checkpoints="/mnt/shared/c/mine"
+        pod(UNREACHABLE, is_confirmed=True, tpus=(POD,)), FOR_LONG, checkpoints="/mnt/shared/c/mine"
     )
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
@@ -231,11 +236,11 @@ def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
 @pytest.mark.parametrize(
     "observed",
     [
-        pod(AWAY, AWAY, is_confirmed=True),
-        pod(ended("77"), AWAY, is_confirmed=True),
-        pod(TRAINING, IDLE, AWAY, is_confirmed=True),
-        pod(replace(TRAINING, heartbeat_age=601), AWAY, is_confirmed=True),
-        pod(replace(AWAY, state=RunState.UNKNOWN), is_confirmed=True),
+        pod(UNREACHABLE, UNREACHABLE, is_confirmed=True),
+        pod(ended("77"), UNREACHABLE, is_confirmed=True),
+        pod(TRAINING, IDLE, UNREACHABLE, is_confirmed=True),
+        pod(replace(TRAINING, heartbeat_age=601), UNREACHABLE, is_confirmed=True),
+        pod(replace(UNREACHABLE, state=RunState.UNKNOWN), is_confirmed=True),
     ],
 )
 def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
@@ -265,7 +270,7 @@ def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
     ],
 )
 def test_replacements_are_limited_and_delayed(watch, action, code):
-    decision = decided(pod(AWAY, is_confirmed=True), FOR_LONG | watch)
+    decision = decided(pod(UNREACHABLE, is_confirmed=True), FOR_LONG | watch)
 
     assert decision.action is action
     assert causes(decision)[1:] == code.split()

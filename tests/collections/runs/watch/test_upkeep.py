@@ -22,11 +22,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
 from tests.collections.runs.passes import POD, Controller
 from tests.collections.runs.records import ZONE, run_record
 
-ELSEWHERE = "europe-west4-b"
+OTHER_ZONE = "europe-west4-b"
 TWO = replace(POD, workers=2)
 ENTRY = {
     "name": "pod",
-    "zones": [ZONE, ELSEWHERE],
+    "zones": [ZONE, OTHER_ZONE],
     "accelerator_type": "v4-16",
     "runtime_version": "tpu-ubuntu2204-base",
 }
@@ -54,10 +54,10 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
             },
         )
         usable = watch.store.read_all().usable
-        found = Upkeep(watch, idle).delete_idle([entry], snapshot, usable)
-        gone = [name for name, error in found if not error]
+        results = Upkeep(watch, idle).delete_idle([entry], snapshot, usable)
+        names = [name for name, error in results if not error]
         controller.now += seconds
-    return gone
+    return names
 
 
 def idle_for(controller, seconds) -> RecordFolder:
@@ -72,7 +72,7 @@ def fail(*_):
 
 
 def deleted(controller):
-    return [dict(play.variables) for play in controller.actor.played]
+    return [dict(play.variables) for play in controller.actor.plays]
 
 
 def test_a_tpu_without_idle_delete_after_stays(controller):
@@ -80,7 +80,7 @@ def test_a_tpu_without_idle_delete_after_stays(controller):
 
 
 def test_a_wanted_run_keeps_its_tpu(controller):
-    controller.wants()
+    controller.record_launch()
 
     assert delete_idle(controller) == []
 
@@ -100,9 +100,11 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
     assert delete_idle(controller) == []
 
 
-@pytest.mark.parametrize(("is_ours", "gone"), [(False, ["pod"]), (True, [])])
-def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(controller, is_ours, gone):
-    controller.listing = [replace(TWO, zone=ELSEWHERE, id="9", is_ours=is_ours), TWO]
+@pytest.mark.parametrize(("is_ours", "expected"), [(False, ["pod"]), (True, [])])
+def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(
+    controller, is_ours, expected
+):
+    controller.listing = [replace(TWO, zone=OTHER_ZONE, id="9", is_ours=is_ours), TWO]
     hosts = {
         f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
         for tpu in controller.listing
@@ -112,16 +114,16 @@ def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(control
     snapshot = controller.snapshot
     controller.snapshot = lambda: replace(snapshot(), hosts=hosts, answers=answers)
 
-    assert delete_idle(controller) == gone
-    assert [variables["zone"] for variables in deleted(controller)] == [ZONE] * len(gone)
+    assert delete_idle(controller) == expected
+    assert [variables["zone"] for variables in deleted(controller)] == [ZONE] * len(expected)
 
 
 def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
-    controller.wants("hostile", tpu="{{ x }}")
+    controller.record_launch("hostile", tpu="{{ x }}")
 
-    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
+    error = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
 
-    assert (gone, deleted(controller)) == (None, [])
+    assert (error, deleted(controller)) == (None, [])
 
 
 def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
@@ -135,24 +137,24 @@ def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
 
     assert prune(tmp_path, broken, time.time()) == []
     assert prune(tmp_path, Records(records), time.time()) == names[1:3]
-    assert sorted(each.name for each in tmp_path.iterdir()) == [names[0], *names[3:]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [names[0], *names[3:]]
 
 
-@pytest.mark.parametrize(("seconds", "gone"), [(3599, []), (3600, ["pod"])])
-def test_a_tpu_is_deleted_by_zone_and_id_once_its_idle_time_is_over(controller, seconds, gone):
-    assert delete_idle(controller, seconds=seconds) == gone
+@pytest.mark.parametrize(("seconds", "expected"), [(3599, []), (3600, ["pod"])])
+def test_a_tpu_is_deleted_by_zone_and_id_once_its_idle_time_is_over(controller, seconds, expected):
+    assert delete_idle(controller, seconds=seconds) == expected
     delete = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
-    assert deleted(controller) == [delete] * len(gone)
+    assert deleted(controller) == [delete] * len(expected)
 
 
 def test_the_start_of_the_idle_time_is_stored_once_by_name_and_zone(controller):
     delete_idle(controller, seconds=60)
 
     (document,) = (controller.fleet_state / "idle/runs").glob("*.json")
-    kept = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
+    stored = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
     assert document.name == f"pod_{ZONE}.json"
-    assert (kept["id"], kept["since"]) == ("7", controller.now - 120)
-    assert (kept["generation"], kept["history"]) == (1, [])
+    assert (stored["id"], stored["since"]) == ("7", controller.now - 120)
+    assert (stored["generation"], stored["history"]) == (1, [])
 
 
 def test_use_of_a_tpu_restarts_its_idle_time(controller):
@@ -165,7 +167,7 @@ def test_use_of_a_tpu_restarts_its_idle_time(controller):
 
 def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
     delete_idle(controller, seconds=4000)
-    controller.actor.played.clear()
+    controller.actor.plays.clear()
     before = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
 
     assert delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, check=True) == []
@@ -177,18 +179,18 @@ def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
 def test_a_deletion_is_logged_with_the_idle_time_and_its_limit(controller):
     delete_idle(controller, seconds=3700)
 
-    log = (controller.kept / "watch.log").read_text()
+    log = (controller.state_dir / "watch.log").read_text()
     assert f"TPU pod ({ZONE}): idle for 3700 s, 3600 s are allowed: delete" in log
 
 
 def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
     idle, snapshot = idle_for(controller, 4000), controller.snapshot()
-    controller.wants()
+    controller.record_launch()
 
     outcome = Upkeep(controller.watch(), idle).run([IDLE_1H], snapshot, Records({}))
 
     assert (outcome, deleted(controller)) == (UpkeepOutcome(), [])
-    log = (controller.kept / "watch.log").read_text()
+    log = (controller.state_dir / "watch.log").read_text()
     assert f"TPU pod ({ZONE}): not deleted: it is in use now" in log
 
 
@@ -197,7 +199,7 @@ def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(co
         assert delete_idle(controller) == []
 
     assert deleted(controller) == []
-    log = (controller.kept / "watch.log").read_text()
+    log = (controller.state_dir / "watch.log").read_text()
     assert f"TPU pod ({ZONE}): runs-of-pod: " in log
 
 
@@ -244,7 +246,7 @@ def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(co
     controller.now -= 1
     used = snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
     assert blocker(controller, replace(snapshot, answers=used)) == "it is in use now"
-    controller.wants()
+    controller.record_launch()
     assert blocker(controller, snapshot) == "it is in use now"
 
 
@@ -253,9 +255,9 @@ def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
         def read_all(self):
             raise RecordError("the bucket does not answer")
 
-    why = blocker(controller, controller.snapshot(), store=Unlistable())
+    reason = blocker(controller, controller.snapshot(), store=Unlistable())
 
-    assert why == "the bucket does not answer"
+    assert reason == "the bucket does not answer"
 
 
 def test_a_controller_without_releases_has_none_to_delete(tmp_path):
