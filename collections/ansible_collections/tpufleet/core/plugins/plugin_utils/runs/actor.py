@@ -67,7 +67,7 @@ class Actor:
         action: Action,
         fence: int,
         claim: Claim,
-        note: Callable[[EventKind], None] = lambda _kind: None,
+        add_event: Callable[[EventKind], None] = lambda _kind: None,
     ) -> str:
         """Run the playbooks of an action until one fails; return the error, empty if all succeed.
 
@@ -77,16 +77,16 @@ class Actor:
             action: what to do.
             fence: the fencing number of the watch's lease (lease.py).
             claim: the right to act on the run, checked before and during each playbook.
-            note: adds an event to the run's history. It is called with SETUP_STARTED before
+            add_event: adds an event to the run's history. It is called with SETUP_STARTED before
                 setup.yml and with SETUP_DONE after it.
         """
         for play in plays_of(action, record, observed, self.state_dir, self.fleet_state, fence):
             if SETUP in play.playbooks:
-                note(EventKind.SETUP_STARTED)
+                add_event(EventKind.SETUP_STARTED)
             if error := self._play(f"run {record.run}", record.run, play, claim):
                 return error
             if SETUP in play.playbooks:
-                note(EventKind.SETUP_DONE)
+                add_event(EventKind.SETUP_DONE)
         return ""
 
     def delete(self, node: NodeIdentity, claim: Claim) -> str:
@@ -221,10 +221,10 @@ def ansible_playbook() -> list[str]:
 
 def _vault_id(option: str) -> str:
     """Return a ``--vault-id`` (``NAME@FILE``) with an absolute path; empty for a prompt."""
-    name, at, source = option.rpartition("@")
+    name, separator, source = option.rpartition("@")
     if source == "prompt" or source.startswith("prompt_"):
         return ""
-    return f"{name}{at}{Path(source).expanduser().absolute()}"
+    return f"{name}{separator}{Path(source).expanduser().absolute()}"
 
 
 def child_environment(result: Path) -> dict[str, str]:

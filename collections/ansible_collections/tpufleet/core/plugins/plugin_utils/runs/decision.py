@@ -61,7 +61,7 @@ class Situation:
     now: float
     limits: Limits
 
-    def remembering(self, memory: Memory) -> Situation:
+    def with_memory(self, memory: Memory) -> Situation:
         """Return a copy of the situation with another memory."""
         return replace(self, memory=memory)
 

@@ -45,7 +45,7 @@ def new_launches(
             run=placement.run,
             command=with_overrides(command, (*overrides, *placement.overrides)),
             checkpoints=f"{checkpoints.rstrip('/')}/{placement.run}",
-            outputs=in_bucket(outputs, placement.run),
+            outputs=stored_output_url(outputs, placement.run),
             tpu=placement.tpu,
             chip=placement.chip,
             **where(placement.run, placements, nodes),
@@ -55,7 +55,7 @@ def new_launches(
     }
 
 
-def in_bucket(outputs: str, run: str) -> str:
+def stored_output_url(outputs: str, run: str) -> str:
     """Return the URL of a run's stored output below ``outputs``; empty if that is a directory.
 
     Raises RunError for a URL that is not ``gs://``.
@@ -78,7 +78,7 @@ def relaunched(
     If the recorded launch stores output only on the controller and ``outputs`` is in a bucket, the
     returned launch stores output in the bucket.
     """
-    outputs_url = recorded.outputs or in_bucket(outputs, recorded.run)
+    outputs_url = recorded.outputs or stored_output_url(outputs, recorded.run)
     return replace(recorded, outputs=outputs_url, **where(recorded.run, placements, nodes))
 
 

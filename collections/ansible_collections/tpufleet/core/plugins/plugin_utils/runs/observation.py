@@ -104,7 +104,7 @@ class Figures:
     device_limit_bytes: int | None = None
 
 
-FIGURES = tuple(each.name for each in fields(Figures))
+FIGURES = tuple(figure.name for figure in fields(Figures))
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def worker_text(worker: WorkerStatus) -> str:
     return "idle"
 
 
-def last_sign_text(run: RunStatus) -> str:
+def last_activity_text(run: RunStatus) -> str:
     """Format the age of a run's last heartbeat, or of its last output if it has no heartbeat."""
     if run.heartbeat_age is not None:
         return f"{run.heartbeat_age:.0f} s ago"

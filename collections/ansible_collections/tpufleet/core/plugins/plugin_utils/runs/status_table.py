@@ -11,7 +11,7 @@ from ..view.folded_names import folded, natural_order
 from .event_kind import DesiredState
 from .judge import RunStatus, WorkerStatus, run_statuses, tpu_states, worker_statuses
 from .observation import FIGURES, READY, ProcessStatus
-from .status import answer_error, last_sign_text, process_text, run_text, worker_text
+from .status import answer_error, last_activity_text, process_text, run_text, worker_text
 
 HEAD = (
     "RUN",
@@ -132,7 +132,7 @@ def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> 
     rows, lines_below = [list(HEAD)], []
     for run in runs:
         rows.append(run_cells(run))
-        lines_below += differing_lines(run) + errors(run)
+        lines_below += differing_lines(run) + error_lines(run)
     tpus_of_runs = {run.tpu for run in runs if not run.processes}
     other_workers: dict[tuple[str, str], list[str]] = {}
     for worker in workers:
@@ -181,7 +181,7 @@ def run_cells(run: RunStatus) -> list[str]:
         _number(run.mfu, "{:.0%}"),
         memory_cell(run),
         _number(run.goodput, "{:.0%}"),
-        last_sign_text(run),
+        last_activity_text(run),
         folded(run.workers) or run.tpu or "-",
     ]
 
@@ -211,7 +211,7 @@ def differing_lines(run: RunStatus) -> list[str]:
     return _worker_lines(run, by_text)
 
 
-def errors(run: RunStatus) -> list[str]:
+def error_lines(run: RunStatus) -> list[str]:
     """Return lines with the errors of a run's processes; equal errors share a line."""
     by_error: dict[str, list[ProcessStatus]] = {}
     for process in run.processes:
@@ -222,7 +222,7 @@ def errors(run: RunStatus) -> list[str]:
 
 def _worker_lines(run: RunStatus, by_text: Mapping[str, Sequence[ProcessStatus]]) -> list[str]:
     return [
-        f"{run.run}, {folded(each.host for each in processes)}: {text}"
+        f"{run.run}, {folded(process.host for process in processes)}: {text}"
         for text, processes in by_text.items()
     ]
 

@@ -56,10 +56,10 @@ def parse_env(environment: Any, name: str = "env") -> dict[str, str]:
     return {str(key): "" if value is None else str(value) for key, value in environment.items()}
 
 
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    if any("=" not in word for word in words):
+def _pairs(assignments: Sequence[str]) -> dict[str, str]:
+    if any("=" not in assignment for assignment in assignments):
         raise ValueError("a word without '='")
-    return dict(word.split("=", 1) for word in words)
+    return dict(assignment.split("=", 1) for assignment in assignments)
 
 
 def _bad_env(name: str, problem: str) -> AnsibleFilterError:

@@ -180,7 +180,7 @@ def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -
     holds the TPU device. It may be in use if the inventory does not list all its workers, or if the
     answer of a worker is incomplete. ``records`` are the records of all runs.
     """
-    if any(record.is_wanted and is_on(record, tpu) for record in records):
+    if any(record.is_wanted and names_tpu(record, tpu) for record in records):
         return True
     hosts = [
         host
@@ -192,7 +192,7 @@ def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -
     return any(is_busy(snapshot.answers.get(host) or {}) for host in hosts)
 
 
-def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
+def names_tpu(record: RunRecord, tpu: ObservedTpu) -> bool:
     """Return whether a run's record names this TPU, by name or by zone and id."""
     names = {record.launch.tpu, *(node.name for node in record.launch.nodes)}
     return tpu.name in names or any(

@@ -60,7 +60,7 @@ def _decide_wanted(situation: Situation) -> Decision:
     if situation.memory.state == RunState.PREEMPTED:
         # The TPU exists again. Memory still has a delay before another try to create it, which must
         # not delay the launch of the run.
-        situation = situation.remembering(situation.memory.without_wait())
+        situation = situation.with_memory(situation.memory.without_wait())
     if observed.tpu_state != READY:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
         return situation.stay(RunState.WAITING_FOR_TPU, tpu_state)
@@ -169,7 +169,7 @@ def decide_ended(situation: Situation) -> Decision:
         )
         if nans > situation.limits.nans:
             return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_NANS, count=nans))
-        situation = situation.remembering(replace(situation.memory, nans=nans))
+        situation = situation.with_memory(replace(situation.memory, nans=nans))
         return _launch_after_crash(situation, cause)
     all_by_peers = all(process.reason_code is ReasonCode.PEER_ENDED for process in ended)
     if reasons <= HARMLESS and not all_by_peers:
@@ -262,7 +262,7 @@ def _act_with_delays(
         return situation.stay(state, cause, delay_cause(situation, action))
     next_try = situation.now + situation.limits.backoff(memory.tries)
     memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
-    return situation.remembering(memory).act(action, state, cause)
+    return situation.with_memory(memory).act(action, state, cause)
 
 
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
@@ -273,13 +273,13 @@ def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:
         memory = replace(memory, not_before=0.0)
-        return _act_within_budget(situation.remembering(memory), Action.RESTART, state, cause)
+        return _act_within_budget(situation.with_memory(memory), Action.RESTART, state, cause)
     return _act_with_delays(situation, Action.RESTART, state, cause)
 
 
 def _launch_after_crash(situation: Situation, cause: Cause) -> Decision:
     """Decide to relaunch a crashed run, or to give up after too many crashes."""
-    situation = situation.remembering(_count_crash(situation))
+    situation = situation.with_memory(_count_crash(situation))
     return _act_within_budget(situation, Action.LAUNCH, RunState.FAILED, cause)
 
 
@@ -334,12 +334,12 @@ def _replace_bad_worker(situation: Situation, counted: Decision, cause: Cause) -
     ``counted`` is the decision after counting crashes. It is returned in all other cases, and if
     the TPU can't be replaced.
     """
-    situation = situation.remembering(counted.memory)
+    situation = situation.with_memory(counted.memory)
     if counted.action is not Action.GIVE_UP or not _has_bad_worker(situation):
         return counted
     if situation.limits.crashes and situation.memory.crashes > situation.limits.crashes:
         return counted
-    situation = situation.remembering(replace(situation.memory, not_before=0.0))
+    situation = situation.with_memory(replace(situation.memory, not_before=0.0))
     replacement = replace_tpu(situation, RunState.FAILED, _failed_first(situation.memory), cause)
     return counted if replacement.action is Action.NOTHING else replacement
 
@@ -362,7 +362,7 @@ def decide_lost(situation: Situation) -> Decision:
         return situation.stay(RunState.PREEMPTED, lost, blocker)
     if memory.state != RunState.PREEMPTED:
         memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
-        situation = situation.remembering(memory)
+        situation = situation.with_memory(memory)
     if limits.preemptions and memory.preemptions > limits.preemptions:
         too_many = Cause.of(CauseCode.TOO_MANY_PREEMPTIONS, count=memory.preemptions)
         return situation.give_up(lost, too_many)

@@ -209,8 +209,8 @@ class WatchPass:
             return outcome.without_action(Cause(CauseCode.RECORD_CHANGED))
         self.log(outcome.text)
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
-        note = partial(self._add_event, record, snapshot, fence)
-        act = partial(self.actor.act, record, fence=fence, claim=claim, note=note)
+        add_event = partial(self._add_event, record, snapshot, fence)
+        act = partial(self.actor.act, record, fence=fence, claim=claim, add_event=add_event)
         error = act(snapshot.of(record), decision.action)
         if decision.action in RECREATIONS:
             return self._launch_recreated(record, snapshot, act, outcome, error)
@@ -281,8 +281,8 @@ class WatchPass:
 
         This happens if the playbook of the recovery failed and the old attempt continued.
         """
-        began = record.phase_since or 0.0
-        is_active = decision.state is RunState.RUNNING and began < snapshot.asked_at
+        recovery_began = record.phase_since or 0.0
+        is_active = decision.state is RunState.RUNNING and recovery_began < snapshot.asked_at
         if record.phase is None or not is_active:
             return False
         try:  # workers may answer during a preemption, and a cached inventory may say READY
@@ -291,8 +291,8 @@ class WatchPass:
             return False  # the API did not answer; the next pass asks again
 
     def _list_again(self, snapshot: Snapshot) -> Snapshot:
-        at = self.clock()
-        return snapshot.with_listing(self.list_tpus(), at)
+        listed_at = self.clock()
+        return snapshot.with_listing(self.list_tpus(), listed_at)
 
     def _store_memory(
         self,
