@@ -416,6 +416,8 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
             {"host": "w1", "count": 4},
             "given_up",
         )
+        delete = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b"
+        assert decision.causes[-1].values == {"delete": delete}
 
 
 def test_the_only_worker_of_a_run_is_not_blamed():

@@ -107,7 +107,10 @@ _CAUSES = {
     CauseCode.TOO_MANY_REPLACEMENTS: "the TPU was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
-    CauseCode.REPLACE_BY_HAND: "replace its TPU, or launch the run on another TPU",
+    CauseCode.REPLACE_BY_HAND: (
+        "launch the run on another TPU, or replace its TPU: {delete}; ansible-playbook "
+        "playbooks/create.yml"
+    ),
 }
 _LAUNCH_FIELDS = {"command": "command or set", "requirements": "environment"}
 _EVENTS = {

@@ -308,7 +308,8 @@ def _act_within_budget(
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
     if _has_bad_worker(situation):
-        return situation.give_up(_failed_first(memory), cause, Cause(CauseCode.REPLACE_BY_HAND))
+        by_hand = Cause.of(CauseCode.REPLACE_BY_HAND, delete=_delete_command(situation.observed))
+        return situation.give_up(_failed_first(memory), cause, by_hand)
     if situation.now < memory.not_before:
         return situation.stay(state, cause, delay_cause(situation, action))
     return situation.act(action, state, cause)
