@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 ZONE = "us-central2-b"
 TRIES = 8
@@ -38,13 +38,13 @@ class Gcloud:
         ``cloud`` is the local cloud's name, ``home`` a new directory for gcloud's files, ``proxy``
         the ssh ProxyCommand of delayed connections.
         """
-        place = Place.of(cloud)
-        endpoint = (place.directory / "endpoint").read_text(encoding="ascii").strip()
+        local_cloud = LocalCloud.of(cloud)
+        endpoint = (local_cloud.directory / "endpoint").read_text(encoding="ascii").strip()
         self._tpu, self._config = tpu, home / "ssh_config"
         home.mkdir()
         self._config.write_text(f"Host *\n  ProxyCommand {proxy}\n", encoding="utf-8")
         self._environment = environment(home, endpoint)
-        key = place.directory / "service-account.json"
+        key = local_cloud.directory / "service-account.json"
         self._run("auth", "activate-service-account", f"--key-file={key}")
         print("gcloud copies its ssh key to the workers; this can take minutes", flush=True)
         for attempt in range(TRIES):

@@ -34,7 +34,7 @@ from harness.disturbed import BUCKET, TPU, Disturbed, Losses
 from harness.faults import FAULTS, Fault
 from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.place import clouds_directory
+from localcloud.local_cloud import clouds_directory
 
 GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
@@ -247,7 +247,7 @@ def main() -> int:
     options = parser.parse_args()
     warn_of_distortion(clouds_directory())
     with (
-        own_or_existing_cloud("goodput", options.cloud) as place,
+        own_or_existing_cloud("goodput", options.cloud) as cloud,
         tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch,
     ):
         workers = 2 if options.short or options.cloud else 4
@@ -256,10 +256,10 @@ def main() -> int:
             tpu_fleet=[fleet_entry(TPU, workers, spot=True)],
             fleet_state=f"{BUCKET}/goodput",
             checkpoints=f"{BUCKET}/goodput/checkpoints",
-            watch_log=str(place.directory / "goodput.log"),
+            watch_log=str(cloud.directory / "goodput.log"),
             watch_limits={"settle": 15, "first_backoff": 2, "longest_backoff": 20},
         )
-        fleet = Fleet(place, inventory)
+        fleet = Fleet(cloud, inventory)
         config = Path(scratch) / "goodput.yml"
         config.write_text(json.dumps(CONFIG))
         return measure(fleet, config, options)
@@ -271,9 +271,9 @@ def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:
     if not options.cloud:
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml")
-    with Losses(fleet.place.machines, name).collected() as losses:
+    with Losses(fleet.cloud.machines, name).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={name}")
-        log = fleet.place.directory / "goodput.log"
+        log = fleet.cloud.directory / "goodput.log"
         run = Disturbed(fleet, name, losses, log, f"{BUCKET}/goodput")
         began = time.time()
         try:

@@ -20,27 +20,27 @@ from pathlib import Path
 from harness.own_cloud import own_cloud
 from localcloud import client
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import control_groups, processes
 from localcloud.machines.boot_wait import answers_ssh
 from localcloud.machines.interface import MachineError
-from localcloud.place import Place
 
 NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
 DEADLINE_S = 600.0
 TARGET_S, TARGET_GIB = 60.0, 24.0
 
 
-def machines_cpu_s(place: Place) -> float:
+def machines_cpu_s(cloud: LocalCloud) -> float:
     """Return the CPU seconds of the running machines (cgroup-v2.rst, "cpu.stat")."""
-    top, prefix = control_groups.hierarchy(), place.unit_prefix
+    top, prefix = control_groups.hierarchy(), cloud.unit_prefix
     groups = [top / prefix, *top.glob(f"system.slice/{prefix}-*")]
     files = [group / "cpu.stat" for group in groups if (group / "cpu.stat").exists()]
     return sum(int(file.read_text().split()[1]) for file in files) / 1e6
 
 
-def server_cpu_s(place: Place) -> float:
+def server_cpu_s(cloud: LocalCloud) -> float:
     """Return the CPU seconds of the server and its ended child processes (proc_pid_stat(5))."""
-    (pid,) = processes.with_argument(f"--directory={place.directory}")
+    (pid,) = processes.with_argument(f"--directory={cloud.directory}")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
@@ -52,28 +52,28 @@ def used_gib() -> float:
     return (kib["MemTotal"] - kib["MemAvailable"]) / 2**20
 
 
-def node(place: Place, name: str) -> dict:
+def node(cloud: LocalCloud, name: str) -> dict:
     """Wait until a TPU is READY and return it."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        now = client.ask(place, "GET", f"{NODES}/{name}")
+        now = client.ask(cloud, "GET", f"{NODES}/{name}")
         if now["state"] == "READY":
             return now
         time.sleep(0.5)
     raise CloudError(f"{name} is {now['state']} after {DEADLINE_S:.0f} s, not READY")
 
 
-def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
+def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
     """Create TPUs of the type ``accelerator``, print the figures, and delete the TPUs.
 
     The seconds of the deletion are printed, too.
     """
     memory, began = used_gib(), time.monotonic()
-    machines, server = machines_cpu_s(place), server_cpu_s(place)
+    machines, server = machines_cpu_s(cloud), server_cpu_s(cloud)
     body = {"acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base"}
     for name in names:
-        client.ask(place, "POST", f"{NODES}?nodeId={name}", body)
-    ready = [node(place, name) for name in names]
+        client.ask(cloud, "POST", f"{NODES}?nodeId={name}", body)
+    ready = [node(cloud, name) for name in names]
     addresses = [
         IPv4Address(point["ipAddress"]) for it in ready for point in it["networkEndpoints"]
     ]
@@ -81,7 +81,7 @@ def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
         while not all(pool.map(lambda address: answers_ssh(address, 2.0), addresses)):
             time.sleep(0.5)
     up_s = time.monotonic() - began
-    machines, server = machines_cpu_s(place) - machines, server_cpu_s(place) - server
+    machines, server = machines_cpu_s(cloud) - machines, server_cpu_s(cloud) - server
     grown, count = used_gib() - memory, len(addresses)
     print(f"{len(names)} TPU{'s' * (len(names) > 1)} of {accelerator}, {count} workers:")
     print(f"  all answer ssh after    {up_s:6.1f} s  (target for 32: {TARGET_S:.0f} s)")
@@ -90,8 +90,8 @@ def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
     print(f"  memory                  {grown:6.2f} GiB  (target for 32: {TARGET_GIB:.0f} GiB)")
     began = time.monotonic()
     for name in names:
-        client.ask(place, "DELETE", f"{NODES}/{name}")
-    while client.ask(place, "GET", NODES):
+        client.ask(cloud, "DELETE", f"{NODES}/{name}")
+    while client.ask(cloud, "GET", NODES):
         time.sleep(0.2)
     print(f"  all deleted after       {time.monotonic() - began:6.1f} s")
 
@@ -102,9 +102,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=(4, 8, 16, 32), default=32)
     count = parser.parse_args().workers
     try:
-        with own_cloud("machines") as place:
-            measure(place, ["pod"], f"v4-{8 * count}")
-            measure(place, [f"tpu-{number}" for number in range(count // 4)], "v4-32")
+        with own_cloud("machines") as cloud:
+            measure(cloud, ["pod"], f"v4-{8 * count}")
+            measure(cloud, [f"tpu-{number}" for number in range(count // 4)], "v4-32")
     except (CloudError, MachineError) as error:
         print(f"machines: {error}", file=sys.stderr)
         return 1

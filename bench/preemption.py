@@ -24,7 +24,7 @@ from bench.setup import by_script
 from harness.fleet import Fleet, beside
 from harness.own_cloud import own_cloud
 from localcloud import client
-from localcloud.place import Place, clouds_directory
+from localcloud.local_cloud import LocalCloud, clouds_directory
 
 TARGET_S, DEADLINE_S = 20.0, 600.0
 TPU = "demo"
@@ -55,23 +55,23 @@ def main() -> int:
     """Measure the watch and the script; print the result and return the exit code."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     warn_of_distortion(clouds_directory())
-    with own_cloud("preemption") as place, tempfile.TemporaryDirectory() as scratch:
+    with own_cloud("preemption") as cloud, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         inventory = beside(
             folder / "inventory",
             fleet_state="gs://local-fleet/fleet",
             checkpoints="gs://local-fleet/checkpoints",
         )
-        fleet = Fleet(place, inventory)
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml")
         config = folder / "config.yml"
         config.write_text(CONFIG)
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
         until(lambda: last_step(fleet) > 80)
-        ours = outage(place, lambda: by_watch(fleet))
+        ours = outage(cloud, lambda: by_watch(fleet))
         show("watch", ours)
-        show("script", outage(place, lambda: recreate(fleet, folder / "ssh_config")))
+        show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))
     reached = ours.beyond_boot <= TARGET_S
     print(f"target {TARGET_S:.0f} s beyond boot: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
@@ -86,23 +86,23 @@ def show(name: str, found: Outage) -> None:
     )
 
 
-def outage(place: Place, recover: Callable[[], float]) -> Outage:
+def outage(cloud: LocalCloud, recover: Callable[[], float]) -> Outage:
     """Preempt the TPU, call ``recover``, and return how long recovery and boot took.
 
     ``recover`` returns the time at which the recovery ended (time.monotonic()).
     """
-    client.ask(place, "POST", f"/_localcloud/nodes/{TPU}:preempt")
+    client.ask(cloud, "POST", f"/_localcloud/nodes/{TPU}:preempt")
     began = time.monotonic()
     with ThreadPoolExecutor() as pool:
-        boot = pool.submit(boot_s, place)
+        boot = pool.submit(boot_s, cloud)
         total = recover() - began
         return Outage(total, boot.result())
 
 
-def boot_s(place: Place) -> float:
+def boot_s(cloud: LocalCloud) -> float:
     """Wait until the TPU is created again; return the seconds from CREATING to READY."""
-    began = until(lambda: state_of(place) == "CREATING")
-    return until(lambda: state_of(place) == "READY") - began
+    began = until(lambda: state_of(cloud) == "CREATING")
+    return until(lambda: state_of(cloud) == "READY") - began
 
 
 def by_watch(fleet: Fleet) -> float:
@@ -117,17 +117,17 @@ def by_watch(fleet: Fleet) -> float:
 
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
-    place = fleet.place
-    metadata = client.ask(place, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
-    client.ask(place, "DELETE", f"{NODES}/{TPU}")
-    until(lambda: not state_of(place))
+    cloud = fleet.cloud
+    metadata = client.ask(cloud, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
+    client.ask(cloud, "DELETE", f"{NODES}/{TPU}")
+    until(lambda: not state_of(cloud))
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": metadata,
     }
-    client.ask(place, "POST", f"{NODES}?nodeId={TPU}", body)
-    until(lambda: state_of(place) == "READY")
+    client.ask(cloud, "POST", f"{NODES}?nodeId={TPU}", body)
+    until(lambda: state_of(cloud) == "READY")
     by_script(fleet, TPU, ssh_config)
     return time.monotonic()
 
@@ -142,9 +142,9 @@ def until(holds: Callable[[], bool]) -> float:
     raise SystemExit(f"preemption: the recovery took more than {DEADLINE_S:.0f} s")
 
 
-def state_of(place: Place) -> str:
+def state_of(cloud: LocalCloud) -> str:
     """Return the TPU's state; empty if it does not exist."""
-    nodes = client.ask(place, "GET", NODES).get("nodes", [])
+    nodes = client.ask(cloud, "GET", NODES).get("nodes", [])
     return next((node["state"] for node in nodes if node["name"].endswith(f"/{TPU}")), "")
 
 

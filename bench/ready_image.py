@@ -38,11 +38,11 @@ def main() -> int:
     if to.exists():
         raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
     with (
-        own_cloud("ready") as place,
+        own_cloud("ready") as cloud,
         tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
     ):
-        VerbsCloud(place.name, Path(scratch)).make("ready", 1)
-        (root,) = place.machines.glob("*/root")
+        VerbsCloud(cloud.name, Path(scratch)).make("ready", 1)
+        (root,) = cloud.machines.glob("*/root")
         copy(root, to)
     print(f"local clouds with TPUFLEET_LOCALCLOUD_DIR={directory} boot machines with setup done")
     return 0

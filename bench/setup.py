@@ -28,7 +28,7 @@ from bench.disk import warn_of_distortion
 from bench.verbs_cloud import WORKERS
 from harness.fleet import Fleet, Played, fleet_entry
 from harness.own_cloud import own_cloud
-from localcloud.place import clouds_directory
+from localcloud.local_cloud import clouds_directory
 
 TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
 USUAL = """set -e
@@ -54,8 +54,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     words = parser.parse_args()
     warn_of_distortion(clouds_directory())
-    with own_cloud("setup") as place, tempfile.TemporaryDirectory() as scratch:
-        fleet = Fleet(place)
+    with own_cloud("setup") as cloud, tempfile.TemporaryDirectory() as scratch:
+        fleet = Fleet(cloud)
         create(fleet, "usual", words.workers)
         with counted() as total:
             usual = measure(total, lambda: by_script(fleet, "usual", Path(scratch) / "ssh_config"))

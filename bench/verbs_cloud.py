@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.disk import warn_of_distortion
 from harness.fleet import fleet_entry
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.place import PROJECT_ROOT, Place, clouds_directory
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud, clouds_directory
 
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -125,10 +125,10 @@ def verbs_cloud(workers: int, existing: str) -> Iterator[VerbsCloud]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
     with (
-        own_or_existing_cloud("verbs", existing) as place,
+        own_or_existing_cloud("verbs", existing) as local_cloud,
         tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
     ):
-        cloud = VerbsCloud(place.name, Path(scratch))
+        cloud = VerbsCloud(local_cloud.name, Path(scratch))
         try:
             if not existing:
                 cloud.make("bench", workers)
@@ -165,7 +165,7 @@ def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
 
     Uses tc-tbf(8) on the cloud's bridge. The other direction is not limited. None sets no limit.
     """
-    way = ["dev", Place.of(cloud.name).bridge, "root"]
+    way = ["dev", LocalCloud.of(cloud.name).bridge, "root"]
     if megabits is None:
         yield
         return

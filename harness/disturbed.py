@@ -16,7 +16,7 @@ import requests
 
 from harness.fleet import Fleet
 from localcloud import client
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 BUCKET = "gs://local-fleet"
 TPU = "demo"
@@ -134,7 +134,7 @@ class Disturbed:
         """Preempt the run's TPU, ``warning_s`` seconds after the workers were warned."""
         body = {"warningSeconds": warning_s} if warning_s else {}
         node = f"/_localcloud/locations/{self.zone()}/nodes/{TPU}"
-        client.ask(self.fleet.place, "POST", f"{node}:preempt", body)
+        client.ask(self.fleet.cloud, "POST", f"{node}:preempt", body)
 
     def zone(self) -> str:
         """Return the zone of the run's TPU, as recorded at its last launch."""
@@ -154,7 +154,7 @@ class Disturbed:
             record_store,
         )
 
-        endpoint = self.fleet.place.bucket_endpoint.read_text().strip()
+        endpoint = self.fleet.cloud.bucket_endpoint.read_text().strip()
         api = {"project": "local-fleet", "endpoint": "http://127.0.0.1", "zones": ["-"]}
         return record_store(self.fleet_state, api | {"storage_endpoint": endpoint}).read(self.run)
 
@@ -195,7 +195,7 @@ class Disturbed:
 
     def _objects_url(self, name: str = "") -> str:
         """Return the URL of an object in the bucket, or of all if ``name`` is empty."""
-        endpoint = self.fleet.place.bucket_endpoint.read_text().strip()
+        endpoint = self.fleet.cloud.bucket_endpoint.read_text().strip()
         every = f"{endpoint}/storage/v1/b/{BUCKET.removeprefix('gs://')}/o"
         return f"{every}/{quote(name, safe='')}" if name else every
 
@@ -247,7 +247,7 @@ class Disturbed:
 
     def _localcloud(self, *words: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "localcloud", "--name", self.fleet.place.name, *words],
+            [sys.executable, "-m", "localcloud", "--name", self.fleet.cloud.name, *words],
             cwd=PROJECT_ROOT,
             capture_output=True,
             text=True,

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.own_cloud import own_or_existing_cloud
 from harness.process_tree import kill_tree
-from localcloud.place import PROJECT_ROOT, Place
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def unpacked(folder: Path, worker: str) -> Path:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A fleet on the local cloud ``place``, with methods that run playbooks and commands on it.
+    """A fleet on a local cloud, with methods that run playbooks and commands on it.
 
     ``beside`` is an inventory, as written by the function ``beside``, whose variables override
     those of inventory/local.
     """
 
-    place: Place
+    cloud: LocalCloud
     beside: Path | None = None
 
     def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
@@ -124,7 +124,7 @@ class Fleet:
 
     def read(self, worker: int, path: str) -> str:
         """Return a file's content on the worker with this index, without a connection to it."""
-        [root] = self.place.machines.glob(f"*-w-{worker}/root")
+        [root] = self.cloud.machines.glob(f"*-w-{worker}/root")
         return (root / path.lstrip("/")).read_text()
 
     def log(self, run: str, worker: int = 0) -> str:
@@ -158,7 +158,7 @@ class Fleet:
         return {
             **os.environ,
             "ANSIBLE_INVENTORY": ",".join(inventories),
-            "TPUFLEET_LOCALCLOUD": self.place.name,
+            "TPUFLEET_LOCALCLOUD": self.cloud.name,
             "ANSIBLE_FORCE_COLOR": "0",
         }
 
@@ -183,13 +183,13 @@ class Fleet:
 
 
 @contextmanager
-def fleet_set_up(cloud: str, inventory: Path, **options: Any) -> Iterator[Fleet]:
+def fleet_set_up(cloud_name: str, inventory: Path, **options: Any) -> Iterator[Fleet]:
     """Create the TPUs of an inventory (``beside``) on a local cloud, set them up, yield the fleet.
 
-    ``cloud`` and ``options`` are the arguments of ``own_cloud``.
+    ``cloud_name`` and ``options`` are the arguments of ``own_cloud``.
     """
-    with own_or_existing_cloud(cloud, **options) as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud(cloud_name, **options) as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml")
         yield fleet

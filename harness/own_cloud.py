@@ -7,33 +7,33 @@ from typing import Any
 
 from localcloud import cloud
 from localcloud.choices import Options
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 """Name of an existing cloud that tests use and leave up. If empty, each file starts a new cloud."""
 
 
 @contextmanager
-def own_cloud(name: str, **options: Any) -> Iterator[Place]:
+def own_cloud(name: str, **options: Any) -> Iterator[LocalCloud]:
     """Start a local cloud and yield it; take it down at the end, even after an error.
 
     ``name`` becomes part of the cloud's name, and ``options`` are the fields of
     ``localcloud.choices.Options``.
     """
     cloud.find_system_tools()
-    place = Place.of(f"test-{name}-{os.getpid()}")
+    local_cloud = LocalCloud.of(f"test-{name}-{os.getpid()}")
     try:
-        cloud.up(place, Options(**options), say=print)
-        yield place
+        cloud.up(local_cloud, Options(**options), say=print)
+        yield local_cloud
     finally:
-        cloud.down(place, say=print)
+        cloud.down(local_cloud, say=print)
 
 
 def own_or_existing_cloud(
     name: str, existing: str = EXISTING, **options: Any
-) -> AbstractContextManager[Place]:
+) -> AbstractContextManager[LocalCloud]:
     """Return the cloud named ``existing``; if the name is empty, a new one (``own_cloud``).
 
     An existing cloud is not taken down at the end, and ``options`` do not apply to it.
     """
-    return nullcontext(Place.of(existing)) if existing else own_cloud(name, **options)
+    return nullcontext(LocalCloud.of(existing)) if existing else own_cloud(name, **options)

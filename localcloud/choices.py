@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import image
 from localcloud.machines.kinds import DEFAULT, KINDS
-from localcloud.place import Place
 from localcloud.settings import Settings
 
 
@@ -29,7 +29,9 @@ class Options:
 DEFAULTS = Options()
 
 
-def choose(place: Place, before: Settings | None, options: Options, *, in_use: bool) -> Settings:
+def choose(
+    cloud: LocalCloud, before: Settings | None, options: Options, *, in_use: bool
+) -> Settings:
     """Return settings with the chosen kind of machine, Debian release and type of ``/mnt/shared``.
 
     ``before`` are the cloud's existing settings; the result has their port, subnet and image, if
@@ -37,22 +39,22 @@ def choose(place: Place, before: Settings | None, options: Options, *, in_use: b
     cloud is in use (running or with machines).
     """
     if before and in_use:
-        _keep(place, before, options, ("machines", "suite", "mnt_shared"))
+        _keep(cloud, before, options, ("machines", "suite", "mnt_shared"))
     kind = options.machines or (before.machines if before else DEFAULT)
     possible = KINDS[kind].mnt_shared
     if options.mnt_shared and options.mnt_shared not in possible:
         raise CloudError(
             f"--mnt-shared: machines of kind {kind} do not support {options.mnt_shared}. "
-            f"Omit the option: {place.command('up', '--machines', kind)}"
+            f"Omit the option: {cloud.command('up', '--machines', kind)}"
         )
     held = before.mnt_shared if before and before.machines == kind else possible[0]
     mnt_shared = options.mnt_shared or (held if held in possible else possible[0])
-    now = before or Settings(place.name, port=0, subnet="", image="")
+    now = before or Settings(cloud.name, port=0, subnet="", image="")
     return replace(now, machines=kind, suite=options.suite or now.suite, mnt_shared=mnt_shared)
 
 
 def choose_subnet(
-    place: Place, before: Settings | None, options: Options, *, has_machines: bool
+    cloud: LocalCloud, before: Settings | None, options: Options, *, has_machines: bool
 ) -> IPv4Network | None:
     """Return the subnet to use, or None for any free subnet.
 
@@ -62,16 +64,16 @@ def choose_subnet(
     if before is None:
         return options.subnet
     if has_machines:
-        _keep(place, before, options, ("subnet",))
+        _keep(cloud, before, options, ("subnet",))
     return options.subnet or IPv4Network(before.subnet)
 
 
-def keep_address(place: Place, before: Settings, options: Options) -> None:
+def keep_address(cloud: LocalCloud, before: Settings, options: Options) -> None:
     """Raise CloudError if ``options`` request another port or subnet than the running cloud has."""
-    _keep(place, before, options, ("port", "subnet"))
+    _keep(cloud, before, options, ("port", "subnet"))
 
 
-def _keep(place: Place, before: Settings, options: Options, names: Iterable[str]) -> None:
+def _keep(cloud: LocalCloud, before: Settings, options: Options, names: Iterable[str]) -> None:
     held = {**asdict(before), "suite": before.suite or image.DEBIAN_SUITE}
     wanted = {name: str(value) for name, value in vars(options).items() if value}
     for name in names:
@@ -80,13 +82,13 @@ def _keep(place: Place, before: Settings, options: Options, names: Iterable[str]
             if "machines" in wanted:  # each kind has its own default of mnt_shared
                 del kept["mnt_shared"]
             raise CloudError(
-                f"local cloud {place.name!r} already has {_option(name)} {held[name]} "
+                f"local cloud {cloud.name!r} already has {_option(name)} {held[name]} "
                 f"({wanted[name]} was requested). Remove the cloud with all its data and start it "
-                f"again: {place.command('down')} && {_up(place, {**kept, **wanted})}"
+                f"again: {cloud.command('down')} && {_up(cloud, {**kept, **wanted})}"
             )
 
 
-def _up(place: Place, options: Mapping[str, str]) -> str:
+def _up(cloud: LocalCloud, options: Mapping[str, str]) -> str:
     defaults = {"machines": DEFAULT, "suite": image.DEBIAN_SUITE, "mnt_shared": "shared"}
     words = [
         word
@@ -94,7 +96,7 @@ def _up(place: Place, options: Mapping[str, str]) -> str:
         if value != defaults.get(name)
         for word in (_option(name), value)
     ]
-    return place.command("up", *words)
+    return cloud.command("up", *words)
 
 
 def _option(name: str) -> str:

@@ -14,9 +14,9 @@ from localcloud import client, cloud, faults_cli, settings
 from localcloud.choices import Options
 from localcloud.failure import CloudError
 from localcloud.faults_cli import PROGRAM, examples
+from localcloud.local_cloud import NAME, LocalCloud, clouds_directory
 from localcloud.machines import image, kinds
 from localcloud.machines.interface import MachineError
-from localcloud.place import NAME, Place, clouds_directory
 
 
 def say(line: str) -> None:
@@ -24,42 +24,45 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def up(place: Place, options: argparse.Namespace) -> None:
+def up(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Start the cloud, unless it is already running."""
     wanted = Options(
         options.port, options.subnet, options.machines, options.suite, options.mnt_shared
     )
-    chosen = cloud.up(place, wanted, say=say)
+    chosen = cloud.up(local_cloud, wanted, say=say)
     kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
-    say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
-    say(f"create TPUs: {place.playbook('playbooks/create.yml')}")
+    say(
+        f"local cloud {local_cloud.name!r} is up: {chosen.endpoint}, "
+        f"machines{kind} in {chosen.subnet}"
+    )
+    say(f"create TPUs: {local_cloud.playbook('playbooks/create.yml')}")
 
 
-def down(place: Place, options: argparse.Namespace) -> None:
+def down(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove the cloud with all its machines, after listing them and asking for confirmation."""
-    if not place.directory.exists():
-        cloud.down(place, say=lambda _line: None)
-        say(f"local cloud {place.name!r} does not exist: nothing to do")
+    if not local_cloud.directory.exists():
+        cloud.down(local_cloud, say=lambda _line: None)
+        say(f"local cloud {local_cloud.name!r} does not exist: nothing to do")
         return
-    machines = sorted(entry.name for entry in place.machines.glob("*"))
-    shared = sorted(entry.name for entry in place.shared.glob("*"))
+    machines = sorted(entry.name for entry in local_cloud.machines.glob("*"))
+    shared = sorted(entry.name for entry in local_cloud.shared.glob("*"))
     if (machines or shared) and not options.yes:
         say(
-            f"This removes local cloud {place.name!r} and all of {place.directory}: "
+            f"This removes local cloud {local_cloud.name!r} and all of {local_cloud.directory}: "
             f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
             f"and their shared files ({', '.join(shared) or 'none'})."
         )
-        _confirm(place)
-    cloud.down(place, say=say)
-    say(f"local cloud {place.name!r} is removed")
+        _confirm(local_cloud)
+    cloud.down(local_cloud, say=say)
+    say(f"local cloud {local_cloud.name!r} is removed")
 
 
-def clean(_place: Place, options: argparse.Namespace) -> None:
+def clean(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove every local cloud of this checkout and the cached root file systems."""
     directory = clouds_directory()
     for entry in sorted(directory.glob("*")):
         if NAME.fullmatch(entry.name) and cloud.is_one(entry):
-            down(Place.of(entry.name), options)
+            down(LocalCloud.of(entry.name), options)
     cloud.remove_images(say=say)
     if not directory.exists():
         return
@@ -74,16 +77,16 @@ def clean(_place: Place, options: argparse.Namespace) -> None:
     say(f"removed {directory}")
 
 
-def status(place: Place, options: argparse.Namespace) -> None:
+def status(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Show the cloud's TPUs, workers and queued resources."""
-    state = client.ask(place, "GET", "/_localcloud/status")
+    state = client.ask(local_cloud, "GET", "/_localcloud/status")
     if options.json:
         say(json.dumps(state, indent=2))
         return
-    chosen = settings.read(place)
-    say(f"local cloud {place.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
-    if place.bucket_endpoint.exists():
-        say(buckets.summary(place))
+    chosen = settings.read(local_cloud)
+    say(f"local cloud {local_cloud.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
+    if local_cloud.bucket_endpoint.exists():
+        say(buckets.summary(local_cloud))
     for node in state["nodes"]:
         workers = ", ".join(
             f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
@@ -93,39 +96,39 @@ def status(place: Place, options: argparse.Namespace) -> None:
     for queued in state["queuedResources"]:
         say(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
     if not state["nodes"]:
-        say(f"no TPUs yet: {place.playbook('playbooks/create.yml')}")
+        say(f"no TPUs yet: {local_cloud.playbook('playbooks/create.yml')}")
 
 
-def preempt(place: Place, options: argparse.Namespace) -> None:
+def preempt(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Preempt a TPU: delete its machines and set its state to PREEMPTED."""
     body = {"warningSeconds": options.warning}
     path = faults_cli.node_path(options.zone, options.tpu)
-    client.ask(place, "POST", f"{path}:preempt", body)
+    client.ask(local_cloud, "POST", f"{path}:preempt", body)
     if options.warning:
         say(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:
         say(f"{options.tpu} is preempted: its machines are deleted")
 
 
-def fault(place: Place, options: argparse.Namespace) -> None:
+def fault(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Inject faults: API errors, no capacity, quota, worker failures, bad health, maintenance."""
-    for line in faults_cli.run(place, options):
+    for line in faults_cli.run(local_cloud, options):
         say(line)
 
 
-def bucket(place: Place, options: argparse.Namespace) -> None:
+def bucket(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Stop the cloud's bucket, start it, or make it read-only."""
     run, _ = _BUCKET_ACTIONS[options.action]
-    run(place)
-    say(buckets.summary(place))
+    run(local_cloud)
+    say(buckets.summary(local_cloud))
 
 
-def serve(_place: Place, options: argparse.Namespace) -> None:
+def serve(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Run the API server in the foreground; up starts it in the background."""
-    cloud.serve(Place(options.directory.name, options.directory))
+    cloud.serve(LocalCloud(options.directory.name, options.directory))
 
 
-_BUCKET_ACTIONS: dict[str, tuple[Callable[[Place], None], str]] = {
+_BUCKET_ACTIONS: dict[str, tuple[Callable[[LocalCloud], None], str]] = {
     "start": (buckets.start, "start it, with read and write access"),
     "stop": (buckets.stop, "simulate an outage: connections are refused, objects stay"),
     "read-only": (
@@ -138,7 +141,7 @@ _BUCKET_ACTIONS: dict[str, tuple[Callable[[Place], None], str]] = {
 class Verb(NamedTuple):
     """A subcommand: its function, whose docstring is its summary, more help text, and examples."""
 
-    run: Callable[[Place, argparse.Namespace], None]
+    run: Callable[[LocalCloud, argparse.Namespace], None]
     details: str
     examples: tuple[str, ...]
 
@@ -272,18 +275,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     cloud.find_system_tools()
     try:
-        VERBS[options.verb].run(Place.of(options.name), options)
+        VERBS[options.verb].run(LocalCloud.of(options.name), options)
     except (CloudError, MachineError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _confirm(place: Place) -> None:
+def _confirm(local_cloud: LocalCloud) -> None:
     if not sys.stdin.isatty():
         raise CloudError(
             "nothing was removed: there is no terminal to confirm on. To remove without asking: "
-            f"{place.command('down', '--yes')}"
+            f"{local_cloud.command('down', '--yes')}"
         )
-    if input(f"Type {place.name} to confirm: ").strip() != place.name:
+    if input(f"Type {local_cloud.name} to confirm: ").strip() != local_cloud.name:
         raise CloudError("nothing was removed")

@@ -10,21 +10,21 @@ from google.oauth2 import service_account
 
 from localcloud import settings
 from localcloud.failure import CloudError
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TIMEOUT_S = 60
 
 
-def ask(place: Place, method: str, path: str, body: object = None) -> dict:
-    """Send one request to the cloud at ``place`` and return the JSON object in the response.
+def ask(cloud: LocalCloud, method: str, path: str, body: object = None) -> dict:
+    """Send one request to a running cloud and return the JSON object in the response.
 
     Raises CloudError if the API returns an error (with the API's message) or does not respond.
     """
-    endpoint = settings.read(place).endpoint
+    endpoint = settings.read(cloud).endpoint
     try:
         credentials = service_account.Credentials.from_service_account_file(
-            place.directory / "service-account.json", scopes=[SCOPE]
+            cloud.directory / "service-account.json", scopes=[SCOPE]
         )
         session = AuthorizedSession(credentials, auth_request=_LoopbackRequest())
         # The endpoint is on loopback: ignore proxies from the environment.
@@ -32,8 +32,8 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
         answer = session.request(method, endpoint + path, json=body, timeout=TIMEOUT_S)
     except (OSError, GoogleAuthError, requests.RequestException) as error:
         raise CloudError(
-            f"local cloud {place.name!r} does not answer on {endpoint} "
-            f"({type(error).__name__}). Start it: {place.command('up')}"
+            f"local cloud {cloud.name!r} does not answer on {endpoint} "
+            f"({type(error).__name__}). Start it: {cloud.command('up')}"
         ) from error
     if not answer.ok:
         raise CloudError(_reason(answer))

@@ -16,10 +16,10 @@ from localcloud import bucket, choices, client, settings
 from localcloud.api.server import create_server
 from localcloud.choices import DEFAULTS, Options
 from localcloud.failure import CloudError
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
 from localcloud.machines.interface import Machines
 from localcloud.machines.kinds import KINDS
-from localcloud.place import PROJECT_ROOT, Place
 from localcloud.settings import Settings
 
 FIRST_PORT = 8470
@@ -34,98 +34,98 @@ def find_system_tools() -> None:
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def up(place: Place, options: Options = DEFAULTS, *, say: Say) -> Settings:
+def up(cloud: LocalCloud, options: Options = DEFAULTS, *, say: Say) -> Settings:
     """Start the cloud unless it is already running, and return its settings.
 
     ``say`` prints progress. Raises CloudError, MachineError.
     """
-    _check_root(place, "up")
+    _check_root(cloud, "up")
     _check_tools()
     while True:
         # Build the image before taking the host's lock: it takes minutes, and other clouds need
         # not wait for it.
-        root = None if is_served(place) else _image(place, options, say)
+        root = None if is_served(cloud) else _image(cloud, options, say)
         with _alone_on_host(say):
-            if done := _up(place, options, root, say):
+            if done := _up(cloud, options, root, say):
                 return done
 
 
-def _image(place: Place, options: Options, say: Say) -> Path:
-    chosen = _choose(place, options)
+def _image(cloud: LocalCloud, options: Options, say: Say) -> Path:
+    chosen = _choose(cloud, options)
     kinds.check_tools(chosen.machines)
     return KINDS[chosen.machines].ensure_image(say, chosen.suite)
 
 
-def _choose(place: Place, options: Options) -> Settings:
-    in_use = is_served(place) or _has_machines(place)
-    return choices.choose(place, _before(place), options, in_use=in_use)
+def _choose(cloud: LocalCloud, options: Options) -> Settings:
+    in_use = is_served(cloud) or _has_machines(cloud)
+    return choices.choose(cloud, _before(cloud), options, in_use=in_use)
 
 
-def _before(place: Place) -> Settings | None:
-    return settings.read(place) if place.settings.exists() else None
+def _before(cloud: LocalCloud) -> Settings | None:
+    return settings.read(cloud) if cloud.settings.exists() else None
 
 
-def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings | None:
+def _up(cloud: LocalCloud, options: Options, root: Path | None, say: Say) -> Settings | None:
     """Start the cloud with machines created from the image ``root``.
 
     Returns None if ``root`` has been removed since it was built.
     """
-    place.directory.mkdir(parents=True, exist_ok=True)
+    cloud.directory.mkdir(parents=True, exist_ok=True)
     # Deny access to other users, because the root user of a machine can create setuid files here.
-    place.directory.chmod(0o700)
-    place.machines.mkdir(exist_ok=True)
-    place.shared.mkdir(exist_ok=True)
-    place.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
-    before, chosen = _before(place), _choose(place, options)
-    if is_served(place):
-        found = settings.read(place)
-        choices.keep_address(place, found, options)
-        client.ask(place, "GET", "/_localcloud/status")
-        bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
-        settings.hand_over(place)
+    cloud.directory.chmod(0o700)
+    cloud.machines.mkdir(exist_ok=True)
+    cloud.shared.mkdir(exist_ok=True)
+    cloud.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
+    before, chosen = _before(cloud), _choose(cloud, options)
+    if is_served(cloud):
+        found = settings.read(cloud)
+        choices.keep_address(cloud, found, options)
+        client.ask(cloud, "GET", "/_localcloud/status")
+        bucket.up(cloud, network.Network(cloud, IPv4Network(found.subnet)).gateway, say)
+        settings.hand_over(cloud)
         return found
     if root is None or not root.is_dir():
         return None
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
-    has_machines = _has_machines(place)
-    subnet = choices.choose_subnet(place, before, options, has_machines=has_machines)
-    net = network.up(place, subnet, say, is_required=has_machines)
+    has_machines = _has_machines(cloud)
+    subnet = choices.choose_subnet(cloud, before, options, has_machines=has_machines)
+    net = network.up(cloud, subnet, say, is_required=has_machines)
     port = _choose_port(options.port or chosen.port, say)
     chosen = replace(chosen, port=port, subnet=str(net.subnet), image=str(root))
-    settings.write(place, chosen)
-    bucket.up(place, net.gateway, say)
+    settings.write(cloud, chosen)
+    bucket.up(cloud, net.gateway, say)
     say("starting the API")
-    _start_server(place)
-    settings.hand_over(place)
+    _start_server(cloud)
+    settings.hand_over(cloud)
     return chosen
 
 
-def down(place: Place, *, say: Say) -> None:
+def down(cloud: LocalCloud, *, say: Say) -> None:
     """Remove the cloud: server, machines, network and directory.
 
     Also removes what a killed server or an interrupted ``up`` has left behind.
     """
-    _check_root(place, "down")
+    _check_root(cloud, "down")
     with _alone_on_host(say):
-        _down(place, say)
+        _down(cloud, say)
 
 
-def _down(place: Place, say: Say) -> None:
+def _down(cloud: LocalCloud, say: Say) -> None:
     say("stopping the API")
-    processes.end(_server_mark(place), grace_s=10)
-    kind = settings.read(place).machines if place.settings.exists() else kinds.DEFAULT
-    net = network.Network(place, network.RANGE)
-    for name in KINDS[kind].machines(place, net, place.directory, "local").sweep(keep=()):
+    processes.end(_server_mark(cloud), grace_s=10)
+    kind = settings.read(cloud).machines if cloud.settings.exists() else kinds.DEFAULT
+    net = network.Network(cloud, network.RANGE)
+    for name in KINDS[kind].machines(cloud, net, cloud.directory, "local").sweep(keep=()):
         say(f"removed machine {name}")
-    bucket.down(place)
-    network.down(place)
-    if left := mounts.below(place.directory):
+    bucket.down(cloud)
+    network.down(cloud)
+    if left := mounts.below(cloud.directory):
         raise CloudError(
             f"{left[0]}: still mounted, but not by the cloud. Unmount it, then run: "
-            f"{place.command('down')}"
+            f"{cloud.command('down')}"
         )
-    _remove_directory(place)
+    _remove_directory(cloud)
     kernel_limits.restore_after_the_last_cloud()
 
 
@@ -146,11 +146,11 @@ def is_one(directory: Path) -> bool:
     )
 
 
-def is_served(place: Place) -> bool:
+def is_served(cloud: LocalCloud) -> bool:
     """Return whether the cloud's server is running, that is, holds the cloud's lock."""
-    if not place.lock.exists():
+    if not cloud.lock.exists():
         return False
-    with place.lock.open() as handle:
+    with cloud.lock.open() as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -158,27 +158,27 @@ def is_served(place: Place) -> bool:
     return False
 
 
-def machines_of(place: Place) -> Machines:
+def machines_of(cloud: LocalCloud) -> Machines:
     """Return the cloud's machines; raise CloudError if the cloud was never started."""
-    chosen = settings.read(place)
-    net = network.Network(place, IPv4Network(chosen.subnet))
-    return KINDS[chosen.machines].machines(place, net, Path(chosen.image), chosen.mnt_shared)
+    chosen = settings.read(cloud)
+    net = network.Network(cloud, IPv4Network(chosen.subnet))
+    return KINDS[chosen.machines].machines(cloud, net, Path(chosen.image), chosen.mnt_shared)
 
 
-def serve(place: Place) -> None:
+def serve(cloud: LocalCloud) -> None:
     """Serve the cloud's API until SIGTERM; the machines keep running afterwards."""
-    chosen = settings.read(place)
-    net = network.Network(place, IPv4Network(chosen.subnet))
+    chosen = settings.read(cloud)
+    net = network.Network(cloud, IPv4Network(chosen.subnet))
     server = create_server(
-        place.directory,
-        machines_of(place),
+        cloud.directory,
+        machines_of(cloud),
         port=chosen.port,
         metadata_at=(str(net.gateway), 0),
     )
     network.publish_metadata(net, server.metadata_port or 0)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     server.recover()
-    place.endpoint.write_text(f"{server.endpoint}\n")
+    cloud.endpoint.write_text(f"{server.endpoint}\n")
     server.serve()
 
 
@@ -197,47 +197,47 @@ def _alone_on_host(say: Say) -> Iterator[None]:
         yield
 
 
-def _remove_directory(place: Place) -> None:
-    if not place.directory.exists():
+def _remove_directory(cloud: LocalCloud) -> None:
+    if not cloud.directory.exists():
         return
-    for entry in place.directory.iterdir():
+    for entry in cloud.directory.iterdir():
         if entry.is_symlink() or not entry.is_dir():
             entry.unlink()
-        elif entry != place.machines:
+        elif entry != cloud.machines:
             shutil.rmtree(entry)
-    shutil.rmtree(place.directory)
+    shutil.rmtree(cloud.directory)
 
 
-def _has_machines(place: Place) -> bool:
-    return place.machines.is_dir() and any(place.machines.iterdir())
+def _has_machines(cloud: LocalCloud) -> bool:
+    return cloud.machines.is_dir() and any(cloud.machines.iterdir())
 
 
-def _start_server(place: Place) -> None:
+def _start_server(cloud: LocalCloud) -> None:
     """Start the server in the background and wait until it answers."""
-    place.endpoint.unlink(missing_ok=True)
+    cloud.endpoint.unlink(missing_ok=True)
     server = processes.start(
-        [sys.executable, "-m", "localcloud", "serve", _server_mark(place)],
-        place.log,
+        [sys.executable, "-m", "localcloud", "serve", _server_mark(cloud)],
+        cloud.log,
         cwd=PROJECT_ROOT,
-        env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(place.directory.parent)},
+        env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(cloud.directory.parent)},
     )
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
         # Until the endpoint file exists, service-account.json may have a previous server's port.
         with contextlib.suppress(CloudError):
-            if place.endpoint.exists():
-                client.ask(place, "GET", "/_localcloud/status")
+            if cloud.endpoint.exists():
+                client.ask(cloud, "GET", "/_localcloud/status")
                 return
         if server.poll() is not None:
             break
         time.sleep(0.1)
-    last = place.log.read_text(errors="replace").splitlines()[-1:]
-    raise CloudError(f"the API did not start ({' '.join(last)}). See {place.log}")
+    last = cloud.log.read_text(errors="replace").splitlines()[-1:]
+    raise CloudError(f"the API did not start ({' '.join(last)}). See {cloud.log}")
 
 
-def _server_mark(place: Place) -> str:
+def _server_mark(cloud: LocalCloud) -> str:
     """Return the argument that identifies this cloud's server process."""
-    return f"--directory={place.directory}"
+    return f"--directory={cloud.directory}"
 
 
 def _choose_port(wanted: int, say: Say) -> int:
@@ -248,9 +248,9 @@ def _choose_port(wanted: int, say: Say) -> int:
     return chosen
 
 
-def _check_root(place: Place, verb: str) -> None:
+def _check_root(cloud: LocalCloud, verb: str) -> None:
     if os.geteuid() != 0:
-        raise CloudError(f"the local cloud's machines need root. Run: {place.command(verb)}")
+        raise CloudError(f"the local cloud's machines need root. Run: {cloud.command(verb)}")
 
 
 def _check_tools() -> None:

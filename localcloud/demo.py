@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localcloud.failure import CloudError
-from localcloud.place import DEFAULT_NAME, PROJECT_ROOT, Place
+from localcloud.local_cloud import DEFAULT_NAME, PROJECT_ROOT, LocalCloud
 
 TPU = "demo"
 CONFIG = "train/configs/shakespeare.yml"
@@ -56,10 +56,10 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m localcloud.demo", description=__doc__).parse_args()
     began = time.monotonic()
     try:
-        place = Place.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
+        cloud = LocalCloud.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
         step(1, "a local cloud: a Cloud TPU API on loopback, real machines behind it")
-        python = [sys.executable, "-u", "-m", "localcloud", "--name", place.name, "up"]
-        stream(place.command("up"), [*as_root(), *python])
+        python = [sys.executable, "-u", "-m", "localcloud", "--name", cloud.name, "up"]
+        stream(cloud.command("up"), [*as_root(), *python])
         step(2, f"the TPU {TPU!r}: two workers")
         playbook("playbooks/create.yml")
         step(3, "setup of the workers: packages, Python, JAX")
@@ -67,8 +67,8 @@ def main() -> int:
         step(4, f"training: {CONFIG} on both workers as one run")
         playbook("train.yml", "-e", f"config={CONFIG}")
         leader, workers = find_workers()
-        follow(place, leader)
-        summary(place, leader, workers, time.monotonic() - began)
+        follow(cloud, leader)
+        summary(cloud, leader, workers, time.monotonic() - began)
     except (CloudError, DemoError, KeyboardInterrupt) as error:
         print(f"\ndemo: {str(error) or 'stopped. To resume, run: make demo'}", file=sys.stderr)
         return 1
@@ -181,7 +181,7 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
     return ssh, workers
 
 
-def follow(place: Place, ssh: Sequence[str]) -> None:
+def follow(cloud: LocalCloud, ssh: Sequence[str]) -> None:
     """Print the run's progress until the run ends; raise DemoError if it did not succeed."""
     poll = (
         f"cd {RUN_DIRECTORY} && while :; do "
@@ -210,7 +210,7 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
             f"the run ended with {exited}. To see why, run: "
-            f"{place.playbook('playbooks/logs.yml', '-e', f'run={RUN}')}"
+            f"{cloud.playbook('playbooks/logs.yml', '-e', f'run={RUN}')}"
         )
 
 
@@ -233,7 +233,7 @@ def remote(ssh: Sequence[str], command: str) -> str:
     return done.stdout
 
 
-def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
+def summary(cloud: LocalCloud, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
     """Print the run's results and the next commands to try; ``took_s`` is for all four steps."""
     metrics = [
         json.loads(line)
@@ -256,10 +256,10 @@ Sample of the model's text:
 {textwrap.indent(sample, "  | ", lambda _line: True)}
 
 Next:
-  {place.playbook("playbooks/status.yml")}
-  {place.playbook("playbooks/logs.yml")}
-  {place.playbook("train.yml", "-e", f"config={CONFIG}", "-e", "run=again")}
-  {place.command("preempt", TPU)}  # then see what the inventory reports
+  {cloud.playbook("playbooks/status.yml")}
+  {cloud.playbook("playbooks/logs.yml")}
+  {cloud.playbook("train.yml", "-e", f"config={CONFIG}", "-e", "run=again")}
+  {cloud.command("preempt", TPU)}  # then see what the inventory reports
   make clean  # removes everything"""
     )
 

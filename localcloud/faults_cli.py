@@ -9,7 +9,7 @@ from localcloud import client
 from localcloud.api.catalog import PARENT
 from localcloud.api.node_message import HEALTHS
 from localcloud.failure import CloudError
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 _FAULTS = "/_localcloud/faults"
 _ZONE_HELP = "the TPU's zone, if several zones have a TPU of that name"
@@ -138,20 +138,20 @@ def node_path(zone: str | None, tpu: str) -> str:
     return f"/_localcloud/{where}nodes/{tpu}"
 
 
-def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
+def run(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     """Inject, show or clear faults according to ``options``; yield the lines to print."""
-    special: Mapping[str, Callable[[Place, argparse.Namespace], Iterator[str]]] = {
+    special: Mapping[str, Callable[[LocalCloud, argparse.Namespace], Iterator[str]]] = {
         "clear": _clear,
         "health": _health,
         "maintenance": _maintenance,
         "worker": _worker,
     }
     if options.fault in special:
-        yield from special[options.fault](place, options)
+        yield from special[options.fault](cloud, options)
     elif options.fault == "show":
-        yield from _shown({**client.ask(place, "GET", _FAULTS), "workers": _worker_faults(place)})
+        yield from _shown({**client.ask(cloud, "GET", _FAULTS), "workers": _worker_faults(cloud)})
     else:
-        yield from _shown(client.ask(place, "POST", f"{_FAULTS}:add", _request(options)))
+        yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:add", _request(options)))
 
 
 def _request(options: argparse.Namespace) -> dict[str, Any]:
@@ -171,27 +171,27 @@ def _request(options: argparse.Namespace) -> dict[str, Any]:
     return {kinds.get(options.fault, options.fault): [fields]}
 
 
-def _clear(place: Place, _options: argparse.Namespace) -> Iterator[str]:
-    yield from _shown(client.ask(place, "POST", f"{_FAULTS}:clear"))
+def _clear(cloud: LocalCloud, _options: argparse.Namespace) -> Iterator[str]:
+    yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:clear"))
 
 
-def _worker_faults(place: Place) -> list[str]:
-    workers = client.ask(place, "GET", "/_localcloud/workerFaults")["workers"]
+def _worker_faults(cloud: LocalCloud) -> list[str]:
+    workers = client.ask(cloud, "GET", "/_localcloud/workerFaults")["workers"]
     return [f"{it['worker']} in {it['zone']}: {', '.join(it['faults'])}" for it in workers]
 
 
-def _worker(place: Place, options: argparse.Namespace) -> Iterator[str]:
+def _worker(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     tpu, dash, index = options.worker.rpartition("-w")
     if not dash or not index.isdigit():
         raise CloudError(f"not a worker's name ({options.worker!r}). Use a name such as: pod-w1")
     if options.action == "late":
         late = {"worker": options.worker, "delaySeconds": options.delaySeconds, "times": 1}
         zone = {"zone": options.zone} if options.zone else {}
-        yield from _shown(client.ask(place, "POST", f"{_FAULTS}:add", {"late": [{**late, **zone}]}))
+        yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:add", {"late": [{**late, **zone}]}))
         return
     _, verb, fault = _WORKER_ACTIONS[options.action]
     body = {"workerIds": [index], **({"fault": fault} if fault else {})}
-    client.ask(place, "POST", f"{node_path(options.zone, tpu)}:{verb}", body)
+    client.ask(cloud, "POST", f"{node_path(options.zone, tpu)}:{verb}", body)
     yield f"{options.worker}: {options.action} succeeded"
 
 
@@ -204,7 +204,7 @@ def _shown(active: Mapping[str, Any]) -> Iterator[str]:
     yield from lines or ["no active faults"]
 
 
-def _health(place: Place, options: argparse.Namespace) -> Iterator[str]:
+def _health(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     body: dict[str, Any] = {}
     if options.health != "HEALTHY" or options.symptom:
         body["health"] = options.health
@@ -212,12 +212,12 @@ def _health(place: Place, options: argparse.Namespace) -> Iterator[str]:
         body["healthDescription"] = options.description
     if options.symptom:
         body["symptoms"] = [{"symptomType": options.symptom, "workerId": options.worker}]
-    node = client.ask(place, "POST", f"{node_path(options.zone, options.tpu)}:setHealth", body)
+    node = client.ask(cloud, "POST", f"{node_path(options.zone, options.tpu)}:setHealth", body)
     yield f"{options.tpu} is {node['state']}, {node.get('health', 'health unknown')}"
 
 
-def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
-    nodes = client.ask(place, "GET", "/_localcloud/status")["nodes"]
+def _maintenance(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
+    nodes = client.ask(cloud, "GET", "/_localcloud/status")["nodes"]
     known = [node["zone"] for node in nodes if node["name"] == options.tpu]
     zones = [zone for zone in known if options.zone in (None, zone)]
     if len(zones) != 1:
@@ -225,9 +225,9 @@ def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
             f"{options.tpu} is in several zones ({', '.join(known)}). Add: --zone ZONE"
             if known and not options.zone
             else f"there is no TPU {options.tpu}{f' in {options.zone}' if options.zone else ''}. "
-            f"To list the TPUs, run: {place.command('status')}"
+            f"To list the TPUs, run: {cloud.command('status')}"
         )
     path = f"/v2alpha1/{PARENT}/locations/{zones[0]}/nodes/{options.tpu}"
     body = {"workerIds": [options.worker]}
-    client.ask(place, "POST", f"{path}:simulateMaintenanceEvent", body)
+    client.ask(cloud, "POST", f"{path}:simulateMaintenanceEvent", body)
     yield f"{options.tpu} is REPAIRING: its worker {options.worker} reboots"

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 from localcloud.failure import CloudError
-from localcloud.place import Place, write_atomically
+from localcloud.local_cloud import LocalCloud, write_atomically
 
 MNT_SHARED = ("shared", "local")
 
@@ -28,24 +28,24 @@ class Settings:
         return f"http://127.0.0.1:{self.port}"
 
 
-def read(place: Place) -> Settings:
+def read(cloud: LocalCloud) -> Settings:
     """Return the cloud's settings; raise CloudError if the cloud was never started."""
     try:
-        fields = json.loads(place.settings.read_text())
+        fields = json.loads(cloud.settings.read_text())
     except FileNotFoundError:
         raise CloudError(
-            f"local cloud {place.name!r} is not up. Start it: {place.command('up')}"
+            f"local cloud {cloud.name!r} is not up. Start it: {cloud.command('up')}"
         ) from None
     fields.pop("project", None)  # earlier versions stored this constant
     return Settings(**fields)
 
 
-def write(place: Place, settings: Settings) -> None:
+def write(cloud: LocalCloud, settings: Settings) -> None:
     """Write the settings atomically."""
-    write_atomically(place.settings, json.dumps(asdict(settings), indent=2) + "\n")
+    write_atomically(cloud.settings, json.dumps(asdict(settings), indent=2) + "\n")
 
 
-def hand_over(place: Place) -> None:
+def hand_over(cloud: LocalCloud) -> None:
     """Make the user who called sudo the owner of the files that clients need.
 
     The machines' files still belong to root.
@@ -54,10 +54,10 @@ def hand_over(place: Place) -> None:
         return
     owner = int(uid), int(os.environ["SUDO_GID"])
     for path in (
-        place.directory.parent,
-        place.directory,
-        place.endpoint,
-        place.directory / "service-account.json",
+        cloud.directory.parent,
+        cloud.directory,
+        cloud.endpoint,
+        cloud.directory / "service-account.json",
     ):
         if path.exists():
             os.chown(path, *owner)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from localcloud.local_cloud import LocalCloud, write_atomically
 from localcloud.machines import mounts, network
 from localcloud.machines.boot_wait import answers_ssh
 from localcloud.machines.interface import (
@@ -23,14 +24,13 @@ from localcloud.machines.interface import (
     MachineSpec,
     SweepError,
 )
-from localcloud.place import Place, write_atomically
 
 
 @dataclass
 class HostMachines(Machines):
     """Base class of the kinds of machine; publishes addresses to the name server and NAT."""
 
-    place: Place
+    cloud: LocalCloud
     network: network.Network
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -81,11 +81,11 @@ class HostMachines(Machines):
 
     def _directory(self, name: str) -> Path:
         """Return the path of the machine's directory. It need not exist."""
-        return self.place.machines / name
+        return self.cloud.machines / name
 
     def _names(self) -> set[str]:
         """Return the names of all machines that have a directory, including partly created ones."""
-        return {entry.name for entry in self.place.machines.glob("*")}
+        return {entry.name for entry in self.cloud.machines.glob("*")}
 
     def _is_listed(self, name: str) -> bool:
         """Return whether ``_list`` was called for the machine, that is, its files are complete."""
@@ -105,14 +105,14 @@ class HostMachines(Machines):
                 external = self._directory(spec.name) / "external"
                 write_atomically(external, f"{spec.external or spec.address}\n")
             names, outside = {}, {}
-            for file in self.place.machines.glob("*/address"):
+            for file in self.cloud.machines.glob("*/address"):
                 with contextlib.suppress(FileNotFoundError):  # deleted by another thread
                     own = names[file.parent.name] = _read(file)
                     if (external_address := _read(file.with_name("external"))) != own:
                         outside[external_address] = own
-            if self.place.directory.exists():
-                network.publish_names(self.place, names)
-            network.publish_outside(self.place, outside)
+            if self.cloud.directory.exists():
+                network.publish_names(self.cloud, names)
+            network.publish_outside(self.cloud, outside)
 
     def _await_ssh(self, spec: MachineSpec, deadline_s: float, greeting_s: float) -> None:
         """Wait until the machine's sshd responds.

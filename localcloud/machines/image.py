@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import images_directory
 from localcloud.machines import mounts
 from localcloud.machines.guest import install as guest
-from localcloud.place import images_directory
 
 PACKAGES = (
     "ca-certificates",

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import image, nspawn, qemu, qemu_image, qemu_program
 from localcloud.machines.interface import Machines
 from localcloud.machines.network import Network
 from localcloud.machines.nspawn import NspawnMachines
 from localcloud.machines.qemu import QemuMachines
 from localcloud.machines.qemu_image import QemuImage
-from localcloud.place import Place
 
 Say = Callable[[str], None]
 
@@ -30,7 +30,7 @@ class Kind:
     tools: tuple[str, ...]
     install: str
     ensure_image: Callable[[Say, str], Path]
-    machines: Callable[[Place, Network, Path, str], Machines]
+    machines: Callable[[LocalCloud, Network, Path, str], Machines]
     mnt_shared: tuple[str, ...]
 
 
@@ -45,8 +45,8 @@ KINDS = {
         nspawn.TOOLS,
         "make env-localcloud",
         lambda say, suite: image.ensure(say, suite=suite),
-        lambda place, network, root, mnt_shared: NspawnMachines(
-            place, network, root, place.shared if mnt_shared == "shared" else None
+        lambda cloud, network, root, mnt_shared: NspawnMachines(
+            cloud, network, root, cloud.shared if mnt_shared == "shared" else None
         ),
         ("shared", "local"),
     ),
@@ -54,7 +54,7 @@ KINDS = {
         qemu.TOOLS,
         "requirements/install-system qemu",
         _ensure_qemu_image,
-        lambda place, network, root, _mnt_shared: QemuMachines(place, network, QemuImage(root)),
+        lambda cloud, network, root, _mnt_shared: QemuMachines(cloud, network, QemuImage(root)),
         ("local",),
     ),
 }

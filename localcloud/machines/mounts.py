@@ -5,8 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines.interface import MachineError
-from localcloud.place import Place
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -76,8 +76,8 @@ def _run(machine: Path, *command: str) -> None:
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        here = Place(machine.parents[1].name, machine.parents[1])
-        there = Place(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (owned by root)
+        here = LocalCloud(machine.parents[1].name, machine.parents[1])
+        there = LocalCloud(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (owned by root)
         raise MachineError(
             f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). The cloud's "
             "directory must be on a disk, with ext4 or XFS. Move the cloud: "

@@ -14,9 +14,9 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud, write_atomically
 from localcloud.machines import processes
 from localcloud.machines.commands import run
-from localcloud.place import Place, write_atomically
 
 RANGE = IPv4Network("198.18.0.0/15")
 _PRIVATE = IPv4Network("10.0.0.0/8")  # suggested if all of RANGE is in use (RFC 1918)
@@ -31,7 +31,7 @@ _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 class Network:
     """The network of one local cloud."""
 
-    place: Place
+    cloud: LocalCloud
     subnet: IPv4Network
 
     @property
@@ -45,7 +45,7 @@ class Network:
 
 
 def up(
-    place: Place,
+    cloud: LocalCloud,
     wanted: IPv4Network | None,
     say: Callable[[str], None],
     *,
@@ -57,9 +57,9 @@ def up(
     address or route of this host, the first free subnet is used; with ``is_required``, an overlap
     raises CloudError instead. Only one process on the host may call ``up`` or ``down`` at a time.
     """
-    subnet = _present(place)
+    subnet = _present(cloud)
     if wanted and subnet and wanted != subnet:
-        down(place)
+        down(cloud)
         subnet = None
     if subnet is None:
         subnet = free_subnet(_routes(), wanted)
@@ -67,21 +67,21 @@ def up(
             spare = free_subnet(_routes(), within=_PRIVATE)
             raise CloudError(
                 f"every subnet of {RANGE} is in use on this host (ip route). Choose another: "
-                f"{place.command('up', '--subnet', str(spare))}"
+                f"{cloud.command('up', '--subnet', str(spare))}"
             )
         if wanted and subnet != wanted:
             if is_required:
                 raise CloudError(
                     f"the machines' subnet {wanted} is now in use on this host (ip route). "
                     f"Free it, or remove the machines: "
-                    f"{place.command('down', '--yes')} && {place.command('up')}"
+                    f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
                 )
             say(f"subnet {wanted} is in use on this host: using {subnet}")
-        run("ip", "link", "add", place.bridge, "type", "bridge")
-        run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
-    run("ip", "link", "set", place.bridge, "up")
-    network = Network(place, subnet)
-    run("nft", "-f", "-", stdin=nat_rules(place, subnet))
+        run("ip", "link", "add", cloud.bridge, "type", "bridge")
+        run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cloud.bridge)
+    run("ip", "link", "set", cloud.bridge, "up")
+    network = Network(cloud, subnet)
+    run("nft", "-f", "-", stdin=nat_rules(cloud, subnet))
     if _FORWARDING.read_text().strip() == "0":
         _FORWARDING_BEFORE.write_text("0\n")
         _FORWARDING.write_text("1")
@@ -89,14 +89,14 @@ def up(
     return network
 
 
-def down(place: Place) -> None:
+def down(cloud: LocalCloud) -> None:
     """Remove everything that ``up`` has created, even if ``up`` was interrupted."""
-    processes.end(_hosts_option(place), grace_s=2)
-    for table in (place.nft_table, place.nft_outside_table, place.nft_metadata_table):
+    processes.end(_hosts_option(cloud), grace_s=2)
+    for table in (cloud.nft_table, cloud.nft_outside_table, cloud.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
     # Delete the links explicitly: after a machine has died, the kernel takes seconds to do so.
-    ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
-    for link in [*ports, place.bridge]:
+    ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
+    for link in [*ports, cloud.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
     others = [link for link in _links() if link.startswith("tpf")]
     if _FORWARDING_BEFORE.exists() and not others:
@@ -104,24 +104,24 @@ def down(place: Place) -> None:
         _FORWARDING_BEFORE.unlink()
 
 
-def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
+def publish_names(cloud: LocalCloud, names: Mapping[str, IPv4Address]) -> None:
     """Write the machines' names to the name server's hosts file and reload the name server."""
     lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
-    write_atomically(place.hosts, "".join(lines))
-    processes.send(_hosts_option(place), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
+    write_atomically(cloud.hosts, "".join(lines))
+    processes.send(_hosts_option(cloud), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
 
 
-def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
+def publish_outside(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
     """Make machines reachable from this host by external address.
 
     ``addresses`` maps external addresses to internal ones.
     """
-    run("nft", "-f", "-", stdin=outside_rules(place, addresses))
+    run("nft", "-f", "-", stdin=outside_rules(cloud, addresses))
 
 
-def outside_rules(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
+def outside_rules(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
     """Return the nftables table that translates external addresses to internal ones."""
-    table = f"table ip {place.nft_outside_table}"
+    table = f"table ip {cloud.nft_outside_table}"
     pairs = ", ".join(f"{external} : {own}" for external, own in sorted(addresses.items()))
     rule = f"dnat to ip daddr map {{ {pairs} }}" if pairs else ""
     return f"""
@@ -143,38 +143,38 @@ def publish_metadata(network: Network, port: int) -> None:
 
 def metadata_rules(network: Network, port: int) -> str:
     """Return the nftables table that redirects 169.254.169.254:80 to ``port`` of the gateway."""
-    table = f"table ip {network.place.nft_metadata_table}"
+    table = f"table ip {network.cloud.nft_metadata_table}"
     return f"""
 {table}
 delete {table}
 {table} {{
     chain in {{
         type nat hook prerouting priority dstnat;
-        iifname "{network.place.bridge}" ip daddr {METADATA} tcp dport 80 dnat to {network.gateway}:{port}
+        iifname "{network.cloud.bridge}" ip daddr {METADATA} tcp dport 80 dnat to {network.gateway}:{port}
     }}
 }}
 """  # noqa: E501  (one rule, one line)
 
 
-def nat_rules(place: Place, subnet: IPv4Network) -> str:
+def nat_rules(cloud: LocalCloud, subnet: IPv4Network) -> str:
     """Return the nftables table that allows outbound connections by NAT and no inbound ones.
 
     Packets to link-local addresses are dropped: if the host is itself a cloud VM, its own metadata
     server has such an address, which machines must not reach.
     """
     return f"""
-table ip {place.nft_table}
-delete table ip {place.nft_table}
-table ip {place.nft_table} {{
+table ip {cloud.nft_table}
+delete table ip {cloud.nft_table}
+table ip {cloud.nft_table} {{
     chain out {{
         type nat hook postrouting priority srcnat;
         ip saddr {subnet} ip daddr != {subnet} masquerade
     }}
     chain through {{
         type filter hook forward priority filter;
-        iifname "{place.bridge}" tcp flags syn tcp option maxseg size set rt mtu
-        iifname "{place.bridge}" ip daddr 169.254.0.0/16 drop
-        oifname "{place.bridge}" iifname != "{place.bridge}" ct state != {{ established, related }} drop
+        iifname "{cloud.bridge}" tcp flags syn tcp option maxseg size set rt mtu
+        iifname "{cloud.bridge}" ip daddr 169.254.0.0/16 drop
+        oifname "{cloud.bridge}" iifname != "{cloud.bridge}" ct state != {{ established, related }} drop
     }}
 }}
 """  # noqa: E501  (one rule, one line)
@@ -216,32 +216,32 @@ def _routes() -> list[IPv4Network]:
     return taken
 
 
-def _present(place: Place) -> IPv4Network | None:
+def _present(cloud: LocalCloud) -> IPv4Network | None:
     """Return the subnet of the cloud's bridge, or None if there is no bridge.
 
     A bridge without an address is left from an interrupted ``up`` and is removed.
     """
-    if place.bridge not in _links():
+    if cloud.bridge not in _links():
         return None
-    links = json.loads(run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
+    links = json.loads(run("ip", "-json", "-4", "address", "show", "dev", cloud.bridge))
     for address in (a for link in links for a in link.get("addr_info", [])):
         return IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
-    run("ip", "link", "delete", place.bridge)
+    run("ip", "link", "delete", cloud.bridge)
     return None
 
 
 def _start_name_server(network: Network) -> None:
-    option = _hosts_option(network.place)
+    option = _hosts_option(network.cloud)
     if processes.with_argument(option):
         return
-    if not network.place.hosts.exists():
-        publish_names(network.place, {})
-    log_file = network.place.directory / "names.log"
+    if not network.cloud.hosts.exists():
+        publish_names(network.cloud, {})
+    log_file = network.cloud.directory / "names.log"
     command = [
         "dnsmasq",
         "--conf-file=/dev/null",
         "--pid-file",
-        f"--interface={network.place.bridge}",
+        f"--interface={network.cloud.bridge}",
         "--except-interface=lo",
         "--bind-dynamic",
         "--no-hosts",
@@ -260,9 +260,9 @@ def _start_name_server(network: Network) -> None:
         )
 
 
-def _hosts_option(place: Place) -> str:
+def _hosts_option(cloud: LocalCloud) -> str:
     """Return the argument that identifies this cloud's name server process."""
-    return f"--addn-hosts={place.hosts}"
+    return f"--addn-hosts={cloud.hosts}"
 
 
 def _links() -> list[str]:

@@ -86,7 +86,7 @@ class NspawnMachines(HostMachines):
                 subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
                                check=False)  # fmt: skip
         else:
-            control_groups.remove(self.place.unit_prefix, name)
+            control_groups.remove(self.cloud.unit_prefix, name)
         # Do not wait for a shutdown: Google, too, deletes a node without waiting for its guest.
         processes.end(self._root_option(name))
         # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
@@ -135,7 +135,7 @@ class NspawnMachines(HostMachines):
         inside = (
             Path("system.slice", self._unit(name))
             if _SYSTEMD_HOST.is_dir()
-            else Path(self.place.unit_prefix, name)
+            else Path(self.cloud.unit_prefix, name)
         )
         return control_groups.hierarchy() / inside
 
@@ -148,16 +148,16 @@ class NspawnMachines(HostMachines):
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to the machine. Raises MachineError."""
-        loop_disks.attach(self._devices(name), self.place.disks, disks)
+        loop_disks.attach(self._devices(name), self.cloud.disks, disks)
 
     def forget_disk(self, zone: str, name: str) -> None:
         """Remove a data disk's file."""
-        loop_disks.disk_file(self.place.disks, zone, name).unlink(missing_ok=True)
+        loop_disks.disk_file(self.cloud.disks, zone, name).unlink(missing_ok=True)
 
     def alive(self, name: str) -> bool:
         """Return whether the machine has running processes."""
         # Check the control group first: a search of all processes (800 for 32 machines) is slow.
-        return control_groups.populated(self.place.unit_prefix, name) or bool(
+        return control_groups.populated(self.cloud.unit_prefix, name) or bool(
             processes.with_argument(self._root_option(name))
         )
 
@@ -168,7 +168,7 @@ class NspawnMachines(HostMachines):
     def _names(self) -> set[str]:
         if _SYSTEMD_HOST.is_dir():
             return super()._names()
-        return super()._names() | set(control_groups.machines(self.place.unit_prefix))
+        return super()._names() | set(control_groups.machines(self.cloud.unit_prefix))
 
     def _devices(self, name: str) -> Path:
         """Return the directory on the host that the machine sees as ``/dev/disk/by-id``."""
@@ -179,7 +179,7 @@ class NspawnMachines(HostMachines):
         return f"--directory={self._directory(name) / 'root'}"
 
     def _unit(self, name: str) -> str:
-        return f"{self.place.unit_prefix}-{name}.service"
+        return f"{self.cloud.unit_prefix}-{name}.service"
 
     def _boot(self, name: str, root: Path) -> None:
         nspawn = [
@@ -192,7 +192,7 @@ class NspawnMachines(HostMachines):
             self._root_option(name),
             f"--bind={self._devices(name)}:/dev/disk/by-id",
             *([f"--bind={self.shared}:/mnt/shared"] if self.shared else []),
-            f"--network-bridge={self.place.bridge}",
+            f"--network-bridge={self.cloud.bridge}",
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
@@ -220,7 +220,7 @@ class NspawnMachines(HostMachines):
             if done.returncode:
                 raise MachineError(f"{name}: systemd-run: {done.stderr.strip()}")
             return
-        groups = [str(group) for group in control_groups.make(self.place.unit_prefix, name)]
+        groups = [str(group) for group in control_groups.make(self.cloud.unit_prefix, name)]
         process = processes.start(
             ["/bin/sh", "-c", _BOOT_LOOP, "tpufleet-machine", *groups, "--", *nspawn],
             console,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import (
     machine_faults,
     mounts,
@@ -28,7 +29,6 @@ from localcloud.machines.host_machines import HostMachines
 from localcloud.machines.interface import DataDisk, MachineError, MachineFault, MachineSpec
 from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
-from localcloud.place import Place
 
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
 BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
@@ -118,7 +118,7 @@ class QemuMachines(HostMachines):
 
     def tap(self, name: str) -> str:
         """Return the name of the machine's tap device; Linux allows at most 15 characters."""
-        return f"tpq{_digest(self.place, name)[:12]}"
+        return f"tpq{_digest(self.cloud, name)[:12]}"
 
     def _console(self, name: str) -> Path:
         return self._directory(name) / "console.log"
@@ -149,9 +149,9 @@ class QemuMachines(HostMachines):
         directory = self._directory(spec.name)
         tap = self.tap(spec.name)
         run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
-        run("ip", "link", "set", "dev", tap, "master", self.place.bridge, "up")
+        run("ip", "link", "set", "dev", tap, "master", self.cloud.bridge, "up")
         mac = ":".join(
-            ("02", *(_digest(self.place, spec.name)[i : i + 2] for i in range(0, 10, 2)))
+            ("02", *(_digest(self.cloud, spec.name)[i : i + 2] for i in range(0, 10, 2)))
         )
         disk, seed = (_option(directory / name) for name in ("disk.qcow2", "seed.tar"))
         command = [
@@ -182,7 +182,7 @@ class QemuMachines(HostMachines):
         threading.Thread(target=process.wait, daemon=True).start()
 
     def _disk(self, zone: str, name: str) -> Path:
-        return self.place.disks / zone / f"{name}.qcow2"
+        return self.cloud.disks / zone / f"{name}.qcow2"
 
     def _data_disks(self, disks: Collection[DataDisk]) -> list[str]:
         """Return the qemu options that attach data disks as named SCSI disks, as on Google Cloud.
@@ -234,5 +234,5 @@ def _option(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-def _digest(place: Place, name: str) -> str:
-    return hashlib.sha256(f"{place.directory}/{name}".encode()).hexdigest()
+def _digest(cloud: LocalCloud, name: str) -> str:
+    return hashlib.sha256(f"{cloud.directory}/{name}".encode()).hexdigest()

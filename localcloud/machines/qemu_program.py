@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import write_atomically
 from localcloud.machines import image
 from localcloud.machines.qemu_image import QemuImage
-from localcloud.place import write_atomically
 
 PROGRAM = "qemu-system-x86_64"
 KVM, TCG = "kvm", "tcg"

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 NEED_PYTORCH = {"bitesized_torch", "train_gpu_torch"}
 NAMES = {file.stem for file in (PROJECT_ROOT / "bench").glob("*.py")} - NEED_PYTORCH

@@ -61,16 +61,16 @@ def fleet(tmp_path_factory):
         "runtime_version": "tpu-ubuntu2204-base",
         "spot": True,
     }
-    with own_or_existing_cloud("chaos") as place:
+    with own_or_existing_cloud("chaos") as cloud:
         inventory = beside(
             tmp_path_factory.mktemp("inventory"),
             tpu_fleet=[tpu],
             fleet_state=f"{BUCKET}/fleet",
             checkpoints=f"{BUCKET}/checkpoints",
-            watch_log=str(place.directory / "watch.log"),
+            watch_log=str(cloud.directory / "watch.log"),
             watch_limits=LIMITS,
         )
-        yield Fleet(place, inventory)
+        yield Fleet(cloud, inventory)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ def disturbed(fleet, config):
     run = f"chaos-{os.getpid()}"
     fleet.must_play("playbooks/create.yml")
     fleet.must_play("setup.yml")
-    with Losses(fleet.place.machines, run).collected() as losses:
+    with Losses(fleet.cloud.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
-        yield Disturbed(fleet, run, losses, fleet.place.directory / "watch.log")
+        yield Disturbed(fleet, run, losses, fleet.cloud.directory / "watch.log")
         # Stop the run, because an existing cloud and its run records remain after the tests.
         fleet.play("playbooks/kill.yml", "-e", f"run={run}")
 
@@ -101,7 +101,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Faul
         ),
         BACK_WITHIN_S,
     )
-    client.ask(disturbed.fleet.place, "POST", "/_localcloud/faults:clear")
+    client.ask(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"
     assert re.search(fault.log_pattern, disturbed.watch_log(log)), disturbed.watch_log(log)
@@ -110,12 +110,12 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Faul
 
 def test_no_fault_leaks_a_node_machine_or_run(disturbed: Disturbed):
     nodes = client.ask(
-        disturbed.fleet.place, "GET", "/v2/projects/local-fleet/locations/-/nodes"
+        disturbed.fleet.cloud, "GET", "/v2/projects/local-fleet/locations/-/nodes"
     ).get("nodes", [])
     workers = disturbed.workers()
 
     assert [node["name"].rpartition("/")[2] for node in nodes] == [TPU]
-    assert len(list(disturbed.fleet.place.machines.iterdir())) == len(workers)
+    assert len(list(disturbed.fleet.cloud.machines.iterdir())) == len(workers)
     for worker in workers:
         units = "systemctl list-units --plain --no-legend --state=active 'tpufleet-run@*'"
         there = f'test "$({units} | wc -l)" = 1'
@@ -126,7 +126,7 @@ def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, confi
     fleet = disturbed.fleet
     fleet.must_play("playbooks/kill.yml", "-e", f"run={disturbed.run}")
     reached, whole = disturbed.losses.best, f"whole-{disturbed.run}"
-    with Losses(fleet.place.machines, whole).collected() as losses:
+    with Losses(fleet.cloud.machines, whole).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={whole}")
         assert disturbed.wait(lambda: losses.best >= reached, 1800)
         fleet.must_play("playbooks/kill.yml", "-e", f"run={whole}")

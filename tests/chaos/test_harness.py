@@ -11,7 +11,7 @@ from harness.disturbed import Losses
 from harness.faults import FAULTS, SOME, chosen
 from harness.fleet import Fleet
 from harness.process_tree import kill_tree
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 
 def test_all_selects_each_fault_once_and_then_again_in_an_order_set_by_the_seed():
@@ -117,6 +117,6 @@ def test_a_playbook_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     with pytest.raises(subprocess.TimeoutExpired):
-        Fleet(Place.of("nobody-s")).play("setup.yml", limit_s=2)
+        Fleet(LocalCloud.of("nobody-s")).play("setup.yml", limit_s=2)
 
     assert ends(int(worker.read_text()))

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 
 def rendered(template: str, **variables: Any) -> str:

@@ -15,7 +15,7 @@ import pytest
 from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 REGISTRY = "europe-docker.pkg.dev:5000"
@@ -89,8 +89,8 @@ def script(fleet: Fleet, worker: str, text: str) -> str:
 def fleet(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inventory")
     inventory = beside(folder, tpu_fleet=[fleet_entry("hub", 1)])
-    with own_or_existing_cloud("container") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("container") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         address = script(fleet, "hub-w0", "hostname -I").split()[0]
         engine = ENGINE.format(address=address, host=REGISTRY.partition(":")[0], registry=REGISTRY)
@@ -194,14 +194,14 @@ def test_the_token_is_in_no_file_or_log_of_the_workers(fleet, image):
     for worker in WORKERS:
         script(fleet, worker, f"{TOKEN} | cut -d '\"' -f 4 | grep -q .")
         script(fleet, worker, f"! grep -rlsF -e {find}")
-    records = (fleet.place.directory / "fleet").rglob("*")
+    records = (fleet.cloud.directory / "fleet").rglob("*")
     assert not any(token in file.read_text() for file in records if file.is_file())
 
 
 def test_a_preempted_run_pulls_the_image_again_and_its_checkpoint_is_fetched(
     fleet, image, tmp_path
 ):
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/pod:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/pod:preempt")
     for _ in range(4):
         fleet.must_play("playbooks/watch.yml")
         if "READY" in fleet.must_run("ansible-inventory", "--host", "pod-w0"):

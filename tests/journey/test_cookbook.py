@@ -19,10 +19,10 @@ SMALL = ("-e", "config=train/configs/shakespeare.yml", "-e", "wait=done")
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPUS])
-    with own_or_existing_cloud("cookbook") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("cookbook") as cloud:
+        fleet = Fleet(cloud, inventory)
         once = [{"acceleratorType": "v4-8", "times": 1}]
-        client.ask(place, "POST", "/_localcloud/faults", {"capacity": once})
+        client.ask(cloud, "POST", "/_localcloud/faults", {"capacity": once})
         fleet.must_play("playbooks/create.yml", "-e", "wait_for_capacity=600")
         fleet.must_play("setup.yml")
         yield fleet

@@ -14,8 +14,8 @@ def fleet(tmp_path_factory):
     tpus = [fleet_entry(name, 1) for name in ("stays", "goes", "gone")]
     shared = [{"kind": "nfs", "path": "/mnt/shared", "server": "stays-w0"}]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=shared)
-    with own_cloud("expired") as place:
-        fleet = Fleet(place, inventory)
+    with own_cloud("expired") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml", "--tags", "base,firewall")
         # Containers have no NFS server, so create only the files that setup would create.

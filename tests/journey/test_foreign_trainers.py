@@ -18,7 +18,7 @@ import pytest
 from harness.fleet import Fleet, beside, fleet_entry, unpacked
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.package_index import publish
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
@@ -114,8 +114,8 @@ def fleet(tmp_path_factory, trainer):
     folder = tmp_path_factory.mktemp("inventory")
     tpu = fleet_entry("own", trainer.workers)
     inventory = beside(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))
-    with own_or_existing_cloud("foreign") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("foreign") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         yield fleet
 
@@ -186,7 +186,7 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     fleet.must_play(*launch)
     assert wait_for(fleet, trainer, trainer.resumed) >= safe
     before = environment(fleet, trainer)
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/own:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/own:preempt")
 
     for _ in range(4):
         done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
@@ -198,7 +198,7 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     assert environment(fleet, trainer) == before
     lock = requirements.with_suffix(".lock")
     digest = hashlib.sha256(lock.read_bytes().strip()).hexdigest()
-    record = json.loads((fleet.place.directory / f"fleet/runs/{trainer.name}.json").read_text())
+    record = json.loads((fleet.cloud.directory / f"fleet/runs/{trainer.name}.json").read_text())
     assert record["requirements"] == digest
     assert "crash" not in json.dumps(record["history"])
 

@@ -12,8 +12,8 @@ import pytest
 from harness.fleet import Fleet, unpacked
 from harness.own_cloud import own_cloud
 from localcloud import client, cloud
+from localcloud.local_cloud import PROJECT_ROOT
 from localcloud.machines import processes
-from localcloud.place import PROJECT_ROOT
 
 pytestmark = pytest.mark.machines
 STEPS = 400
@@ -30,8 +30,8 @@ NODE = "/v2/projects/local-fleet/locations/us-central2-b/nodes/demo"
 
 @pytest.fixture(scope="module")
 def fleet():
-    with own_cloud("journey") as place:
-        yield Fleet(place)
+    with own_cloud("journey") as local_cloud:
+        yield Fleet(local_cloud)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
 
 
 def test_the_output_of_a_done_run_is_stored_in_the_bucket(fleet):
-    stored = fleet.place.bucket / "local-fleet/runs/whole/1/0"
+    stored = fleet.cloud.bucket / "local-fleet/runs/whole/1/0"
     deadline = time.monotonic() + 60
     while not (stored / "exit.json").exists():
         assert time.monotonic() < deadline
@@ -132,7 +132,7 @@ def test_a_foreign_trainer_gets_its_arguments_and_a_secret_that_is_not_shown(fle
     for worker in (0, 1):
         log = fleet.read(worker, "/var/lib/tpufleet/runs/theirs/log")
         assert f"I am {worker} of 2, yes, {len(secret)}" in log
-        [root] = fleet.place.machines.glob(f"*-w-{worker}/root")
+        [root] = fleet.cloud.machines.glob(f"*-w-{worker}/root")
         unit = root / "etc/tpufleet/runs/theirs"
         assert secret not in (unit / "environment").read_text()
         assert {(unit / name).stat().st_mode & 0o077 for name in ("environment", "secrets")} == {0}
@@ -180,18 +180,18 @@ def test_a_bad_config_is_reported_on_one_line(fleet, tmp_path, text, reason):
 
 
 def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
-    [machine] = fleet.place.machines.glob("*-w-1")
-    cloud.machines_of(fleet.place).power_off(machine.name)
+    [machine] = fleet.cloud.machines.glob("*-w-1")
+    cloud.machines_of(fleet.cloud).power_off(machine.name)
     played = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=alone")
     assert played.code != 0
     assert "demo-w1" in played.output
     rows = fleet.status("alone", tmp_path)
     assert [row for row in rows.values() if row["state"] == "training"] == []
     # A new server boots the machines that should run.
-    processes.end(f"--directory={fleet.place.directory}", grace_s=10)
-    cloud.up(fleet.place, say=print)
+    processes.end(f"--directory={fleet.cloud.directory}", grace_s=10)
+    cloud.up(fleet.cloud, say=print)
     deadline = time.monotonic() + 120
-    while (node := client.ask(fleet.place, "GET", NODE))["state"] != "READY":
+    while (node := client.ask(fleet.cloud, "GET", NODE))["state"] != "READY":
         assert time.monotonic() < deadline, node
         time.sleep(0.3)
 
@@ -256,7 +256,7 @@ def test_the_checkpoint_of_a_foreign_trainer_is_fetched(fleet, tmp_path):
 
 
 def test_a_preempted_tpu_is_listed_but_not_contacted(fleet):
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
     groups = fleet.groups()
     assert groups["state_PREEMPTED"] == ["demo"]
     assert groups.get("tpu", []) == []
@@ -266,10 +266,10 @@ def test_delete_without_a_terminal_deletes_nothing(fleet):
     refused = fleet.play("playbooks/delete.yml")
     assert refused.code != 0
     assert "yes=true" in refused.output
-    assert client.ask(fleet.place, "GET", NODE)["state"] == "PREEMPTED"
+    assert client.ask(fleet.cloud, "GET", NODE)["state"] == "PREEMPTED"
 
 
 def test_delete_is_idempotent(fleet):
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
-    assert client.ask(fleet.place, "GET", NODE.rpartition("/")[0]) == {}
+    assert client.ask(fleet.cloud, "GET", NODE.rpartition("/")[0]) == {}
     assert fleet.must_play("playbooks/delete.yml", "-e", "yes=true").changed() == 0

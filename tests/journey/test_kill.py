@@ -35,8 +35,8 @@ NO_PROCESS = (
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
-    with own_or_existing_cloud("kill") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("kill") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         if not EXISTING:
             fleet.must_play("setup.yml")

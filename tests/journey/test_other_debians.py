@@ -25,15 +25,15 @@ WITHOUT_JAX = ("--skip-tags", "python,jax,setup_stamp")
 
 @pytest.fixture(scope="module", params=sorted(PYTHON))
 def fleet(request):
-    with own_cloud(request.param, suite=request.param) as place:
-        fleet = Fleet(place)
+    with own_cloud(request.param, suite=request.param) as cloud:
+        fleet = Fleet(cloud)
         fleet.must_play("playbooks/create.yml")
         yield fleet
 
 
 @pytest.fixture
 def suite(fleet):
-    return fleet.place.name.split("-")[1]
+    return fleet.cloud.name.split("-")[1]
 
 
 def test_the_workers_have_the_requested_release(fleet, suite):

@@ -182,8 +182,8 @@ def launched(fleet, tmp_path_factory):
         'printf "%s" "$WANDB_API_KEY$HF_TOKEN" | wc -c\nsleep 600 & wait\n'
     )
     keys = {
-        "the controller's ssh key": (fleet.place.directory / "ssh/id_ed25519").read_text(),
-        "the service account's key": (fleet.place.directory / "service-account.json").read_text(),
+        "the controller's ssh key": (fleet.cloud.directory / "ssh/id_ed25519").read_text(),
+        "the service account's key": (fleet.cloud.directory / "service-account.json").read_text(),
     }
     secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
     common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={here / 'watch.log'}")
@@ -253,7 +253,7 @@ def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str =
 
 def init_of(fleet: Fleet, worker: str) -> str:
     """Return the process id of a worker's init on this computer."""
-    [machine] = fleet.place.machines.glob(f"*-w-{worker.rpartition('-w')[2]}")
+    [machine] = fleet.cloud.machines.glob(f"*-w-{worker.rpartition('-w')[2]}")
     children = [
         child
         for pid in processes.with_argument(f"--directory={machine / 'root'}")

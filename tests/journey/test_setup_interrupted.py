@@ -12,7 +12,7 @@ import pytest
 from harness.fleet import Fleet
 from harness.own_cloud import own_cloud
 from harness.process_tree import kill_tree
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 CUT = "fleet_ssh : Create this worker's ssh key"
@@ -37,8 +37,8 @@ if not os.environ.get("TPUFLEET_ALL_POINTS"):
 
 @pytest.fixture(scope="module")
 def fleet():
-    with own_cloud("interrupted") as place:
-        fleet = Fleet(place)
+    with own_cloud("interrupted") as cloud:
+        fleet = Fleet(cloud)
         fleet.must_play("playbooks/create.yml")
         yield fleet
 
@@ -55,7 +55,7 @@ def controller(fleet, tmp_path_factory):
         "ANSIBLE_SSH_ARGS": f"{reuse} -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path_factory.mktemp("cp")),
         "PYTHONUNBUFFERED": "1",
-        "TPUFLEET_LOCALCLOUD": fleet.place.name,
+        "TPUFLEET_LOCALCLOUD": fleet.cloud.name,
     }
 
 
@@ -101,7 +101,7 @@ def lost_at(controller, task, fleet, fault):
 
 def inject(fleet, fault):
     """Inject a fault of the local cloud into the second worker, or clear it."""
-    name = f"--name={fleet.place.name}"
+    name = f"--name={fleet.cloud.name}"
     command = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", fault]
     subprocess.run(command, cwd=PROJECT_ROOT, check=True, stdout=subprocess.DEVNULL)
 
@@ -116,7 +116,7 @@ def wait_for_ssh(fleet):
         "-a",
         "timeout=120",
     ]
-    where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.place.name}
+    where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.cloud.name}
     subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
 
 

@@ -18,8 +18,8 @@ MOUNT = {"kind": "disk", "disk": "corpus", "path": "/mnt/disks/my-corpus"}
 def fleet(tmp_path_factory):
     tpus = [fleet_entry(name, n, data_disks=DISKS) for name, n in (("pod", 2), ("other", 1))]
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=[MOUNT])
-    with own_cloud("shared-disk") as place:
-        fleet = Fleet(place, inventory)
+    with own_cloud("shared-disk") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         yield fleet
 

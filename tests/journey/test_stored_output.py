@@ -38,7 +38,7 @@ class Output:
 
     def __init__(self, fleet: Fleet, process_id: int, attempt: int = 1) -> None:
         self.fleet, self.process_id = fleet, process_id
-        bucket_dir = fleet.place.bucket / bucket.NAME
+        bucket_dir = fleet.cloud.bucket / bucket.NAME
         self.folder = bucket_dir / f"runs/{RUN}/{attempt}/{process_id}"
 
     def stored(self, name: str) -> list[dict]:
@@ -69,8 +69,8 @@ def wait_for(is_true: Callable[[], bool], seconds: float = 180) -> None:
 
 @pytest.fixture(scope="module")
 def fleet():
-    with own_or_existing_cloud("stored-output") as place:
-        fleet = Fleet(place)
+    with own_or_existing_cloud("stored-output") as cloud:
+        fleet = Fleet(cloud)
         if not EXISTING:
             fleet.must_play("playbooks/create.yml")
             fleet.must_play("setup.yml")
@@ -101,7 +101,7 @@ def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
     wait_for(lambda: len(leader.stored("metrics")) > 100)
     names = ("metrics", "log")
     written = {name: leader.written(name) for name in names}
-    client.ask(fleet.place, "POST", f"{NODE}:powerOff", {"workerIds": ["0"]})
+    client.ask(fleet.cloud, "POST", f"{NODE}:powerOff", {"workerIds": ["0"]})
 
     for name in names:
         stored, cut_at = leader.stored(name), written[name][-1]["time"]
@@ -112,7 +112,7 @@ def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
 
 def test_lines_missing_after_a_power_cut_are_stored_after_the_boot(fleet):
     leader = Output(fleet, 0)
-    client.ask(fleet.place, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
+    client.ask(fleet.cloud, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
     wait_for(lambda: leader.stored("log") == leader.written("log"))
     wait_for(lambda: leader.stored("metrics") == leader.written("metrics"))
     other = Output(fleet, 1)
@@ -124,13 +124,13 @@ def test_output_is_stored_again_after_an_outage_of_the_bucket(fleet, launch):
     launch()
     leader = Output(fleet, 0, attempt=2)
     wait_for(lambda: leader.stored("log") != [])
-    bucket.stop(fleet.place)
+    bucket.stop(fleet.cloud)
     try:
         before = len(leader.stored("metrics"))
         time.sleep(25)
         assert len(leader.stored("metrics")) == before
     finally:
-        bucket.start(fleet.place)
+        bucket.start(fleet.cloud)
     wait_for(lambda: len(leader.stored("metrics")) > before + 200)
     journal = fleet.on("demo-w0", "journalctl", "-u", "tpufleet-outputs", "-o", "cat").splitlines()
     assert [line.partition(" (")[0] for line in journal if line.startswith("gs://")][-2:] == [

@@ -38,8 +38,8 @@ class Controller:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("demo", 1)])
-    with own_or_existing_cloud("timers") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("timers") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         yield fleet
 

@@ -14,7 +14,7 @@ import pytest
 from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 CHECKPOINTS = "gs://local-fleet/checkpoints"
@@ -29,8 +29,8 @@ def fleet(tmp_path_factory, code):
     inventory = beside(
         folder, tpu_fleet=[fleet_entry("solo", 1)], requirements=mine, checkpoints=CHECKPOINTS
     )
-    with own_or_existing_cloud("xla") as place:
-        fleet = Fleet(place, inventory)
+    with own_or_existing_cloud("xla") as cloud:
+        fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         done = fleet.play("setup.yml", limit_s=SETUP_SECONDS)
         assert done.code == 0, done.output[-4000:]
@@ -94,7 +94,7 @@ def test_status_and_logs_show_the_state_and_completions(fleet, tmp_path):
 
 def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
     saved = int(fleet.wait_for_log("gpt", RESUMED)[1])
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/solo:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/solo:preempt")
 
     for _ in range(4):
         done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)

@@ -83,7 +83,7 @@ def test_a_run_with_a_bucket_starts_and_writes_its_done_marker_there(fleet, code
 
     assert train(fleet, code, "bucketed", "-e", f"checkpoints={bucket}").code == 0
     assert began(fleet, "bucketed") == list(WORKERS)
-    [marker] = (fleet.place.directory / "bucket").rglob("bucketed/tpufleet-done.json")
+    [marker] = (fleet.cloud.directory / "bucket").rglob("bucketed/tpufleet-done.json")
     assert json.loads(marker.read_bytes())["attempt"] == 1
 
 

@@ -61,7 +61,7 @@ def test_bench_with_a_limit_that_omits_a_worker_is_refused(fleet):
 def test_the_worker_writes_an_export_to_a_bucket(fleet):
     fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", "to=gs://local-fleet/exported")
 
-    folder = fleet.place.bucket / "local-fleet/exported"
+    folder = fleet.cloud.bucket / "local-fleet/exported"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 

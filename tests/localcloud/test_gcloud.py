@@ -11,7 +11,7 @@ import pytest
 
 from bench.gcloud_ssh import environment
 from localcloud import cloud
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 from tests.localcloud.api.local_api import LocalApi
 
 GCLOUD = shutil.which("gcloud")
@@ -226,10 +226,10 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 
 @pytest.mark.machines
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
-    place = Place.of(f"test-gcloud-{os.getpid()}")
+    local_cloud = LocalCloud.of(f"test-gcloud-{os.getpid()}")
     try:
-        up = cloud.up(place, say=print)
-        gcloud = gcloud_for(tmp_path, up.endpoint, place.directory / "service-account.json")
+        up = cloud.up(local_cloud, say=print)
+        gcloud = gcloud_for(tmp_path, up.endpoint, local_cloud.directory / "service-account.json")
         tpus = (*TPUS, "tpu-vm")
         gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])
         (tmp_path / "file").write_text("from here\n")
@@ -238,6 +238,6 @@ def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
         gcloud(*tpus, "scp", copied, "me@pod:there", ZONE, "--worker=all")
         output = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
     finally:
-        cloud.down(place, say=print)
+        cloud.down(local_cloud, say=print)
 
     assert sorted(output.splitlines()) == ["from here"] * 2 + ["me"] * 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import client, cloud
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 from tests.localcloud.real_machines import NODES, new_key, ssh, until
 
 pytestmark = pytest.mark.machines
@@ -18,11 +18,11 @@ SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
 
 
 @pytest.fixture(scope="module")
-def place():
-    place = Place.of(f"test-faults-{os.getpid()}")
-    cloud.up(place, say=print)
-    yield place
-    cloud.down(place, say=print)
+def local_cloud():
+    local_cloud = LocalCloud.of(f"test-faults-{os.getpid()}")
+    cloud.up(local_cloud, say=print)
+    yield local_cloud
+    cloud.down(local_cloud, say=print)
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,15 @@ def metadata(key: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def workers(place, key) -> list[str]:
+def workers(local_cloud, key) -> list[str]:
     """The addresses of a TPU's two workers."""
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": metadata(key),
     }
-    client.ask(place, "POST", f"{NODES}?nodeId=pod", body)
-    node = until(lambda: ready(place), 120)
+    client.ask(local_cloud, "POST", f"{NODES}?nodeId=pod", body)
+    node = until(lambda: ready(local_cloud), 120)
     return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
 
 
@@ -56,14 +56,14 @@ def answers_ssh(address: str, patience_s: float) -> bool:
         return False
 
 
-def ready(place: Place) -> dict | None:
-    node = client.ask(place, "GET", f"{NODES}/pod")
+def ready(local_cloud: LocalCloud) -> dict | None:
+    node = client.ask(local_cloud, "GET", f"{NODES}/pod")
     return node if node["state"] == "READY" else None
 
 
-def fault(place: Place, verb: str, worker: int, fault: str | None = None) -> None:
+def fault(local_cloud: LocalCloud, verb: str, worker: int, fault: str | None = None) -> None:
     body = {"workerIds": [str(worker)], **({"fault": fault} if fault else {})}
-    client.ask(place, "POST", f"/_localcloud/nodes/pod:{verb}", body)
+    client.ask(local_cloud, "POST", f"/_localcloud/nodes/pod:{verb}", body)
 
 
 def test_a_worker_gets_its_number_from_the_metadata_server(workers, key):
@@ -77,49 +77,51 @@ def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
     assert log == "started by root\n"
 
 
-def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(place, workers, key, tmp_path):
+def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
+    local_cloud, workers, key, tmp_path
+):
     other = new_key(tmp_path)
     patch = f"{NODES}/pod?updateMask=metadata"
     public = other.with_suffix(".pub").read_text()
     both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
 
-    client.ask(place, "PATCH", patch, {"metadata": both})
+    client.ask(local_cloud, "PATCH", patch, {"metadata": both})
     until(lambda: ssh(other, workers[1], "sudo -n true", "ada").returncode == 0)
-    client.ask(place, "PATCH", patch, {"metadata": metadata(key)})
+    client.ask(local_cloud, "PATCH", patch, {"metadata": metadata(key)})
     until(lambda: ssh(other, workers[1], "true", "ada").returncode != 0)
 
     assert ssh(key, workers[1], "true").returncode == 0
 
 
-def test_a_hanging_worker_answers_nothing_until_it_resumes(place, workers, key):
-    fault(place, "inject", 1, "hang")
+def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers, key):
+    fault(local_cloud, "inject", 1, "hang")
     hung = answers_ssh(workers[1], 1.0)
-    state = client.ask(place, "GET", f"{NODES}/pod")["state"]
-    fault(place, "clear", 1, "hang")
+    state = client.ask(local_cloud, "GET", f"{NODES}/pod")["state"]
+    fault(local_cloud, "clear", 1, "hang")
 
     assert not hung
     assert state == "READY"
     assert ssh(key, workers[1], "true").returncode == 0
 
 
-def test_a_cut_worker_is_unreachable_and_loses_no_process(place, workers, key):
+def test_a_cut_worker_is_unreachable_and_loses_no_process(local_cloud, workers, key):
     ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
-    fault(place, "inject", 1, "cut")
+    fault(local_cloud, "inject", 1, "cut")
     reached = answers_ssh(workers[1], 1.0)
     neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
-    client.ask(place, "POST", "/_localcloud/faults:clear")
+    client.ask(local_cloud, "POST", "/_localcloud/faults:clear")
 
     assert not reached
     assert neighbour != 0
     until(lambda: ssh(key, workers[1], "kill -0 $(cat ~/pid)").returncode == 0)
 
 
-def test_a_full_disk_affects_one_worker_and_loses_no_file(place, workers, key):
+def test_a_full_disk_affects_one_worker_and_loses_no_file(local_cloud, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
-    fault(place, "inject", 1, "full-disk")
+    fault(local_cloud, "inject", 1, "full-disk")
     full = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8")
     beside = ssh(key, workers[0], "dd if=/dev/zero of=big bs=1M count=8")
-    fault(place, "clear", 1, "full-disk")
+    fault(local_cloud, "clear", 1, "full-disk")
 
     assert "No space left on device" in full.stderr
     assert beside.returncode == 0
@@ -127,39 +129,45 @@ def test_a_full_disk_affects_one_worker_and_loses_no_file(place, workers, key):
     assert again.stdout == "kept\n"
 
 
-def test_a_powered_off_worker_has_its_files_after_a_boot(place, workers, key):
+def test_a_powered_off_worker_has_its_files_after_a_boot(local_cloud, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
-    fault(place, "powerOff", 1)
+    fault(local_cloud, "powerOff", 1)
     assert not answers_ssh(workers[1], 1.0)
-    keys = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
+    keys = client.ask(
+        local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"}
+    )
     assert len(keys["guestAttributes"]) == 2
-    assert ready(place)
-    fault(place, "powerOn", 1)
+    assert ready(local_cloud)
+    fault(local_cloud, "powerOn", 1)
     until(lambda: ssh(key, workers[1], "cat ~/before").stdout == "kept\n")
 
 
-def test_a_maintenance_runs_the_shutdown_and_startup_scripts(place, workers, key):
+def test_a_maintenance_runs_the_shutdown_and_startup_scripts(local_cloud, workers, key):
     name = ssh(key, workers[0], "hostname").stdout.strip()
     path = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
-    client.ask(place, "POST", path, {"workerIds": ["0"]})
-    until(lambda: ready(place), 120)
+    client.ask(local_cloud, "POST", path, {"workerIds": ["0"]})
+    until(lambda: ready(local_cloud), 120)
 
-    assert (place.shared / f"shutdown-{name}").read_text() == "down\n"
+    assert (local_cloud.shared / f"shutdown-{name}").read_text() == "down\n"
     until(lambda: ssh(key, workers[0], "wc -l < /var/log/startup").stdout == "2\n")
 
 
-def test_an_announced_preemption_shuts_guests_down_and_deletes_their_machines(place, workers, key):
+def test_an_announced_preemption_shuts_guests_down_and_deletes_their_machines(
+    local_cloud, workers, key
+):
     names = [ssh(key, address, "hostname").stdout.strip() for address in workers]
-    (place.shared / f"shutdown-{names[0]}").unlink(missing_ok=True)
+    (local_cloud.shared / f"shutdown-{names[0]}").unlink(missing_ok=True)
     wait = f"{ASK}/instance/preempted?wait_for_change=true > /mnt/shared/preempted"
     ssh(key, workers[0], f"nohup sh -c {shlex.quote(wait)} > /dev/null 2>&1 & sleep 1")
 
-    client.ask(place, "POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 20})
+    client.ask(local_cloud, "POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 20})
 
-    until(lambda: (place.shared / "preempted").read_text() == "TRUE", 20)
-    until(lambda: all((place.shared / f"shutdown-{name}").exists() for name in names), 20)
+    until(lambda: (local_cloud.shared / "preempted").read_text() == "TRUE", 20)
+    until(lambda: all((local_cloud.shared / f"shutdown-{name}").exists() for name in names), 20)
     state = until(
-        lambda: client.ask(place, "GET", f"{NODES}/pod")["state"] == "PREEMPTED" and "PREEMPTED"
+        lambda: (
+            client.ask(local_cloud, "GET", f"{NODES}/pod")["state"] == "PREEMPTED" and "PREEMPTED"
+        )
     )
     assert state == "PREEMPTED"
-    until(lambda: not list(place.machines.iterdir()))
+    until(lambda: not list(local_cloud.machines.iterdir()))

@@ -12,28 +12,28 @@ import pytest
 
 from localcloud import client, cloud, settings
 from localcloud.choices import Options
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import mounts, processes
-from localcloud.place import Place
 from tests.localcloud.real_machines import NODES, new_key, ssh, until
 
 pytestmark = pytest.mark.machines
 READY_DEADLINE_S = 120
 
 
-def wait_for_ready(place: Place, name: str) -> dict:
+def wait_for_ready(local_cloud: LocalCloud, name: str) -> dict:
     def poll() -> dict | None:
-        node = client.ask(place, "GET", f"{NODES}/{name}")
+        node = client.ask(local_cloud, "GET", f"{NODES}/{name}")
         return node if node["state"] == "READY" else None
 
     return until(poll, READY_DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
-def place():
-    place = Place.of(f"test-machines-{os.getpid()}")
-    cloud.up(place, say=print)
-    yield place
-    cloud.down(place, say=print)
+def local_cloud():
+    local_cloud = LocalCloud.of(f"test-machines-{os.getpid()}")
+    cloud.up(local_cloud, say=print)
+    yield local_cloud
+    cloud.down(local_cloud, say=print)
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +42,19 @@ def key(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pod(place, key):
-    create(place, key, "pod")
-    return wait_for_ready(place, "pod")
+def pod(local_cloud, key):
+    create(local_cloud, key, "pod")
+    return wait_for_ready(local_cloud, "pod")
 
 
-def create(place: Place, key: Path, name: str) -> None:
+def create(local_cloud: LocalCloud, key: Path, name: str) -> None:
     public = key.with_suffix(".pub").read_text()
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": {"ssh-keys": f"tpu:{public}"},
     }
-    client.ask(place, "POST", f"{NODES}?nodeId={name}", body)
+    client.ask(local_cloud, "POST", f"{NODES}?nodeId={name}", body)
 
 
 def addresses(node: dict) -> list[str]:
@@ -88,15 +88,17 @@ def test_a_worker_can_open_as_many_files_as_the_host_allows(pod, key):
     assert output.stdout == f"{allowed}\n", output.stderr
 
 
-def test_workers_resolve_each_others_and_their_own_names(place, pod, key):
+def test_workers_resolve_each_others_and_their_own_names(local_cloud, pod, key):
     first, second = addresses(pod)
     other = ssh(key, second, "hostname").stdout.strip()
     assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
     assert ssh(key, second, f"getent hosts {other}").stdout.split()[0] == second
 
 
-def test_guest_attributes_are_sshds_host_keys(place, pod, key):
-    reply = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
+def test_guest_attributes_are_sshds_host_keys(local_cloud, pod, key):
+    reply = client.ask(
+        local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"}
+    )
     for address, attributes in zip(addresses(pod), reply["guestAttributes"], strict=True):
         items = attributes["queryValue"]["items"]
         published = {(item["key"], item["value"]) for item in items}
@@ -108,25 +110,25 @@ def test_guest_attributes_are_sshds_host_keys(place, pod, key):
         assert (kind, presented) in published
 
 
-def test_machines_share_one_directory(place, pod, key):
+def test_machines_share_one_directory(local_cloud, pod, key):
     first, second = addresses(pod)
     ssh(key, first, "echo from the first > /mnt/shared/note")
     assert ssh(key, second, "cat /mnt/shared/note").stdout == "from the first\n"
 
 
 def test_machines_without_sharing_have_their_own_mnt_shared(key):
-    place = Place.of(f"test-local-{os.getpid()}")
-    cloud.up(place, Options(mnt_shared="local"), say=print)
+    local_cloud = LocalCloud.of(f"test-local-{os.getpid()}")
+    cloud.up(local_cloud, Options(mnt_shared="local"), say=print)
     try:
-        create(place, key, "apart")
-        first, second = addresses(wait_for_ready(place, "apart"))
+        create(local_cloud, key, "apart")
+        first, second = addresses(wait_for_ready(local_cloud, "apart"))
         ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
         assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
         assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
         # As on a TPU VM, /mnt/shared is a directory of the worker's root file system, not a mount.
         assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
     finally:
-        cloud.down(place, say=print)
+        cloud.down(local_cloud, say=print)
 
 
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
@@ -143,55 +145,55 @@ def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     assert ssh(key, address, "cat ~/note").stdout == "kept\n"
 
 
-def test_a_maintained_worker_is_reachable_by_its_new_external_address(place, pod, key):
+def test_a_maintained_worker_is_reachable_by_its_new_external_address(local_cloud, pod, key):
     maintain = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
     patch = f"{NODES}/pod?updateMask=networkConfig.enableExternalIps"
-    client.ask(place, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
+    client.ask(local_cloud, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
     ssh(key, addresses(pod)[1], "echo kept > ~/maintained; sync")
 
-    client.ask(place, "POST", maintain, {"workerIds": ["1"]})
+    client.ask(local_cloud, "POST", maintain, {"workerIds": ["1"]})
 
-    endpoint = wait_for_ready(place, "pod")["networkEndpoints"][1]
+    endpoint = wait_for_ready(local_cloud, "pod")["networkEndpoints"][1]
     external = endpoint["accessConfig"]["externalIp"]
     assert external != endpoint["ipAddress"] == addresses(pod)[1]
     assert ssh(key, external, "cat ~/maintained").stdout == "kept\n"
 
 
-def test_a_new_server_finds_the_machines_of_a_killed_one(place, pod, key):
-    server = processes.with_argument(f"--directory={place.directory}")
+def test_a_new_server_finds_the_machines_of_a_killed_one(local_cloud, pod, key):
+    server = processes.with_argument(f"--directory={local_cloud.directory}")
     assert len(server) == 1
     os.kill(server[0], signal.SIGKILL)
     ssh(key, addresses(pod)[0], "echo before > /tmp/marker")
-    cloud.up(place, say=print)
-    assert wait_for_ready(place, "pod")["id"] == pod["id"]
+    cloud.up(local_cloud, say=print)
+    assert wait_for_ready(local_cloud, "pod")["id"] == pod["id"]
     assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
 
 
-def test_a_machine_killed_with_its_server_is_restarted_with_its_files(place, pod, key):
+def test_a_machine_killed_with_its_server_is_restarted_with_its_files(local_cloud, pod, key):
     address = addresses(pod)[0]
     name = ssh(key, address, "echo kept > ~/before; sync; hostname").stdout.strip()
-    processes.end(f"--directory={place.directory}")
-    cloud.machines_of(place).power_off(name)
+    processes.end(f"--directory={local_cloud.directory}")
+    cloud.machines_of(local_cloud).power_off(name)
     assert ssh(key, address, "true").returncode != 0
-    cloud.up(place, say=print)
-    wait_for_ready(place, "pod")
+    cloud.up(local_cloud, say=print)
+    wait_for_ready(local_cloud, "pod")
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
 
-def test_a_machine_without_a_node_is_deleted_at_the_start(place, pod):
-    stray = place.machines / "stray"
+def test_a_machine_without_a_node_is_deleted_at_the_start(local_cloud, pod):
+    stray = local_cloud.machines / "stray"
     (stray / "lower").mkdir(parents=True)
     mounts.overlay(stray / "lower", stray)
-    processes.end(f"--directory={place.directory}", grace_s=10)
-    cloud.up(place, say=print)
+    processes.end(f"--directory={local_cloud.directory}", grace_s=10)
+    cloud.up(local_cloud, say=print)
     assert mounts.below(stray) == []
     assert not stray.exists()
 
 
-def test_a_second_cloud_does_not_disturb_the_first(place, pod, key):
-    beside = Place.of(f"test-beside-{os.getpid()}")
+def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
+    beside = LocalCloud.of(f"test-beside-{os.getpid()}")
     there = cloud.up(beside, say=print)
-    here = settings.read(place)
+    here = settings.read(local_cloud)
     try:
         assert not IPv4Network(there.subnet).overlaps(IPv4Network(here.subnet))
         assert there.port != here.port
@@ -202,37 +204,38 @@ def test_a_second_cloud_does_not_disturb_the_first(place, pod, key):
     other = ssh(key, second, "hostname").stdout.strip()
     assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
-    assert place.nft_table in tables.stdout
+    assert local_cloud.nft_table in tables.stdout
     assert beside.nft_table not in tables.stdout
 
 
-def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(place, pod, key):
+def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud, pod, key):
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base",
             "schedulingConfig": {"spot": True}}  # fmt: skip
-    client.ask(place, "POST", f"{NODES}?nodeId=spot", body)
-    wait_for_ready(place, "spot")
-    before = set(place.machines.glob("*"))
-    client.ask(place, "POST", "/_localcloud/nodes/spot:preempt")
-    assert client.ask(place, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
-    gone = before - set(place.machines.glob("*"))
+    client.ask(local_cloud, "POST", f"{NODES}?nodeId=spot", body)
+    wait_for_ready(local_cloud, "spot")
+    before = set(local_cloud.machines.glob("*"))
+    client.ask(local_cloud, "POST", "/_localcloud/nodes/spot:preempt")
+    assert client.ask(local_cloud, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
+    gone = before - set(local_cloud.machines.glob("*"))
     assert len(gone) == 1
     assert processes.with_argument(f"--directory={gone.pop() / 'root'}") == []
 
 
 def test_down_leaves_nothing_of_a_cloud():
-    place = Place.of(f"test-down-{os.getpid()}")
-    cloud.up(place, say=print)
+    local_cloud = LocalCloud.of(f"test-down-{os.getpid()}")
+    cloud.up(local_cloud, say=print)
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    client.ask(place, "POST", f"{NODES}?nodeId=one", body)
-    wait_for_ready(place, "one")
+    client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
+    wait_for_ready(local_cloud, "one")
     done = subprocess.run(
-        [sys.executable, "-m", "localcloud", "--name", place.name, "down", "--yes"], check=False
+        [sys.executable, "-m", "localcloud", "--name", local_cloud.name, "down", "--yes"],
+        check=False,
     )
     assert done.returncode == 0
-    assert not place.directory.exists()
-    assert mounts.below(place.directory) == []
-    assert not Path(f"/sys/class/net/{place.bridge}").exists()
+    assert not local_cloud.directory.exists()
+    assert mounts.below(local_cloud.directory) == []
+    assert not Path(f"/sys/class/net/{local_cloud.bridge}").exists()
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
-    assert place.nft_table not in tables.stdout
+    assert local_cloud.nft_table not in tables.stdout
     commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not [c for c in commands if str(place.directory).encode() in c]
+    assert not [c for c in commands if str(local_cloud.directory).encode() in c]

@@ -10,9 +10,9 @@ import pytest
 
 from localcloud import client, cloud
 from localcloud.choices import Options
+from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
-from localcloud.place import PROJECT_ROOT, Place
 from tests.localcloud import real_machines
 from tests.localcloud.real_machines import NODES, ZONE, new_key, until
 
@@ -33,11 +33,11 @@ MOUNT = """
 
 
 @pytest.fixture(scope="module")
-def place():
-    place = Place.of(f"test-qemu-{os.getpid()}")
-    cloud.up(place, Options(machines="qemu"), say=print)
-    yield place
-    cloud.down(place, say=print)
+def local_cloud():
+    local_cloud = LocalCloud.of(f"test-qemu-{os.getpid()}")
+    cloud.up(local_cloud, Options(machines="qemu"), say=print)
+    yield local_cloud
+    cloud.down(local_cloud, say=print)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,13 @@ def key(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def node(place, key, tmp_path_factory):
+def node(local_cloud, key, tmp_path_factory):
     for disk in MODES:
-        client.ask(place, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
-        until(lambda d=disk: client.ask(place, "GET", f"{DISKS}/{d}")["status"] == "READY", 60)
-    fill_disks(place, tmp_path_factory.mktemp("disks"))
+        client.ask(local_cloud, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
+        until(
+            lambda d=disk: client.ask(local_cloud, "GET", f"{DISKS}/{d}")["status"] == "READY", 60
+        )
+    fill_disks(local_cloud, tmp_path_factory.mktemp("disks"))
     body = {
         "acceleratorType": "v2-8",
         "runtimeVersion": "tpu-ubuntu2204-base",
@@ -60,15 +62,15 @@ def node(place, key, tmp_path_factory):
             for disk, mode in MODES.items()
         ],
     }
-    client.ask(place, "POST", f"{NODES}?nodeId=one", body)
-    until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
-    made = client.ask(place, "GET", f"{NODES}/one")
+    client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
+    until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    made = client.ask(local_cloud, "GET", f"{NODES}/one")
     # READY means that sshd answers; the guest agent installs the key a little later.
     until(lambda: boot_id(key, made), BOOT_S)
     return made
 
 
-def fill_disks(place, scratch: Path) -> None:
+def fill_disks(local_cloud, scratch: Path) -> None:
     """Write data to two of the disks, as if another machine had used them."""
     (scratch / "files").mkdir()
     (scratch / "files/note").write_text("given\n")
@@ -78,7 +80,7 @@ def fill_disks(place, scratch: Path) -> None:
             raw.truncate(SIZE_GIB << 30)
     make = ["mke2fs", "-q", "-F", "-t", "ext4", "-d", str(scratch / "files")]
     subprocess.run([*make, str(scratch / "given")], check=True)
-    directory = place.disks / ZONE
+    directory = local_cloud.disks / ZONE
     directory.mkdir(parents=True)
     for name in ("foreign", "given"):
         convert = ["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(scratch / name)]
@@ -86,7 +88,7 @@ def fill_disks(place, scratch: Path) -> None:
 
 
 def mount(
-    place, key: Path, disks: tuple[str, ...], scratch: Path, *how: str
+    local_cloud, key: Path, disks: tuple[str, ...], scratch: Path, *how: str
 ) -> subprocess.CompletedProcess:
     """Run the role ``mounts`` with only these disks."""
     mounts = [{"kind": "disk", "disk": disk, "path": f"/mnt/disks/{disk}"} for disk in disks]
@@ -96,7 +98,7 @@ def mount(
         ["ansible-playbook", "--inventory", str(PROJECT_ROOT / "inventory/local"), "--extra-vars",
          json.dumps(told), *how, str(scratch / "mount.yml")],
         capture_output=True, text=True, check=False, timeout=600,
-        env=os.environ | {"TPUFLEET_LOCALCLOUD": place.name,
+        env=os.environ | {"TPUFLEET_LOCALCLOUD": local_cloud.name,
                           "ANSIBLE_CONFIG": str(PROJECT_ROOT / "ansible.cfg"),
                           "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
     )  # fmt: skip
@@ -111,8 +113,8 @@ def boot_id(key: Path, node: dict) -> str:
     return ssh(key, node, "cat /proc/sys/kernel/random/boot_id")
 
 
-def test_a_qemu_machine_has_a_separate_kernel_and_its_hostname(place, node, key):
-    [machine] = place.machines.iterdir()
+def test_a_qemu_machine_has_a_separate_kernel_and_its_hostname(local_cloud, node, key):
+    [machine] = local_cloud.machines.iterdir()
     assert ssh(key, node, "hostname") == machine.name
     assert ssh(key, node, "uname -r") != os.uname().release
 
@@ -122,28 +124,28 @@ def test_a_data_disk_is_found_by_its_name(node, key):
     assert int(size) == SIZE_GIB * 2**30
 
 
-def test_an_empty_disk_is_formatted_and_mounted_once(place, node, key, tmp_path):
-    check = mount(place, key, ("corpus",), tmp_path, "--check")
+def test_an_empty_disk_is_formatted_and_mounted_once(local_cloud, node, key, tmp_path):
+    check = mount(local_cloud, key, ("corpus",), tmp_path, "--check")
     assert "changed=2" in check.stdout, check.stdout + check.stderr
     assert ssh(key, node, "findmnt /mnt/disks/corpus") == ""
-    first = mount(place, key, ("corpus",), tmp_path)
+    first = mount(local_cloud, key, ("corpus",), tmp_path)
     assert "changed=3" in first.stdout, first.stdout + first.stderr
     assert ssh(key, node, "findmnt -no FSTYPE /mnt/disks/corpus") == "ext4"
     ssh(key, node, "echo kept | sudo tee /mnt/disks/corpus/note; sync")
-    again = mount(place, key, ("corpus",), tmp_path)
+    again = mount(local_cloud, key, ("corpus",), tmp_path)
     assert "changed=0" in again.stdout, again.stdout + again.stderr
     assert ssh(key, node, "cat /mnt/disks/corpus/note") == "kept"
 
 
-def test_a_disk_with_foreign_data_is_refused_and_unchanged(place, node, key, tmp_path):
-    refused = mount(place, key, ("corpus", "foreign"), tmp_path)
+def test_a_disk_with_foreign_data_is_refused_and_unchanged(local_cloud, node, key, tmp_path):
+    refused = mount(local_cloud, key, ("corpus", "foreign"), tmp_path)
     assert refused.returncode
     assert "holds data of an unknown kind, so it was not changed" in refused.stdout
     assert ssh(key, node, "sudo head -c 17 /dev/disk/by-id/google-foreign") == "a stranger's data"
 
 
-def test_a_read_only_disk_is_mounted_read_only(place, node, key, tmp_path):
-    done = mount(place, key, ("corpus", "given"), tmp_path)
+def test_a_read_only_disk_is_mounted_read_only(local_cloud, node, key, tmp_path):
+    done = mount(local_cloud, key, ("corpus", "given"), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ssh(key, node, "cat /mnt/disks/given/note") == "given"
     assert "ro" in ssh(key, node, "findmnt -no OPTIONS /mnt/disks/given").split(",")
@@ -161,26 +163,26 @@ def test_a_reboot_of_the_guest_keeps_files_and_disks(node, key):
     until(lambda: ssh(key, node, notes) == "kept\ngiven", BOOT_S)
 
 
-def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(place, node, key):
+def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(local_cloud, node, key):
     before = boot_id(key, node)
-    [server] = processes.with_argument(f"--directory={place.directory}")
+    [server] = processes.with_argument(f"--directory={local_cloud.directory}")
     os.kill(server, signal.SIGKILL)
-    until(lambda: not cloud.is_served(place), 30)
-    cloud.up(place, say=print)
-    until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    until(lambda: not cloud.is_served(local_cloud), 30)
+    cloud.up(local_cloud, say=print)
+    until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
 
 
-def test_a_deleted_machine_leaves_no_process_link_or_file(place, node):
-    machines = cloud.machines_of(place)
+def test_a_deleted_machine_leaves_no_process_link_or_file(local_cloud, node):
+    machines = cloud.machines_of(local_cloud)
     assert isinstance(machines, QemuMachines)
-    [machine] = place.machines.iterdir()
+    [machine] = local_cloud.machines.iterdir()
     assert machines.alive(machine.name)
     tap = Path("/sys/class/net") / machines.tap(machine.name)
     assert tap.exists()
 
-    client.ask(place, "DELETE", f"{NODES}/one")
-    until(lambda: "nodes" not in client.ask(place, "GET", NODES), 60)
+    client.ask(local_cloud, "DELETE", f"{NODES}/one")
+    until(lambda: "nodes" not in client.ask(local_cloud, "GET", NODES), 60)
 
     assert not machines.alive(machine.name)
     assert not tap.exists()

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from localcloud import cli, client, cloud, settings
 from localcloud.failure import CloudError
-from localcloud.place import NAME, PROJECT_ROOT, Place
+from localcloud.local_cloud import NAME, PROJECT_ROOT, LocalCloud
 
 SOURCES = sorted((PROJECT_ROOT / "localcloud").rglob("*.py"))
 VERBS = [["up"], ["down", "--yes"], ["status"], ["bucket", "start"], ["preempt", "demo"]]
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
     """A cloud whose name and directory are not the default."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "my clouds"))
     monkeypatch.delenv("SUDO_UID", raising=False)
-    return Place.of("own")
+    return LocalCloud.of("own")
 
 
-def parse_command(line: str) -> tuple[Place, argparse.Namespace]:
+def parse_command(line: str) -> tuple[LocalCloud, argparse.Namespace]:
     """Return the cloud and the options of a suggested command line."""
     words = shlex.split(line)
     words = [word for word in words if word not in ("sudo", "env")]
@@ -35,7 +35,7 @@ def parse_command(line: str) -> tuple[Place, argparse.Namespace]:
     assert rest[:3] == [".venv/bin/python", "-m", "localcloud"]
     options = cli.parser().parse_args(rest[3:])
     clouds = Path(environment.get("TPUFLEET_LOCALCLOUD_DIR", PROJECT_ROOT / ".localcloud"))
-    return Place(options.name, clouds / options.name), options
+    return LocalCloud(options.name, clouds / options.name), options
 
 
 @given(
@@ -45,9 +45,9 @@ def parse_command(line: str) -> tuple[Place, argparse.Namespace]:
     st.sampled_from(VERBS),
 )
 def test_a_suggested_command_selects_the_given_cloud(name, clouds, default, words):
-    place = Place(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
-    there, options = parse_command(place.command(*words))
-    assert there == place
+    local_cloud = LocalCloud(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
+    there, options = parse_command(local_cloud.command(*words))
+    assert there == local_cloud
     assert options.verb == words[0]
 
 
@@ -78,11 +78,11 @@ def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
         assert (there, options.verb) == (own, "up")
 
 
-def test_all_messages_use_place_to_build_commands():
+def test_all_messages_use_local_cloud_to_build_commands():
     by_hand = {
         f"{path.relative_to(PROJECT_ROOT)}:{node.lineno}"
         for path in SOURCES
-        if path.name not in ("__main__.py", "place.py")
+        if path.name not in ("__main__.py", "local_cloud.py")
         for node in strings_except_docstrings(ast.parse(path.read_text()))
         if re.search(r"-m localcloud (?!COMMAND)|localcloud (up|down|clean)\b", str(node.value))
     }

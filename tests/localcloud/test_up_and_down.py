@@ -9,22 +9,22 @@ import pytest
 
 from localcloud import cli, cloud, settings
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import image, mounts
-from localcloud.place import Place
 from localcloud.settings import Settings
 
 YES = argparse.Namespace(yes=True)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
     """A cloud's directory without a cloud; the host is not changed."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "clouds"))
     monkeypatch.setattr(cloud, "_HOST_LOCK", tmp_path / "lock")
-    place = Place.of("one")
-    place.machines.mkdir(parents=True)
-    place.shared.mkdir()
-    return place
+    local_cloud = LocalCloud.of("one")
+    local_cloud.machines.mkdir(parents=True)
+    local_cloud.shared.mkdir()
+    return local_cloud
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the clouds that were taken down; they have only directories."""
     names = []
 
-    def down(place: Place, *, say: cloud.Say) -> None:
-        names.append(place.name)
-        cloud._remove_directory(place)
+    def down(local_cloud: LocalCloud, *, say: cloud.Say) -> None:
+        names.append(local_cloud.name)
+        cloud._remove_directory(local_cloud)
 
     monkeypatch.setattr(cloud, "down", down)
     return names
 
 
-def test_a_second_cloud_waits_for_the_first_with_a_message(place: Place):
+def test_a_second_cloud_waits_for_the_first_with_a_message(local_cloud: LocalCloud):
     entered, leave, output = threading.Event(), threading.Event(), []
 
     def hold() -> None:
@@ -63,30 +63,30 @@ def test_a_second_cloud_waits_for_the_first_with_a_message(place: Place):
 
 
 def test_building_a_root_file_system_does_not_block_other_clouds(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
     waited = []
 
     def make(*_: object) -> Path:
         with cloud._alone_on_host(waited.append):
-            return place.directory
+            return local_cloud.directory
 
     monkeypatch.setattr(cloud, "_image", make)
     for unneeded in ("_check_root", "_check_tools"):
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
-    assert cloud.up(place, say=print) == chosen
+    assert cloud.up(local_cloud, say=print) == chosen
     assert waited == []
 
 
 def test_a_root_file_system_removed_before_its_use_is_rebuilt(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Path] = []
 
     def make(*_: object) -> Path:
-        made.append(place.directory.parent / f"images/{len(made)}")
+        made.append(local_cloud.directory.parent / f"images/{len(made)}")
         if len(made) == 2:
             made[1].mkdir(parents=True)
         return made[-1]
@@ -99,12 +99,12 @@ def test_a_root_file_system_removed_before_its_use_is_rebuilt(
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
-        cloud.up(place, say=print)
+        cloud.up(local_cloud, say=print)
     assert len(made) == 2
 
 
 def test_two_clouds_build_the_same_root_file_system_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
     builds, output, waiting = [], [], threading.Event()
 
@@ -127,7 +127,7 @@ def test_two_clouds_build_the_same_root_file_system_once(
     assert output == ["waiting: another local cloud is building the machines' root file system"]
 
 
-def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(place: Place):
+def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(local_cloud: LocalCloud):
     entered = threading.Event()
 
     def wait(_line: str) -> None:
@@ -137,7 +137,7 @@ def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(place: Place):
         with image.alone(wait):
             return images.exists()
 
-    images = place.directory.parent / "images"
+    images = local_cloud.directory.parent / "images"
     with ThreadPoolExecutor() as pool, image.alone(print):
         other = pool.submit(hold)
         assert entered.wait(30)
@@ -145,31 +145,31 @@ def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(place: Place):
     assert other.result()
 
 
-def test_clean_removes_only_clouds_and_images(place: Place, taken_down: list[str]):
-    clouds = place.directory.parent
+def test_clean_removes_only_clouds_and_images(local_cloud: LocalCloud, taken_down: list[str]):
+    clouds = local_cloud.directory.parent
     for ours in ("images/trixie-0123456789ab/etc", "images/trixie-0123456789ab.partial-7", "cut"):
         (clouds / ours).mkdir(parents=True)
     for theirs in ("images/holiday", "papers/2026"):
         (clouds / theirs).mkdir(parents=True)
     with pytest.raises(CloudError, match=r"it holds other files \(images, papers\)"):
-        cli.clean(place, YES)
+        cli.clean(local_cloud, YES)
     assert taken_down == ["cut", "one"]
     assert [entry.name for entry in (clouds / "images").iterdir()] == ["holiday"]
     assert (clouds / "papers/2026").is_dir()
 
 
-def test_clean_removes_the_directory_if_it_is_empty(place: Place, taken_down: list[str]):
-    cli.clean(place, YES)
-    assert not place.directory.parent.exists()
+def test_clean_removes_the_directory_if_it_is_empty(local_cloud: LocalCloud, taken_down: list[str]):
+    cli.clean(local_cloud, YES)
+    assert not local_cloud.directory.parent.exists()
 
 
 def test_shared_files_are_not_removed_without_confirmation(
-    place: Place, taken_down: list[str], monkeypatch: pytest.MonkeyPatch
+    local_cloud: LocalCloud, taken_down: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    (place.shared / "checkpoints").mkdir()
+    (local_cloud.shared / "checkpoints").mkdir()
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(CloudError, match="nothing was removed"):
-        cli.down(place, argparse.Namespace(yes=False))
+        cli.down(local_cloud, argparse.Namespace(yes=False))
     assert taken_down == []
 
 
@@ -181,9 +181,9 @@ def test_unmounting_gives_up_after_a_lazy_attempt(tmp_path: Path, monkeypatch: p
 
 
 def test_the_partial_image_of_a_killed_build_is_removed_by_the_next(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
-    images = place.directory.parent / "images"
+    images = local_cloud.directory.parent / "images"
     (images / "trixie-0123456789ab.partial-7/usr").mkdir(parents=True)
     monkeypatch.setattr(image, "_lines", lambda command: iter(["I: done"]))
     monkeypatch.setattr(image, "_finish", lambda root, host_pem: root.mkdir())
@@ -191,7 +191,7 @@ def test_the_partial_image_of_a_killed_build_is_removed_by_the_next(
     assert [entry.name for entry in images.iterdir()] == ["trixie-0123456789ab"]
 
 
-def test_settings_are_read_as_written(place: Place):
+def test_settings_are_read_as_written(local_cloud: LocalCloud):
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
-    settings.write(place, chosen)
-    assert settings.read(place) == chosen
+    settings.write(local_cloud, chosen)
+    assert settings.read(local_cloud) == chosen

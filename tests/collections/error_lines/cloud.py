@@ -9,7 +9,7 @@ from harness.playbooks import environment_of, play
 from harness.scripted_api import Say, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
-from localcloud.place import Place
+from localcloud.local_cloud import LocalCloud
 from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused
 from tests.collections.running_modules import run_module
 from tests.collections.test_bad_input import refusing
@@ -89,5 +89,5 @@ def local_cloud_without_root(bad: Bad) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.geteuid", lambda: 65534)
         with pytest.raises(CloudError) as caught:
-            local_cloud.up(Place.of("nobody-s"), say=print)
+            local_cloud.up(LocalCloud.of("nobody-s"), say=print)
     return str(caught.value)

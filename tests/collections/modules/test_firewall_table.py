@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.playbooks import command, flat, play
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.role_templates import local_play, rendered
 
 ROLE = PROJECT_ROOT / "roles/firewall"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.view.terminal import on_terminal
 
 HOSTS = "pod-w[0:3] ansible_connection=local ansible_python_interpreter={python}\n"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.process_tree import kill_tree
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 
 SECONDS = 90
 _PIECES = re.compile(r"\x1b\[(\d*)([AJ])|\x1b\[[\d;]*m|(\r)|(\n)|([^\x1b\r\n]+)")

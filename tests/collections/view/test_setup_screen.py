@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.view.conftest import Shown, Stage
 
 ROLES = PROJECT_ROOT / "roles"

@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.action.status_follow import (
 from harness.playbooks import command
 from harness.process_tree import tree_of
 from harness.valid_record import record_fields
-from localcloud.place import PROJECT_ROOT
+from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.view.terminal import SECONDS, on_terminal
 
 FOLLOW = command("playbooks/status.yml", "-e", "follow=true")

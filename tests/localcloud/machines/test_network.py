@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.failure import CloudError
+from localcloud.local_cloud import LocalCloud
 from localcloud.machines import network
 from localcloud.machines.network import (
     RANGE,
@@ -15,7 +16,6 @@ from localcloud.machines.network import (
     nat_rules,
     outside_rules,
 )
-from localcloud.place import Place
 
 subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
 
@@ -36,22 +36,22 @@ def test_another_subnet_is_used_only_if_the_requested_one_is_in_use():
 def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):
     used = [RANGE, IPv4Network("10.0.0.0/16")]
     monkeypatch.setattr(network, "_routes", lambda: used)
-    monkeypatch.setattr(network, "_present", lambda _place: None)
+    monkeypatch.setattr(network, "_present", lambda _cloud: None)
     with pytest.raises(CloudError) as refused:
-        network.up(Place("two", Path("/clouds/two")), None, print)
+        network.up(LocalCloud("two", Path("/clouds/two")), None, print)
     assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
 
 
 def test_an_external_address_is_translated_to_the_address_of_its_machine(tmp_path):
-    place = Place("x", tmp_path)
+    cloud = LocalCloud("x", tmp_path)
     pair = {IPv4Address("198.18.4.200"): IPv4Address("198.18.4.10")}
 
-    assert "dnat to ip daddr map { 198.18.4.200 : 198.18.4.10 }" in outside_rules(place, pair)
-    assert "dnat" not in outside_rules(place, {})
+    assert "dnat to ip daddr map { 198.18.4.200 : 198.18.4.10 }" in outside_rules(cloud, pair)
+    assert "dnat" not in outside_rules(cloud, {})
 
 
 def test_machines_never_get_the_gateway_or_broadcast_address(tmp_path):
-    network = Network(Place("x", tmp_path), IPv4Network("198.18.4.0/22"))
+    network = Network(LocalCloud("x", tmp_path), IPv4Network("198.18.4.0/22"))
     addresses = network.machine_addresses()
     assert network.gateway not in addresses
     assert IPv4Network("198.18.4.0/22").broadcast_address not in addresses
@@ -60,14 +60,14 @@ def test_machines_never_get_the_gateway_or_broadcast_address(tmp_path):
 
 
 def test_only_this_clouds_machines_reach_its_metadata_server():
-    place = Place("one", Path("/clouds/one"))
-    rules = metadata_rules(Network(place, IPv4Network("198.18.4.0/22")), 4711)
-    assert f'iifname "{place.bridge}" ip daddr 169.254.169.254' in rules
+    cloud = LocalCloud("one", Path("/clouds/one"))
+    rules = metadata_rules(Network(cloud, IPv4Network("198.18.4.0/22")), 4711)
+    assert f'iifname "{cloud.bridge}" ip daddr 169.254.169.254' in rules
     assert "dnat to 198.18.4.1:4711" in rules
-    assert place.nft_table in place.nft_metadata_table
+    assert cloud.nft_table in cloud.nft_metadata_table
 
 
 def test_a_machine_never_reaches_the_hosts_metadata_server():
-    place = Place("one", Path("/clouds/one"))
-    rules = nat_rules(place, IPv4Network("198.18.4.0/22"))
-    assert f'iifname "{place.bridge}" ip daddr 169.254.0.0/16 drop' in rules
+    cloud = LocalCloud("one", Path("/clouds/one"))
+    rules = nat_rules(cloud, IPv4Network("198.18.4.0/22"))
+    assert f'iifname "{cloud.bridge}" ip daddr 169.254.0.0/16 drop' in rules

@@ -17,7 +17,7 @@ _NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 
 @dataclass(unsafe_hash=True)
-class Place:
+class LocalCloud:
     """One local cloud's directory; all names of the cloud's host resources are derived from it."""
 
     name: str
@@ -59,8 +59,8 @@ class Place:
         self.lock = self.directory / "state.lock"
 
     @classmethod
-    def of(cls, name: str) -> "Place":
-        """Return the Place of the cloud ``name``, below ``TPUFLEET_LOCALCLOUD_DIR``."""
+    def of(cls, name: str) -> "LocalCloud":
+        """Return the cloud ``name`` in the directory ``TPUFLEET_LOCALCLOUD_DIR``."""
         if not NAME.fullmatch(name):
             raise CloudError(
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "
@@ -68,10 +68,10 @@ class Place:
             )
         return cls(name, clouds_directory() / name)
 
-    def command(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """Return the shell command that runs a verb of ``python -m localcloud`` on this cloud.
 
-        ``words`` are the verb and its arguments. The command includes the cloud's name and
+        ``arguments`` are the verb and its own arguments. The command includes the cloud's name and
         directory unless they are the defaults, and ``sudo`` if the verb needs root and the user is
         not root.
         """
@@ -79,22 +79,22 @@ class Place:
         if self.name != DEFAULT_NAME:
             command += ["--name", self.name]
         environment = self._environment()
-        if words[0] in _NEEDS_ROOT and (os.geteuid() != 0 or "SUDO_UID" in os.environ):
+        if arguments[0] in _NEEDS_ROOT and (os.geteuid() != 0 or "SUDO_UID" in os.environ):
             command = ["sudo", *(["env", *environment] if environment else []), *command]
         else:
             command = [*environment, *command]
-        return " ".join([*command, shlex.join(words)])
+        return " ".join([*command, shlex.join(arguments)])
 
-    def playbook(self, *words: str) -> str:
+    def playbook(self, *arguments: str) -> str:
         """Return the shell command that runs a playbook on this cloud.
 
-        ``words`` are the playbook and its arguments.
+        ``arguments`` are the playbook and its own arguments.
         """
         environment = self._environment()
         if self.name != DEFAULT_NAME:
             environment.append(f"TPUFLEET_LOCALCLOUD={self.name}")
         command = [".venv/bin/ansible-playbook", "-i", "inventory/local"]
-        return " ".join([*environment, *command, shlex.join(words)])
+        return " ".join([*environment, *command, shlex.join(arguments)])
 
     def _environment(self) -> list[str]:
         clouds = self.directory.parent
