@@ -23,10 +23,10 @@ def own_cloud(name: str, **options: Any) -> Iterator[LocalCloud]:
     cloud.find_system_tools()
     local_cloud = LocalCloud.of(f"test-{name}-{os.getpid()}")
     try:
-        cloud.up(local_cloud, Options(**options), say=print)
+        cloud.up(local_cloud, Options(**options), report=print)
         yield local_cloud
     finally:
-        cloud.down(local_cloud, say=print)
+        cloud.down(local_cloud, report=print)
 
 
 def own_or_existing_cloud(

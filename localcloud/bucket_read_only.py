@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 
 _CHUNK = 256 * 1024
 # Hop-by-hop headers, which a proxy must not forward (RFC 9110, section 7.6.1).
-_OF_A_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
+_HOP_BY_HOP_HEADERS = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
 
 
 class ReadOnly(ThreadingHTTPServer):
-    """Proxy server on the bucket's address; ``behind`` is the emulator's host and port."""
+    """Proxy server on the bucket's address; forwards to ``emulator_address``, a host and port."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, endpoint: str, behind: str) -> None:
+    def __init__(self, endpoint: str, emulator_url: str) -> None:
         address = urlsplit(endpoint)
-        self.behind = urlsplit(behind).netloc
+        self.emulator_address = urlsplit(emulator_url).netloc
         super().__init__((address.hostname or "", address.port or 0), _Connection)
 
 
@@ -36,17 +36,17 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Forward a read to the emulator and return its response."""
-        upstream = HTTPConnection(self.server.behind, timeout=60)
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_CONNECTION}
+        upstream = HTTPConnection(self.server.emulator_address, timeout=60)
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP_HEADERS}
         try:
             upstream.request(self.command, self.path, headers=headers)
-            answer = upstream.getresponse()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in (*_OF_A_CONNECTION, "date", "server"):
+            response = upstream.getresponse()
+            self.send_response(response.status)
+            for name, value in response.getheaders():
+                if name.lower() not in (*_HOP_BY_HOP_HEADERS, "date", "server"):
                     self.send_header(name, value)
             self.end_headers()
-            while chunk := answer.read(_CHUNK):
+            while chunk := response.read(_CHUNK):
                 self.wfile.write(chunk)
         except (HTTPException, ConnectionRefusedError) as error:
             self.log_error("%s %s: %s", self.command, self.path, error)
@@ -59,9 +59,9 @@ class _Connection(BaseHTTPRequestHandler):
         """Reject a write with the error that Google Cloud Storage returns."""
         # Read the request body: closing with unread data resets the connection, so that the client
         # might not receive the response.
-        left = int(self.headers.get("Content-Length") or 0)
-        while left and (read := self.rfile.read(min(left, _CHUNK))):
-            left -= len(read)
+        remaining = int(self.headers.get("Content-Length") or 0)
+        while remaining and (read := self.rfile.read(min(remaining, _CHUNK))):
+            remaining -= len(read)
         message = "The caller does not have storage.objects.create or delete access: read-only"
         reason = {"message": message, "domain": "global", "reason": "forbidden"}
         error = {"code": 403, "message": message, "errors": [reason]}

@@ -30,73 +30,77 @@ DEFAULTS = Options()
 
 
 def choose(
-    cloud: LocalCloud, before: Settings | None, options: Options, *, in_use: bool
+    cloud: LocalCloud, existing: Settings | None, options: Options, *, in_use: bool
 ) -> Settings:
     """Return settings with the chosen kind of machine, Debian release and type of ``/mnt/shared``.
 
-    ``before`` are the cloud's existing settings; the result has their port, subnet and image, if
-    any. Raises CloudError if ``options`` contradict each other, or differ from ``before`` while the
-    cloud is in use (running or with machines).
+    The result has the port, subnet and image of the cloud's ``existing`` settings, if any. Raises
+    CloudError if ``options`` contradict each other, or differ from ``existing`` while the cloud is
+    in use (running or with machines).
     """
-    if before and in_use:
-        _keep(cloud, before, options, ("machines", "suite", "mnt_shared"))
-    kind = options.machines or (before.machines if before else DEFAULT)
-    possible = KINDS[kind].mnt_shared
-    if options.mnt_shared and options.mnt_shared not in possible:
+    if existing and in_use:
+        _check_unchanged(cloud, existing, options, ("machines", "suite", "mnt_shared"))
+    kind = options.machines or (existing.machines if existing else DEFAULT)
+    supported = KINDS[kind].mnt_shared
+    if options.mnt_shared and options.mnt_shared not in supported:
         raise CloudError(
             f"--mnt-shared: machines of kind {kind} do not support {options.mnt_shared}. "
             f"Omit the option: {cloud.command('up', '--machines', kind)}"
         )
-    held = before.mnt_shared if before and before.machines == kind else possible[0]
-    mnt_shared = options.mnt_shared or (held if held in possible else possible[0])
-    now = before or Settings(cloud.name, port=0, subnet="", image="")
-    return replace(now, machines=kind, suite=options.suite or now.suite, mnt_shared=mnt_shared)
+    current = existing.mnt_shared if existing and existing.machines == kind else supported[0]
+    mnt_shared = options.mnt_shared or (current if current in supported else supported[0])
+    base = existing or Settings(cloud.name, port=0, subnet="", image="")
+    return replace(base, machines=kind, suite=options.suite or base.suite, mnt_shared=mnt_shared)
 
 
 def choose_subnet(
-    cloud: LocalCloud, before: Settings | None, options: Options, *, has_machines: bool
+    cloud: LocalCloud, existing: Settings | None, options: Options, *, has_machines: bool
 ) -> IPv4Network | None:
     """Return the subnet to use, or None for any free subnet.
 
-    ``before`` are the cloud's existing settings. Raises CloudError if another subnet is requested
-    while the cloud has machines, because machines keep their addresses.
+    Raises CloudError if a subnet other than that of the ``existing`` settings is requested while
+    the cloud has machines, because machines keep their addresses.
     """
-    if before is None:
+    if existing is None:
         return options.subnet
     if has_machines:
-        _keep(cloud, before, options, ("subnet",))
-    return options.subnet or IPv4Network(before.subnet)
+        _check_unchanged(cloud, existing, options, ("subnet",))
+    return options.subnet or IPv4Network(existing.subnet)
 
 
-def keep_address(cloud: LocalCloud, before: Settings, options: Options) -> None:
+def check_address_unchanged(cloud: LocalCloud, existing: Settings, options: Options) -> None:
     """Raise CloudError if ``options`` request another port or subnet than the running cloud has."""
-    _keep(cloud, before, options, ("port", "subnet"))
+    _check_unchanged(cloud, existing, options, ("port", "subnet"))
 
 
-def _keep(cloud: LocalCloud, before: Settings, options: Options, names: Iterable[str]) -> None:
-    held = {**asdict(before), "suite": before.suite or image.DEBIAN_SUITE}
-    wanted = {name: str(value) for name, value in vars(options).items() if value}
+def _check_unchanged(
+    cloud: LocalCloud, existing: Settings, options: Options, names: Iterable[str]
+) -> None:
+    current = {**asdict(existing), "suite": existing.suite or image.DEBIAN_SUITE}
+    requested = {name: str(value) for name, value in vars(options).items() if value}
     for name in names:
-        if name in wanted and wanted[name] != str(held[name]):
-            kept = {each: held[each] for each in ("suite", "machines", "mnt_shared")}
-            if "machines" in wanted:  # each kind has its own default of mnt_shared
-                del kept["mnt_shared"]
+        if name in requested and requested[name] != str(current[name]):
+            retained = {
+                setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
+            }
+            if "machines" in requested:  # each kind has its own default of mnt_shared
+                del retained["mnt_shared"]
             raise CloudError(
-                f"local cloud {cloud.name!r} already has {_option(name)} {held[name]} "
-                f"({wanted[name]} was requested). Remove the cloud with all its data and start it "
-                f"again: {cloud.command('down')} && {_up(cloud, {**kept, **wanted})}"
+                f"local cloud {cloud.name!r} already has {_option(name)} {current[name]} "
+                f"({requested[name]} was requested). Remove the cloud with all its data and start "
+                f"it again: {cloud.command('down')} && {_up_command(cloud, {**retained, **requested})}"
             )
 
 
-def _up(cloud: LocalCloud, options: Mapping[str, str]) -> str:
+def _up_command(cloud: LocalCloud, options: Mapping[str, str]) -> str:
     defaults = {"machines": DEFAULT, "suite": image.DEBIAN_SUITE, "mnt_shared": "shared"}
-    words = [
-        word
+    arguments = [
+        argument
         for name, value in options.items()
         if value != defaults.get(name)
-        for word in (_option(name), value)
+        for argument in (_option(name), value)
     ]
-    return cloud.command("up", *words)
+    return cloud.command("up", *arguments)
 
 
 def _option(name: str) -> str:

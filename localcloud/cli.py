@@ -19,84 +19,89 @@ from localcloud.machines import image, kinds
 from localcloud.machines.interface import MachineError
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line and flush it, so that a reader of a pipe gets it immediately."""
     print(line, flush=True)
 
 
 def up(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Start the cloud, unless it is already running."""
-    wanted = Options(
+    requested = Options(
         options.port, options.subnet, options.machines, options.suite, options.mnt_shared
     )
-    chosen = cloud.up(local_cloud, wanted, say=say)
-    kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
-    say(
-        f"local cloud {local_cloud.name!r} is up: {chosen.endpoint}, "
-        f"machines{kind} in {chosen.subnet}"
+    cloud_settings = cloud.up(local_cloud, requested, report=print_line)
+    kind = "" if cloud_settings.machines == kinds.DEFAULT else f" of kind {cloud_settings.machines}"
+    print_line(
+        f"local cloud {local_cloud.name!r} is up: {cloud_settings.endpoint}, "
+        f"machines{kind} in {cloud_settings.subnet}"
     )
-    say(f"create TPUs: {local_cloud.playbook('playbooks/create.yml')}")
+    print_line(f"create TPUs: {local_cloud.playbook('playbooks/create.yml')}")
 
 
 def down(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove the cloud with all its machines, after listing them and asking for confirmation."""
     if not local_cloud.directory.exists():
-        cloud.down(local_cloud, say=lambda _line: None)
-        say(f"local cloud {local_cloud.name!r} does not exist: nothing to do")
+        cloud.down(local_cloud, report=lambda _line: None)
+        print_line(f"local cloud {local_cloud.name!r} does not exist: nothing to do")
         return
     machines = sorted(entry.name for entry in local_cloud.machines.glob("*"))
     shared = sorted(entry.name for entry in local_cloud.shared.glob("*"))
     if (machines or shared) and not options.yes:
-        say(
+        print_line(
             f"This removes local cloud {local_cloud.name!r} and all of {local_cloud.directory}: "
             f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
             f"and their shared files ({', '.join(shared) or 'none'})."
         )
         _confirm(local_cloud)
-    cloud.down(local_cloud, say=say)
-    say(f"local cloud {local_cloud.name!r} is removed")
+    cloud.down(local_cloud, report=print_line)
+    print_line(f"local cloud {local_cloud.name!r} is removed")
 
 
 def clean(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove every local cloud of this checkout and the cached root file systems."""
     directory = clouds_directory()
     for entry in sorted(directory.glob("*")):
-        if NAME.fullmatch(entry.name) and cloud.is_one(entry):
+        if NAME.fullmatch(entry.name) and cloud.is_cloud_directory(entry):
             down(LocalCloud.of(entry.name), options)
-    cloud.remove_images(say=say)
+    cloud.remove_images(report=print_line)
     if not directory.exists():
         return
     try:
         directory.rmdir()
     except OSError as error:
-        left = ", ".join(sorted(entry.name for entry in directory.iterdir()))
+        other_files = ", ".join(sorted(entry.name for entry in directory.iterdir()))
         raise CloudError(
-            f"{directory}: not removed, because it holds other files ({left}). "
+            f"{directory}: not removed, because it holds other files ({other_files}). "
             "Move them away, then run: make clean"
         ) from error
-    say(f"removed {directory}")
+    print_line(f"removed {directory}")
 
 
 def status(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Show the cloud's TPUs, workers and queued resources."""
     state = client.ask(local_cloud, "GET", "/_localcloud/status")
     if options.json:
-        say(json.dumps(state, indent=2))
+        print_line(json.dumps(state, indent=2))
         return
-    chosen = settings.read(local_cloud)
-    say(f"local cloud {local_cloud.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
+    cloud_settings = settings.read(local_cloud)
+    print_line(
+        f"local cloud {local_cloud.name!r}: {cloud_settings.endpoint}, "
+        f"machines in {cloud_settings.subnet}"
+    )
     if local_cloud.bucket_endpoint.exists():
-        say(buckets.summary(local_cloud))
+        print_line(buckets.summary(local_cloud))
     for node in state["nodes"]:
         workers = ", ".join(
             f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
             for worker in node["workers"]
         )
-        say(f"{node['name']:<20} {node['acceleratorType']:<12} {node['state']:<10} {workers}")
+        print_line(
+            f"{node['name']:<20} {node['acceleratorType']:<12} {node['state']:<10} {workers}"
+        )
     for queued in state["queuedResources"]:
-        say(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
+        print_line(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
     if not state["nodes"]:
-        say(f"no TPUs yet: {local_cloud.playbook('playbooks/create.yml')}")
+        print_line(f"no TPUs yet: {local_cloud.playbook('playbooks/create.yml')}")
 
 
 def preempt(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
@@ -105,22 +110,22 @@ def preempt(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     path = faults_cli.node_path(options.zone, options.tpu)
     client.ask(local_cloud, "POST", f"{path}:preempt", body)
     if options.warning:
-        say(f"{options.tpu} will be preempted in {options.warning:g} s")
+        print_line(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:
-        say(f"{options.tpu} is preempted: its machines are deleted")
+        print_line(f"{options.tpu} is preempted: its machines are deleted")
 
 
 def fault(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Inject faults: API errors, no capacity, quota, worker failures, bad health, maintenance."""
     for line in faults_cli.run(local_cloud, options):
-        say(line)
+        print_line(line)
 
 
 def bucket(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Stop the cloud's bucket, start it, or make it read-only."""
     run, _ = _BUCKET_ACTIONS[options.action]
     run(local_cloud)
-    say(buckets.summary(local_cloud))
+    print_line(buckets.summary(local_cloud))
 
 
 def serve(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
@@ -197,7 +202,7 @@ docs/localcloud.md describes the local cloud.
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser with all subcommands."""
-    top = argparse.ArgumentParser(
+    root_parser = argparse.ArgumentParser(
         prog=PROGRAM,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=textwrap.fill(
@@ -208,64 +213,64 @@ def parser() -> argparse.ArgumentParser:
         ),
         epilog=examples("up", "status", "preempt demo", "--name two up", "down") + _MORE,
     )
-    top.add_argument(
+    root_parser.add_argument(
         "--name", default="default", help="which local cloud; before COMMAND (default: %(default)s)"
     )
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    verbs = root_parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for name, verb in VERBS.items():
-        one = verbs.add_parser(
+        sub = verbs.add_parser(
             name,
             help=verb.run.__doc__,
             description=textwrap.fill(f"{verb.run.__doc__} {verb.details}", 79),
             epilog=examples(*verb.examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        _describe(name, one)
-    return top
+        _add_options(name, sub)
+    return root_parser
 
 
-def _describe(name: str, one: argparse.ArgumentParser) -> None:
+def _add_options(name: str, sub: argparse.ArgumentParser) -> None:
     """Add the options of the subcommand ``name`` to its parser."""
     if name == "up":
-        one.add_argument("--port", type=int, help="the API's port (default: a free one)")
-        one.add_argument(
+        sub.add_argument("--port", type=int, help="the API's port (default: a free one)")
+        sub.add_argument(
             "--subnet",
             type=IPv4Network,
             help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
         )
-        one.add_argument(
+        sub.add_argument(
             "--machines",
             choices=kinds.KINDS,
             help="kind of machine; nspawn: containers; qemu: virtual machines with their own "
             "kernel, slow without KVM (default: nspawn)",
         )
-        one.add_argument(
+        sub.add_argument(
             "--suite",
             choices=image.SUITES,
             help="Debian release of the machines (default: trixie on a Debian host, the "
             "host's own release on Ubuntu)",
         )
-        one.add_argument(
+        sub.add_argument(
             "--mnt-shared",
             choices=settings.MNT_SHARED,
             help="/mnt/shared: one directory shared by all machines, or a directory on each "
             "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: local)",
         )
     if name in ("down", "clean"):
-        one.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        sub.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     if name == "status":
-        one.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument("--json", action="store_true", help="print JSON")
     if name == "serve":
-        one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
+        sub.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
     if name == "preempt":
-        one.add_argument("tpu", help="the TPU's name")
-        one.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
-        one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
+        sub.add_argument("tpu", help="the TPU's name")
+        sub.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
+        sub.add_argument("--warning", type=float, default=0, metavar="SECONDS",
                          help="notify the machines this long before (Google: 30)")  # fmt: skip
     if name == "fault":
-        faults_cli.describe(one)
+        faults_cli.add_fault_parsers(sub)
     if name == "bucket":
-        actions = one.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions = sub.add_subparsers(dest="action", required=True, metavar="ACTION")
         for action, (_, text) in _BUCKET_ACTIONS.items():
             actions.add_parser(action, help=text, description=text)
 

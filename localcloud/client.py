@@ -29,15 +29,15 @@ def ask(cloud: LocalCloud, method: str, path: str, body: object = None) -> dict:
         session = AuthorizedSession(credentials, auth_request=_LoopbackRequest())
         # The endpoint is on loopback: ignore proxies from the environment.
         session.trust_env = False
-        answer = session.request(method, endpoint + path, json=body, timeout=TIMEOUT_S)
+        response = session.request(method, endpoint + path, json=body, timeout=TIMEOUT_S)
     except (OSError, GoogleAuthError, requests.RequestException) as error:
         raise CloudError(
             f"local cloud {cloud.name!r} does not answer on {endpoint} "
             f"({type(error).__name__}). Start it: {cloud.command('up')}"
         ) from error
-    if not answer.ok:
-        raise CloudError(_reason(answer))
-    return answer.json() if answer.content else {}
+    if not response.ok:
+        raise CloudError(_reason(response))
+    return response.json() if response.content else {}
 
 
 class _LoopbackRequest(Request):
@@ -53,8 +53,8 @@ class _LoopbackRequest(Request):
         return super().__call__(url, *arguments, **options)
 
 
-def _reason(answer: requests.Response) -> str:
+def _reason(response: requests.Response) -> str:
     try:
-        return answer.json()["error"]["message"]
+        return response.json()["error"]["message"]
     except (json.JSONDecodeError, LookupError, TypeError):
-        return f"{answer.status_code} {answer.reason}"
+        return f"{response.status_code} {response.reason}"

@@ -26,7 +26,7 @@ FIRST_PORT = 8470
 TOOLS = ("dnsmasq", "ip", "mmdebstrap", "nft", "ssh-keygen")
 START_DEADLINE_S = 120.0
 _HOST_LOCK = Path("/run/tpufleet-localcloud.lock")
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def find_system_tools() -> None:
@@ -34,38 +34,38 @@ def find_system_tools() -> None:
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def up(cloud: LocalCloud, options: Options = DEFAULTS, *, say: Say) -> Settings:
+def up(cloud: LocalCloud, options: Options = DEFAULTS, *, report: Report) -> Settings:
     """Start the cloud unless it is already running, and return its settings.
 
-    ``say`` prints progress. Raises CloudError, MachineError.
+    ``report`` prints progress. Raises CloudError, MachineError.
     """
     _check_root(cloud, "up")
     _check_tools()
     while True:
         # Build the image before taking the host's lock: it takes minutes, and other clouds need
         # not wait for it.
-        root = None if is_served(cloud) else _image(cloud, options, say)
-        with _alone_on_host(say):
-            if done := _up(cloud, options, root, say):
-                return done
+        root = None if is_served(cloud) else _image(cloud, options, report)
+        with _lock_host(report):
+            if started := _up(cloud, options, root, report):
+                return started
 
 
-def _image(cloud: LocalCloud, options: Options, say: Say) -> Path:
+def _image(cloud: LocalCloud, options: Options, report: Report) -> Path:
     chosen = _choose(cloud, options)
     kinds.check_tools(chosen.machines)
-    return KINDS[chosen.machines].ensure_image(say, chosen.suite)
+    return KINDS[chosen.machines].ensure_image(report, chosen.suite)
 
 
 def _choose(cloud: LocalCloud, options: Options) -> Settings:
     in_use = is_served(cloud) or _has_machines(cloud)
-    return choices.choose(cloud, _before(cloud), options, in_use=in_use)
+    return choices.choose(cloud, _existing_settings(cloud), options, in_use=in_use)
 
 
-def _before(cloud: LocalCloud) -> Settings | None:
+def _existing_settings(cloud: LocalCloud) -> Settings | None:
     return settings.read(cloud) if cloud.settings.exists() else None
 
 
-def _up(cloud: LocalCloud, options: Options, root: Path | None, say: Say) -> Settings | None:
+def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) -> Settings | None:
     """Start the cloud with machines created from the image ``root``.
 
     Returns None if ``root`` has been removed since it was built.
@@ -76,66 +76,66 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, say: Say) -> Set
     cloud.machines.mkdir(exist_ok=True)
     cloud.shared.mkdir(exist_ok=True)
     cloud.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
-    before, chosen = _before(cloud), _choose(cloud, options)
+    existing, chosen = _existing_settings(cloud), _choose(cloud, options)
     if is_served(cloud):
-        found = settings.read(cloud)
-        choices.keep_address(cloud, found, options)
+        running = settings.read(cloud)
+        choices.check_address_unchanged(cloud, running, options)
         client.ask(cloud, "GET", "/_localcloud/status")
-        bucket.up(cloud, network.Network(cloud, IPv4Network(found.subnet)).gateway, say)
+        bucket.up(cloud, network.Network(cloud, IPv4Network(running.subnet)).gateway, report)
         settings.hand_over(cloud)
-        return found
+        return running
     if root is None or not root.is_dir():
         return None
     kernel_limits.raise_for_many_machines()
-    say("starting the network: a bridge, NAT, a name server")
+    report("starting the network: a bridge, NAT, a name server")
     has_machines = _has_machines(cloud)
-    subnet = choices.choose_subnet(cloud, before, options, has_machines=has_machines)
-    net = network.up(cloud, subnet, say, is_required=has_machines)
-    port = _choose_port(options.port or chosen.port, say)
+    subnet = choices.choose_subnet(cloud, existing, options, has_machines=has_machines)
+    net = network.up(cloud, subnet, report, is_required=has_machines)
+    port = _choose_port(options.port or chosen.port, report)
     chosen = replace(chosen, port=port, subnet=str(net.subnet), image=str(root))
     settings.write(cloud, chosen)
-    bucket.up(cloud, net.gateway, say)
-    say("starting the API")
+    bucket.up(cloud, net.gateway, report)
+    report("starting the API")
     _start_server(cloud)
     settings.hand_over(cloud)
     return chosen
 
 
-def down(cloud: LocalCloud, *, say: Say) -> None:
+def down(cloud: LocalCloud, *, report: Report) -> None:
     """Remove the cloud: server, machines, network and directory.
 
     Also removes what a killed server or an interrupted ``up`` has left behind.
     """
     _check_root(cloud, "down")
-    with _alone_on_host(say):
-        _down(cloud, say)
+    with _lock_host(report):
+        _down(cloud, report)
 
 
-def _down(cloud: LocalCloud, say: Say) -> None:
-    say("stopping the API")
-    processes.end(_server_mark(cloud), grace_s=10)
+def _down(cloud: LocalCloud, report: Report) -> None:
+    report("stopping the API")
+    processes.end(_server_argument(cloud), grace_s=10)
     kind = settings.read(cloud).machines if cloud.settings.exists() else kinds.DEFAULT
     net = network.Network(cloud, network.RANGE)
     for name in KINDS[kind].machines(cloud, net, cloud.directory, "local").sweep(keep=()):
-        say(f"removed machine {name}")
+        report(f"removed machine {name}")
     bucket.down(cloud)
     network.down(cloud)
-    if left := mounts.below(cloud.directory):
+    if mount_points := mounts.below(cloud.directory):
         raise CloudError(
-            f"{left[0]}: still mounted, but not by the cloud. Unmount it, then run: "
+            f"{mount_points[0]}: still mounted, but not by the cloud. Unmount it, then run: "
             f"{cloud.command('down')}"
         )
     _remove_directory(cloud)
     kernel_limits.restore_after_the_last_cloud()
 
 
-def remove_images(*, say: Say) -> None:
+def remove_images(*, report: Report) -> None:
     """Remove the cached root file systems. No cloud on this host can start meanwhile."""
-    with _alone_on_host(say):
-        image.remove_all(say)
+    with _lock_host(report):
+        image.remove_all(report)
 
 
-def is_one(directory: Path) -> bool:
+def is_cloud_directory(directory: Path) -> bool:
     """Return whether a directory belongs to a local cloud.
 
     A cloud's directory contains ``machines`` or is empty: ``machines`` is the first entry that
@@ -160,19 +160,21 @@ def is_served(cloud: LocalCloud) -> bool:
 
 def machines_of(cloud: LocalCloud) -> Machines:
     """Return the cloud's machines; raise CloudError if the cloud was never started."""
-    chosen = settings.read(cloud)
-    net = network.Network(cloud, IPv4Network(chosen.subnet))
-    return KINDS[chosen.machines].machines(cloud, net, Path(chosen.image), chosen.mnt_shared)
+    cloud_settings = settings.read(cloud)
+    net = network.Network(cloud, IPv4Network(cloud_settings.subnet))
+    return KINDS[cloud_settings.machines].machines(
+        cloud, net, Path(cloud_settings.image), cloud_settings.mnt_shared
+    )
 
 
 def serve(cloud: LocalCloud) -> None:
     """Serve the cloud's API until SIGTERM; the machines keep running afterwards."""
-    chosen = settings.read(cloud)
-    net = network.Network(cloud, IPv4Network(chosen.subnet))
+    cloud_settings = settings.read(cloud)
+    net = network.Network(cloud, IPv4Network(cloud_settings.subnet))
     server = create_server(
         cloud.directory,
         machines_of(cloud),
-        port=chosen.port,
+        port=cloud_settings.port,
         metadata_at=(str(net.gateway), 0),
     )
     network.publish_metadata(net, server.metadata_port or 0)
@@ -183,7 +185,7 @@ def serve(cloud: LocalCloud) -> None:
 
 
 @contextlib.contextmanager
-def _alone_on_host(say: Say) -> Iterator[None]:
+def _lock_host(report: Report) -> Iterator[None]:
     """Hold the host's lock, so that only one cloud starts or stops at a time.
 
     Clouds share the host's ports, subnets, kernel limits and images.
@@ -192,7 +194,7 @@ def _alone_on_host(say: Say) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting: another local cloud is coming up or going down on this host")
+            report("waiting: another local cloud is coming up or going down on this host")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -216,7 +218,7 @@ def _start_server(cloud: LocalCloud) -> None:
     """Start the server in the background and wait until it answers."""
     cloud.endpoint.unlink(missing_ok=True)
     server = processes.start(
-        [sys.executable, "-m", "localcloud", "serve", _server_mark(cloud)],
+        [sys.executable, "-m", "localcloud", "serve", _server_argument(cloud)],
         cloud.log,
         cwd=PROJECT_ROOT,
         env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(cloud.directory.parent)},
@@ -235,16 +237,16 @@ def _start_server(cloud: LocalCloud) -> None:
     raise CloudError(f"the API did not start ({' '.join(last)}). See {cloud.log}")
 
 
-def _server_mark(cloud: LocalCloud) -> str:
+def _server_argument(cloud: LocalCloud) -> str:
     """Return the argument that identifies this cloud's server process."""
     return f"--directory={cloud.directory}"
 
 
-def _choose_port(wanted: int, say: Say) -> int:
-    """Return ``wanted``, unless it is 0 or in use; then return another port."""
-    chosen = network.free_port("127.0.0.1", wanted, FIRST_PORT)
-    if wanted and chosen != wanted:
-        say(f"port {wanted} is in use on this host: using {chosen}")
+def _choose_port(requested: int, report: Report) -> int:
+    """Return ``requested``, unless it is 0 or in use; then return another port."""
+    chosen = network.free_port("127.0.0.1", requested, FIRST_PORT)
+    if requested and chosen != requested:
+        report(f"port {requested} is in use on this host: using {chosen}")
     return chosen
 
 

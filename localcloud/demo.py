@@ -45,16 +45,16 @@ class Progress:
 
 
 @dataclass
-class Waiting:
+class Activity:
     """What a running command is waiting for, updated from the command's output."""
 
-    what: str
+    description: str
 
 
 def main() -> int:
     """Run all steps and return the exit code: 0, or 1 after printing an error on one line."""
     argparse.ArgumentParser(prog="python -m localcloud.demo", description=__doc__).parse_args()
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         cloud = LocalCloud.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
         step(1, "a local cloud: a Cloud TPU API on loopback, real machines behind it")
@@ -68,16 +68,16 @@ def main() -> int:
         playbook("train.yml", "-e", f"config={CONFIG}")
         leader, workers = find_workers()
         follow(cloud, leader)
-        summary(cloud, leader, workers, time.monotonic() - began)
+        summary(cloud, leader, workers, time.monotonic() - start)
     except (CloudError, DemoError, KeyboardInterrupt) as error:
         print(f"\ndemo: {str(error) or 'stopped. To resume, run: make demo'}", file=sys.stderr)
         return 1
     return 0
 
 
-def step(number: int, what: str) -> None:
+def step(number: int, description: str) -> None:
     """Print a step's title."""
-    print(f"\n[{number}/4] {what}", flush=True)
+    print(f"\n[{number}/4] {description}", flush=True)
 
 
 def as_root() -> list[str]:
@@ -91,29 +91,29 @@ def playbook(name: str, *arguments: str) -> None:
     """Run a playbook, which shows its own progress. Raises DemoError if it fails."""
     command = ["ansible-playbook", "-i", "inventory/local", name, *arguments]
     print(f"  $ {shlex.join(command)}", flush=True)
-    done = subprocess.run(command, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
+    result = subprocess.run(command, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
+    if result.returncode:
         raise DemoError(f"{name} failed (see above). Fix it, then run: make demo")
 
 
 def stream(title: str, command: Sequence[str]) -> None:
     """Print ``title``, run a command and print its output; raise DemoError if it fails."""
     print(f"  $ {title}", flush=True)
-    now = Waiting("python to start")
+    activity = Activity("python to start")
     try:
-        for line in output_lines(command, now):
+        for line in output_lines(command, activity):
             print(f"    {line}", flush=True)
-            now.what = line.strip()
+            activity.description = line.strip()
     except CommandError as error:
         raise DemoError(
-            f"{title} failed ({error}): {now.what}. Fix it, then run: make demo"
+            f"{title} failed ({error}): {activity.description}. Fix it, then run: make demo"
         ) from None
 
 
-def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
+def output_lines(command: Sequence[str], activity: Activity) -> Iterator[str]:
     """Run a command and yield its output lines. Raises CommandError at the end if it fails.
 
-    While the command is silent, prints ``now.what`` and the time since the last line.
+    While the command is silent, prints ``activity.description`` and the time since the last line.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ANSIBLE_FORCE_COLOR": "0"}
     process = subprocess.Popen(
@@ -134,17 +134,20 @@ def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    since = time.monotonic()
+    last_output_at = time.monotonic()
     try:
         while True:
             try:
                 line = lines.get(timeout=QUIET_S)
             except queue.Empty:
-                print(f"    … {time.monotonic() - since:3.0f} s  {now.what}", flush=True)
+                print(
+                    f"    … {time.monotonic() - last_output_at:3.0f} s  {activity.description}",
+                    flush=True,
+                )
                 continue
             if line is None:
                 break
-            since = time.monotonic()
+            last_output_at = time.monotonic()
             yield line
     finally:
         if process.poll() is None and sys.exc_info()[0] is not None:
@@ -188,18 +191,18 @@ def follow(cloud: LocalCloud, ssh: Sequence[str]) -> None:
         "cat heartbeat.json 2>/dev/null; echo; "
         "[ ! -e exit.json ] || break; sleep 3; done"
     )
-    now = Progress(0, 0, None, None)
-    seen = -1
+    progress = Progress(0, 0, None, None)
+    last_step = -1
     try:
         for line in output_lines(
-            [*ssh, f"sudo sh -c {shlex.quote(poll)}"], Waiting("the next step")
+            [*ssh, f"sudo sh -c {shlex.quote(poll)}"], Activity("the next step")
         ):
-            now = parse_heartbeat(line) or now
-            if now.loss is not None and now.step != seen:
-                seen = now.step
+            progress = parse_heartbeat(line) or progress
+            if progress.loss is not None and progress.step != last_step:
+                last_step = progress.step
                 print(
-                    f"    step {now.step}/{now.steps}  loss {now.loss:.3f}  "
-                    f"{now.tokens_per_second or 0:,.0f} tokens/s",
+                    f"    step {progress.step}/{progress.steps}  loss {progress.loss:.3f}  "
+                    f"{progress.tokens_per_second or 0:,.0f} tokens/s",
                     flush=True,
                 )
     except CommandError as error:
@@ -225,12 +228,12 @@ def parse_heartbeat(line: str) -> Progress | None:
 
 def remote(ssh: Sequence[str], command: str) -> str:
     """Run a command on worker 0 and return its output; raise DemoError if it fails."""
-    done = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
-    if done.returncode:
+    result = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
+    if result.returncode:
         raise DemoError(
-            f"worker 0: {command} failed ({done.stderr.strip()}). To try again, run: make demo"
+            f"worker 0: {command} failed ({result.stderr.strip()}). To try again, run: make demo"
         )
-    return done.stdout
+    return result.stdout
 
 
 def summary(cloud: LocalCloud, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:

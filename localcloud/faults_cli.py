@@ -52,12 +52,12 @@ _WORKER_ACTIONS = {
 }
 
 
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add one subparser per fault to the parser of the subcommand ``fault``."""
-    kinds = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
+def add_fault_parsers(parser: argparse.ArgumentParser) -> None:
+    """Add one sub per fault to the parser of the subcommand ``fault``."""
+    subparsers = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
 
-    def kind(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:
-        one = kinds.add_parser(
+    def add_fault(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(
             name,
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
@@ -65,99 +65,103 @@ def describe(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if is_limited:
-            one.add_argument("--zone", help="only in this zone (default: all zones)")
-            one.add_argument("--times", type=int, help="number of calls (default: until clear)")
-            one.add_argument("--for", dest="forSeconds", type=float, metavar="SECONDS",
+            sub.add_argument("--zone", help="only in this zone (default: all zones)")
+            sub.add_argument("--times", type=int, help="number of calls (default: until clear)")
+            sub.add_argument("--for", dest="forSeconds", type=float, metavar="SECONDS",
                              help="duration (default: until clear)")  # fmt: skip
-        return one
+        return sub
 
-    kind("show", "show the active faults")
-    kind("clear", "end all active faults; does not recreate TPUs or power workers on")
-    _describe_worker(kind("worker", "make one worker fail; its TPU keeps its state"))
-    one = kind("unreachable", "make zones unreachable: lists omit their TPUs and name the zones")
-    one.add_argument("zones", nargs="+", metavar="ZONE")
-    one = kind("error", "make API calls fail", is_limited=True)
-    one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
-    one.add_argument("code", type=int, help="the HTTP code, such as 429 or 503")
-    one = kind("outcome", "make the operation of a Compute call fail", is_limited=True)
-    one.add_argument("method", help="such as compute.disks.insert or 'compute.*'")
-    one.add_argument("code", help="such as QUOTA_EXCEEDED or ZONE_RESOURCE_POOL_EXHAUSTED")
-    one.add_argument("--message", help="the operation's error message")
-    one = kind("latency", "delay the responses of API calls", is_limited=True)
-    one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
-    one.add_argument("delaySeconds", type=float, metavar="SECONDS")
-    one = kind("drop", "close the connection of API calls without a response", is_limited=True)
-    one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
-    one.add_argument("--when", choices=("before", "after"), default="before",
+    add_fault("show", "show the active faults")
+    add_fault("clear", "end all active faults; does not recreate TPUs or power workers on")
+    _add_worker_actions(add_fault("worker", "make one worker fail; its TPU keeps its state"))
+    sub = add_fault(
+        "unreachable", "make zones unreachable: lists omit their TPUs and name the zones"
+    )
+    sub.add_argument("zones", nargs="+", metavar="ZONE")
+    sub = add_fault("error", "make API calls fail", is_limited=True)
+    sub.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
+    sub.add_argument("code", type=int, help="the HTTP code, such as 429 or 503")
+    sub = add_fault("outcome", "make the operation of a Compute call fail", is_limited=True)
+    sub.add_argument("method", help="such as compute.disks.insert or 'compute.*'")
+    sub.add_argument("code", help="such as QUOTA_EXCEEDED or ZONE_RESOURCE_POOL_EXHAUSTED")
+    sub.add_argument("--message", help="the operation's error message")
+    sub = add_fault("latency", "delay the responses of API calls", is_limited=True)
+    sub.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
+    sub.add_argument("delaySeconds", type=float, metavar="SECONDS")
+    sub = add_fault("drop", "close the connection of API calls without a response", is_limited=True)
+    sub.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
+    sub.add_argument("--when", choices=("before", "after"), default="before",
                      help="before or after the call's effect (default: %(default)s)")  # fmt: skip
-    one = kind("mix", "make a share of the API calls fail like error or drop", is_limited=True)
-    one.add_argument("share", type=float, help="0 to 1, such as 0.3")
-    one.add_argument("--seed", type=int, default=0, help="the same seed gives the same faults")
-    one.add_argument("--method", default="*", help="such as 'nodes.*' (default: all)")
-    one.add_argument("--codes", type=int, nargs="+", default=[429, 503], metavar="CODE")
-    one.add_argument("--no-drops", dest="drops", action="store_false", help="errors only")
-    one = kind("capacity", "report no capacity for new TPUs", is_limited=True)
-    one.add_argument("--type", dest="acceleratorType", default="*",
+    sub = add_fault("mix", "make a share of the API calls fail like error or drop", is_limited=True)
+    sub.add_argument("share", type=float, help="0 to 1, such as 0.3")
+    sub.add_argument("--seed", type=int, default=0, help="the same seed gives the same faults")
+    sub.add_argument("--method", default="*", help="such as 'nodes.*' (default: all)")
+    sub.add_argument("--codes", type=int, nargs="+", default=[429, 503], metavar="CODE")
+    sub.add_argument("--no-drops", dest="drops", action="store_false", help="errors only")
+    sub = add_fault("capacity", "report no capacity for new TPUs", is_limited=True)
+    sub.add_argument("--type", dest="acceleratorType", default="*",
                      help="only this accelerator type, such as 'v4-*'")  # fmt: skip
-    one = kind("quota", "limit the number of chips in use", is_limited=True)
-    one.add_argument("chips", type=int)
-    one.add_argument("--generation", help="only this TPU generation, such as v4")
-    one.add_argument("--tier", choices=("spot", "on-demand"))
-    kind(
+    sub = add_fault("quota", "limit the number of chips in use", is_limited=True)
+    sub.add_argument("chips", type=int)
+    sub.add_argument("--generation", help="only this TPU generation, such as v4")
+    sub.add_argument("--tier", choices=("spot", "on-demand"))
+    add_fault(
         "reuse-addresses",
         "give new TPUs the most recently released addresses (default: the least recently)",
         is_limited=True,
     )
-    one = kind("health", "set a TPU's health and symptom; HEALTHY clears both")
-    one.add_argument("tpu", help="the TPU's name")
-    one.add_argument("health", choices=HEALTHS)
-    one.add_argument("--zone", help=_ZONE_HELP)
-    one.add_argument("--description", help="healthDescription of the TPU")
-    one.add_argument("--symptom", help="such as OUT_OF_MEMORY")
-    one.add_argument("--worker", default="0", help="worker with the symptom (default: %(default)s)")
-    one = kind("maintenance", "reboot a worker of a TPU; its external address changes")
-    one.add_argument("tpu", help="the TPU's name")
-    one.add_argument("--zone", help=_ZONE_HELP)
-    one.add_argument("--worker", default="0", help="which worker (default: %(default)s)")
+    sub = add_fault("health", "set a TPU's health and symptom; HEALTHY clears both")
+    sub.add_argument("tpu", help="the TPU's name")
+    sub.add_argument("health", choices=HEALTHS)
+    sub.add_argument("--zone", help=_ZONE_HELP)
+    sub.add_argument("--description", help="healthDescription of the TPU")
+    sub.add_argument("--symptom", help="such as OUT_OF_MEMORY")
+    sub.add_argument("--worker", default="0", help="worker with the symptom (default: %(default)s)")
+    sub = add_fault("maintenance", "reboot a worker of a TPU; its external address changes")
+    sub.add_argument("tpu", help="the TPU's name")
+    sub.add_argument("--zone", help=_ZONE_HELP)
+    sub.add_argument("--worker", default="0", help="which worker (default: %(default)s)")
 
 
-def _describe_worker(parser: argparse.ArgumentParser) -> None:
+def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("worker", help="the worker, such as pod-w1")
     parser.add_argument("--zone", help=_ZONE_HELP)
-    kinds = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    subparsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (effect, _, _) in _WORKER_ACTIONS.items():
-        kinds.add_parser(name, help=effect, description=effect)
+        subparsers.add_parser(name, help=effect, description=effect)
     effect = "delay its next boot until this long after its TPU is READY"
-    late = kinds.add_parser("late", help=effect, description=effect)
-    late.add_argument("delaySeconds", type=float, metavar="SECONDS")
+    late_parser = subparsers.add_parser("late", help=effect, description=effect)
+    late_parser.add_argument("delaySeconds", type=float, metavar="SECONDS")
 
 
 def node_path(zone: str | None, tpu: str) -> str:
     """Return the local cloud's API path for a TPU; ``zone`` can be None if its name is unique."""
-    where = f"locations/{zone}/" if zone else ""
-    return f"/_localcloud/{where}nodes/{tpu}"
+    location = f"locations/{zone}/" if zone else ""
+    return f"/_localcloud/{location}nodes/{tpu}"
 
 
 def run(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     """Inject, show or clear faults according to ``options``; yield the lines to print."""
-    special: Mapping[str, Callable[[LocalCloud, argparse.Namespace], Iterator[str]]] = {
+    handlers: Mapping[str, Callable[[LocalCloud, argparse.Namespace], Iterator[str]]] = {
         "clear": _clear,
         "health": _health,
         "maintenance": _maintenance,
         "worker": _worker,
     }
-    if options.fault in special:
-        yield from special[options.fault](cloud, options)
+    if options.fault in handlers:
+        yield from handlers[options.fault](cloud, options)
     elif options.fault == "show":
-        yield from _shown({**client.ask(cloud, "GET", _FAULTS), "workers": _worker_faults(cloud)})
+        yield from _format_faults(
+            {**client.ask(cloud, "GET", _FAULTS), "workers": _worker_faults(cloud)}
+        )
     else:
-        yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:add", _request(options)))
+        yield from _format_faults(client.ask(cloud, "POST", f"{_FAULTS}:add", _request(options)))
 
 
 def _request(options: argparse.Namespace) -> dict[str, Any]:
     if options.fault == "unreachable":
         return {"unreachable": options.zones}
-    kinds = {
+    keys = {
         "error": "errors",
         "drop": "drops",
         "outcome": "outcomes",
@@ -168,16 +172,19 @@ def _request(options: argparse.Namespace) -> dict[str, Any]:
         for key, value in vars(options).items()
         if key not in ("name", "verb", "fault") and value is not None
     }
-    return {kinds.get(options.fault, options.fault): [fields]}
+    return {keys.get(options.fault, options.fault): [fields]}
 
 
 def _clear(cloud: LocalCloud, _options: argparse.Namespace) -> Iterator[str]:
-    yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:clear"))
+    yield from _format_faults(client.ask(cloud, "POST", f"{_FAULTS}:clear"))
 
 
 def _worker_faults(cloud: LocalCloud) -> list[str]:
     workers = client.ask(cloud, "GET", "/_localcloud/workerFaults")["workers"]
-    return [f"{it['worker']} in {it['zone']}: {', '.join(it['faults'])}" for it in workers]
+    return [
+        f"{worker['worker']} in {worker['zone']}: {', '.join(worker['faults'])}"
+        for worker in workers
+    ]
 
 
 def _worker(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
@@ -185,9 +192,11 @@ def _worker(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     if not dash or not index.isdigit():
         raise CloudError(f"not a worker's name ({options.worker!r}). Use a name such as: pod-w1")
     if options.action == "late":
-        late = {"worker": options.worker, "delaySeconds": options.delaySeconds, "times": 1}
+        late_fault = {"worker": options.worker, "delaySeconds": options.delaySeconds, "times": 1}
         zone = {"zone": options.zone} if options.zone else {}
-        yield from _shown(client.ask(cloud, "POST", f"{_FAULTS}:add", {"late": [{**late, **zone}]}))
+        yield from _format_faults(
+            client.ask(cloud, "POST", f"{_FAULTS}:add", {"late": [{**late_fault, **zone}]})
+        )
         return
     _, verb, fault = _WORKER_ACTIONS[options.action]
     body = {"workerIds": [index], **({"fault": fault} if fault else {})}
@@ -195,7 +204,7 @@ def _worker(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     yield f"{options.worker}: {options.action} succeeded"
 
 
-def _shown(active: Mapping[str, Any]) -> Iterator[str]:
+def _format_faults(active: Mapping[str, Any]) -> Iterator[str]:
     lines = [
         f"{kind:<12} {fault if isinstance(fault, str) else json.dumps(fault)}"
         for kind, faults in active.items()
@@ -218,12 +227,12 @@ def _health(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
 
 def _maintenance(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
     nodes = client.ask(cloud, "GET", "/_localcloud/status")["nodes"]
-    known = [node["zone"] for node in nodes if node["name"] == options.tpu]
-    zones = [zone for zone in known if options.zone in (None, zone)]
+    node_zones = [node["zone"] for node in nodes if node["name"] == options.tpu]
+    zones = [zone for zone in node_zones if options.zone in (None, zone)]
     if len(zones) != 1:
         raise CloudError(
-            f"{options.tpu} is in several zones ({', '.join(known)}). Add: --zone ZONE"
-            if known and not options.zone
+            f"{options.tpu} is in several zones ({', '.join(node_zones)}). Add: --zone ZONE"
+            if node_zones and not options.zone
             else f"there is no TPU {options.tpu}{f' in {options.zone}' if options.zone else ''}. "
             f"To list the TPUs, run: {cloud.command('status')}"
         )

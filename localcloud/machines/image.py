@@ -150,10 +150,10 @@ def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
 
-def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
+def ensure(report: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
     """Return the image's directory; build the image first if it is not cached.
 
-    ``say`` prints progress. ``also`` lists packages in addition to PACKAGES, such as a kernel.
+    ``report`` prints progress. ``also`` lists packages in addition to PACKAGES, such as a kernel.
     ``suite`` is passed to ``base_lines``. The directory appears only when the image is complete.
     Raises CloudError if the build fails.
     """
@@ -176,14 +176,14 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = 
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
-        with alone(say):
+        with alone(report):
             if not image.is_dir():
-                _build(image, suite, lines, options, host_pem, say, packages)
+                _build(image, suite, lines, options, host_pem, report, packages)
     return image
 
 
 @contextlib.contextmanager
-def alone(say: Callable[[str], None]) -> Iterator[None]:
+def alone(report: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that protects the building and removing of cached images."""
     while True:
         images_directory().mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ def alone(say: Callable[[str], None]) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("waiting: another local cloud is building the machines' root file system")
+                report("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(images_directory(), handle):
                 continue  # another process replaced the directory: lock the new one
@@ -212,16 +212,16 @@ def _build(
     lines: list[str],
     options: list[str],
     host_pem: str,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     packages: tuple[str, ...] = PACKAGES,
 ) -> None:
-    say(f"building the machines' root file system ({suite}), once")
+    report(f"building the machines' root file system ({suite}), once")
     command = [
         *bootstrap("minbase", packages, suite, options),
         str(partial_of(image)),
         *lines,
     ]
-    make_tree(image, command, say, lambda root: _finish(root, host_pem))
+    make_tree(image, command, report, lambda root: _finish(root, host_pem))
 
 
 def bootstrap(
@@ -248,7 +248,7 @@ def partial_of(tree: Path) -> Path:
 def make_tree(
     tree: Path,
     command: list[str],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     finish: Callable[[Path], None] = lambda root: None,
 ) -> None:
     """Create the directory ``tree`` atomically.
@@ -266,7 +266,7 @@ def make_tree(
         for line in _lines(command):
             tail = [*tail[-7:], line]
             if line.startswith("I: "):
-                say(f"  {line[3:]}")
+                report(f"  {line[3:]}")
         finish(partial)
         partial.rename(tree)
     except subprocess.CalledProcessError as error:
@@ -277,11 +277,11 @@ def make_tree(
         _remove(partial)
 
 
-def remove_all(say: Callable[[str], None]) -> None:
+def remove_all(report: Callable[[str], None]) -> None:
     """Remove all cached images, complete or partial; keep other files in their directory."""
     if not images_directory().exists():
         return
-    with alone(say):
+    with alone(report):
         for entry in images_directory().glob("*"):
             if _OURS.fullmatch(entry.name):
                 _remove(entry)

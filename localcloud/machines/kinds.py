@@ -14,7 +14,7 @@ from localcloud.machines.nspawn import NspawnMachines
 from localcloud.machines.qemu import QemuMachines
 from localcloud.machines.qemu_image import QemuImage
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Kind:
 
     tools: tuple[str, ...]
     install: str
-    ensure_image: Callable[[Say, str], Path]
+    ensure_image: Callable[[Report, str], Path]
     machines: Callable[[LocalCloud, Network, Path, str], Machines]
     mnt_shared: tuple[str, ...]
 
 
-def _ensure_qemu_image(say: Say, suite: str) -> Path:
-    made = qemu_image.ensure(say, suite)
-    qemu_program.ensure(made, say)
+def _ensure_qemu_image(report: Report, suite: str) -> Path:
+    made = qemu_image.ensure(report, suite)
+    qemu_program.ensure(made, report)
     return made.root
 
 
@@ -44,7 +44,7 @@ KINDS = {
     "nspawn": Kind(
         nspawn.TOOLS,
         "make env-localcloud",
-        lambda say, suite: image.ensure(say, suite=suite),
+        lambda report, suite: image.ensure(report, suite=suite),
         lambda cloud, network, root, mnt_shared: NspawnMachines(
             cloud, network, root, cloud.shared if mnt_shared == "shared" else None
         ),

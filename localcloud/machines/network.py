@@ -47,15 +47,16 @@ class Network:
 def up(
     cloud: LocalCloud,
     wanted: IPv4Network | None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     is_required: bool = False,
 ) -> Network:
     """Create the bridge, the nftables rules and the name server, unless they exist.
 
-    ``wanted`` is the subnet to use, ``say`` prints progress. If ``wanted`` is None or overlaps an
-    address or route of this host, the first free subnet is used; with ``is_required``, an overlap
-    raises CloudError instead. Only one process on the host may call ``up`` or ``down`` at a time.
+    ``requested`` is the subnet to use, ``report`` prints progress. If ``requested`` is None or
+    overlaps an address or route of this host, the first free subnet is used; with ``is_required``,
+    an overlap raises CloudError instead. Only one process on the host may call ``up`` or ``down``
+    at a time.
     """
     subnet = _present(cloud)
     if wanted and subnet and wanted != subnet:
@@ -76,7 +77,7 @@ def up(
                     f"Free it, or remove the machines: "
                     f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
                 )
-            say(f"subnet {wanted} is in use on this host: using {subnet}")
+            report(f"subnet {wanted} is in use on this host: using {subnet}")
         run("ip", "link", "add", cloud.bridge, "type", "bridge")
         run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cloud.bridge)
     run("ip", "link", "set", cloud.bridge, "up")

@@ -90,11 +90,11 @@ class QemuImage:
         return found[-1]
 
 
-def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
+def ensure(report: Callable[[str], None], suite: str = "") -> QemuImage:
     """Return the image; build it first if parts of it are missing.
 
-    ``suite`` is the machines' Debian release, ``say`` prints progress. Raises CloudError if this is
-    not an x86_64 host or the build fails.
+    ``suite`` is the machines' Debian release, ``report`` prints progress. Raises CloudError if this
+    is not an x86_64 host or the build fails.
     """
     if os.uname().machine != "x86_64":
         raise CloudError(
@@ -103,11 +103,11 @@ def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
         )
     distribution = platform.freedesktop_os_release()["ID"]
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
-    made = QemuImage(image.ensure(say, (kernel, *_ALSO), suite))
+    made = QemuImage(image.ensure(report, (kernel, *_ALSO), suite))
     if not made.disk.exists():
-        with image.alone(say):
+        with image.alone(report):
             if not made.disk.exists():
-                say("building the disk of the qemu machines, once")
+                report("building the disk of the qemu machines, once")
                 _make_disk(made)
     return made
 

@@ -30,28 +30,28 @@ _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 _VERSION = re.compile(r"emulator version (\d+)\.(\d+)")
 
 
-def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
+def ensure(made: QemuImage, report: Callable[[str], None]) -> None:
     """Install a newer qemu beside the image if KVM is not usable and the host's qemu is unreliable.
 
-    ``made`` is the image, ``say`` prints progress. Only a Debian host has package sources for a
+    ``made`` is the image, ``report`` prints progress. Only a Debian host has package sources for a
     newer qemu; other hosts use their own qemu, and a message is printed. Raises CloudError if the
     installation fails.
     """
     if choose(made) == KVM:
         return
-    say("KVM is not usable on this host: machines are emulated, and a boot takes a minute")
+    report("KVM is not usable on this host: machines are emulated, and a boot takes a minute")
     if is_sound(host_version()):
         return
     suite, lines, options = image.sources()
     if suite != image.DEBIAN_SUITE:
-        say("the host's qemu is old: a machine's kernel may fail, and then reboots")
+        report("the host's qemu is old: a machine's kernel may fail, and then reboots")
     elif not made.qemu.is_dir():
-        with image.alone(say):
+        with image.alone(report):
             if not made.qemu.is_dir():
-                say("installing a newer qemu than the host's, once")
+                report("installing a newer qemu than the host's, once")
                 bootstrap = image.bootstrap("apt", [_PACKAGE], suite, options)
                 partial = str(image.partial_of(made.qemu))
-                image.make_tree(made.qemu, [*bootstrap, partial, *lines], say)
+                image.make_tree(made.qemu, [*bootstrap, partial, *lines], report)
 
 
 def command(made: QemuImage) -> list[str]:

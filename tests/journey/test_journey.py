@@ -189,7 +189,7 @@ def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_
     assert [row for row in rows.values() if row["state"] == "training"] == []
     # A new server boots the machines that should run.
     processes.end(f"--directory={fleet.cloud.directory}", grace_s=10)
-    cloud.up(fleet.cloud, say=print)
+    cloud.up(fleet.cloud, report=print)
     deadline = time.monotonic() + 120
     while (node := client.ask(fleet.cloud, "GET", NODE))["state"] != "READY":
         assert time.monotonic() < deadline, node

@@ -41,8 +41,8 @@ def endpoint(cloud: LocalCloud) -> str:
 
 
 def alive(cloud: LocalCloud) -> list[int]:
-    marks = (bucket._mark(cloud), bucket._read_only_mark(cloud))
-    return [pid for mark in marks for pid in processes.with_argument(mark)]
+    arguments = (bucket._emulator_argument(cloud), bucket._proxy_argument(cloud))
+    return [pid for argument in arguments for pid in processes.with_argument(argument)]
 
 
 def upload(endpoint: str, name: str, content: str, **query: str) -> int:
@@ -123,8 +123,8 @@ def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(cloud, endpoi
 
 
 def test_up_waits_for_an_emulator_whose_command_line_is_not_yet_visible(cloud, monkeypatch):
-    with monkeypatch.context() as early:
-        early.setattr(bucket.processes, "with_argument", lambda _argument: [])
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket.processes, "with_argument", lambda _argument: [])
         bucket.up(cloud, LOOPBACK, print)
 
     assert bucket.observe(cloud).state == bucket.UP

@@ -24,16 +24,16 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "mnt_shared"), [(Options(), "shared"), (Options(mnt_shared="local"), "local")]
+    ("requested", "mnt_shared"), [(Options(), "shared"), (Options(mnt_shared="local"), "local")]
 )
-def test_a_new_cloud_shares_mnt_shared_by_default(asked: Options, mnt_shared: str):
-    chosen = choices.choose(CLOUD, None, asked, in_use=False)
+def test_a_new_cloud_shares_mnt_shared_by_default(requested: Options, mnt_shared: str):
+    chosen = choices.choose(CLOUD, None, requested, in_use=False)
     assert (chosen.machines, chosen.suite, chosen.mnt_shared) == ("nspawn", "", mnt_shared)
 
 
 def test_qemu_machines_have_their_own_mnt_shared():
-    asked = Options(machines="qemu")
-    assert choices.choose(CLOUD, None, asked, in_use=False).mnt_shared == "local"
+    requested = Options(machines="qemu")
+    assert choices.choose(CLOUD, None, requested, in_use=False).mnt_shared == "local"
     with pytest.raises(CloudError, match=r"--machines qemu$"):
         choices.choose(CLOUD, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
 
@@ -52,7 +52,7 @@ def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("requested", "options"),
     [
         (Options(machines="qemu"), "--suite bookworm --machines qemu"),
         (Options(suite="bullseye"), "--suite bullseye --mnt-shared local"),
@@ -60,18 +60,18 @@ def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
     ],
 )
 def test_settings_of_existing_machines_cannot_change_and_the_error_suggests_a_new_cloud(
-    asked: Options, options: str
+    requested: Options, options: str
 ):
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     with pytest.raises(CloudError) as refused:
-        choices.choose(CLOUD, before, asked, in_use=True)
+        choices.choose(CLOUD, before, requested, in_use=True)
     cloud = "TPUFLEET_LOCALCLOUD_DIR=/clouds .venv/bin/python -m localcloud --name one"
     assert str(refused.value).endswith(f": {cloud} down && {cloud} up {options}")
 
 
 def test_a_cloud_with_machines_keeps_its_subnet():
-    def chosen(asked: Options, *, has_machines: bool) -> IPv4Network | None:
-        return choices.choose_subnet(CLOUD, BEFORE, asked, has_machines=has_machines)
+    def chosen(requested: Options, *, has_machines: bool) -> IPv4Network | None:
+        return choices.choose_subnet(CLOUD, BEFORE, requested, has_machines=has_machines)
 
     assert chosen(Options(subnet=OTHER), has_machines=False) == OTHER
     assert chosen(Options(), has_machines=True) == IPv4Network("198.18.4.0/22")
@@ -80,6 +80,6 @@ def test_a_cloud_with_machines_keeps_its_subnet():
 
 
 def test_a_cloud_that_is_up_keeps_its_port():
-    choices.keep_address(CLOUD, BEFORE, Options(port=8470))
+    choices.check_address_unchanged(CLOUD, BEFORE, Options(port=8470))
     with pytest.raises(CloudError, match=r"already has --port 8470 \(9000 was requested\)"):
-        choices.keep_address(CLOUD, BEFORE, Options(port=9000))
+        choices.check_address_unchanged(CLOUD, BEFORE, Options(port=9000))

@@ -7,7 +7,7 @@ from localcloud.local_cloud import LocalCloud
 
 
 def output(command: str) -> list[str]:
-    return list(demo.output_lines([sys.executable, "-c", command], demo.Waiting("python")))
+    return list(demo.output_lines([sys.executable, "-c", command], demo.Activity("python")))
 
 
 def test_output_lines_arrive_as_they_are_printed():

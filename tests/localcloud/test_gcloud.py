@@ -228,7 +228,7 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
     local_cloud = LocalCloud.of(f"test-gcloud-{os.getpid()}")
     try:
-        up = cloud.up(local_cloud, say=print)
+        up = cloud.up(local_cloud, report=print)
         gcloud = gcloud_for(tmp_path, up.endpoint, local_cloud.directory / "service-account.json")
         tpus = (*TPUS, "tpu-vm")
         gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])
@@ -238,6 +238,6 @@ def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
         gcloud(*tpus, "scp", copied, "me@pod:there", ZONE, "--worker=all")
         output = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
     finally:
-        cloud.down(local_cloud, say=print)
+        cloud.down(local_cloud, report=print)
 
     assert sorted(output.splitlines()) == ["from here"] * 2 + ["me"] * 2

@@ -20,9 +20,9 @@ SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
 @pytest.fixture(scope="module")
 def local_cloud():
     local_cloud = LocalCloud.of(f"test-faults-{os.getpid()}")
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     yield local_cloud
-    cloud.down(local_cloud, say=print)
+    cloud.down(local_cloud, report=print)
 
 
 @pytest.fixture(scope="module")

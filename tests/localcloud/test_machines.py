@@ -31,9 +31,9 @@ def wait_for_ready(local_cloud: LocalCloud, name: str) -> dict:
 @pytest.fixture(scope="module")
 def local_cloud():
     local_cloud = LocalCloud.of(f"test-machines-{os.getpid()}")
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     yield local_cloud
-    cloud.down(local_cloud, say=print)
+    cloud.down(local_cloud, report=print)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_machines_share_one_directory(local_cloud, pod, key):
 
 def test_machines_without_sharing_have_their_own_mnt_shared(key):
     local_cloud = LocalCloud.of(f"test-local-{os.getpid()}")
-    cloud.up(local_cloud, Options(mnt_shared="local"), say=print)
+    cloud.up(local_cloud, Options(mnt_shared="local"), report=print)
     try:
         create(local_cloud, key, "apart")
         first, second = addresses(wait_for_ready(local_cloud, "apart"))
@@ -128,7 +128,7 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
         # As on a TPU VM, /mnt/shared is a directory of the worker's root file system, not a mount.
         assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
     finally:
-        cloud.down(local_cloud, say=print)
+        cloud.down(local_cloud, report=print)
 
 
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
@@ -164,7 +164,7 @@ def test_a_new_server_finds_the_machines_of_a_killed_one(local_cloud, pod, key):
     assert len(server) == 1
     os.kill(server[0], signal.SIGKILL)
     ssh(key, addresses(pod)[0], "echo before > /tmp/marker")
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     assert wait_for_ready(local_cloud, "pod")["id"] == pod["id"]
     assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
 
@@ -175,7 +175,7 @@ def test_a_machine_killed_with_its_server_is_restarted_with_its_files(local_clou
     processes.end(f"--directory={local_cloud.directory}")
     cloud.machines_of(local_cloud).power_off(name)
     assert ssh(key, address, "true").returncode != 0
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     wait_for_ready(local_cloud, "pod")
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
@@ -185,21 +185,21 @@ def test_a_machine_without_a_node_is_deleted_at_the_start(local_cloud, pod):
     (stray / "lower").mkdir(parents=True)
     mounts.overlay(stray / "lower", stray)
     processes.end(f"--directory={local_cloud.directory}", grace_s=10)
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     assert mounts.below(stray) == []
     assert not stray.exists()
 
 
 def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
     beside = LocalCloud.of(f"test-beside-{os.getpid()}")
-    there = cloud.up(beside, say=print)
+    there = cloud.up(beside, report=print)
     here = settings.read(local_cloud)
     try:
         assert not IPv4Network(there.subnet).overlaps(IPv4Network(here.subnet))
         assert there.port != here.port
         assert client.ask(beside, "GET", NODES) == {}
     finally:
-        cloud.down(beside, say=print)
+        cloud.down(beside, report=print)
     first, second = addresses(pod)
     other = ssh(key, second, "hostname").stdout.strip()
     assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
@@ -223,7 +223,7 @@ def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud,
 
 def test_down_leaves_nothing_of_a_cloud():
     local_cloud = LocalCloud.of(f"test-down-{os.getpid()}")
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
     wait_for_ready(local_cloud, "one")

@@ -35,9 +35,9 @@ MOUNT = """
 @pytest.fixture(scope="module")
 def local_cloud():
     local_cloud = LocalCloud.of(f"test-qemu-{os.getpid()}")
-    cloud.up(local_cloud, Options(machines="qemu"), say=print)
+    cloud.up(local_cloud, Options(machines="qemu"), report=print)
     yield local_cloud
-    cloud.down(local_cloud, say=print)
+    cloud.down(local_cloud, report=print)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(local_cloud, node, 
     [server] = processes.with_argument(f"--directory={local_cloud.directory}")
     os.kill(server, signal.SIGKILL)
     until(lambda: not cloud.is_served(local_cloud), 30)
-    cloud.up(local_cloud, say=print)
+    cloud.up(local_cloud, report=print)
     until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
 

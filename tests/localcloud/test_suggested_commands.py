@@ -63,7 +63,7 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
 def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CloudError) as refused:
-        cloud.up(own, say=print)
+        cloud.up(own, report=print)
     line = str(refused.value).rpartition("Run: ")[2]
     assert line.startswith("sudo env TPUFLEET_LOCALCLOUD_DIR=")
     assert parse_command(line)[0] == own

@@ -32,7 +32,7 @@ def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the clouds that were taken down; they have only directories."""
     names = []
 
-    def down(local_cloud: LocalCloud, *, say: cloud.Say) -> None:
+    def down(local_cloud: LocalCloud, *, report: cloud.Report) -> None:
         names.append(local_cloud.name)
         cloud._remove_directory(local_cloud)
 
@@ -44,18 +44,18 @@ def test_a_second_cloud_waits_for_the_first_with_a_message(local_cloud: LocalClo
     entered, leave, output = threading.Event(), threading.Event(), []
 
     def hold() -> None:
-        with cloud._alone_on_host(print):
+        with cloud._lock_host(print):
             entered.set()
             leave.wait(30)
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         output.append((line, first.is_alive()))
         leave.set()
 
     first = threading.Thread(target=hold)
     first.start()
     assert entered.wait(30)
-    with cloud._alone_on_host(say):
+    with cloud._lock_host(report):
         first.join(30)
     assert output == [
         ("waiting: another local cloud is coming up or going down on this host", True)
@@ -68,7 +68,7 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
     waited = []
 
     def make(*_: object) -> Path:
-        with cloud._alone_on_host(waited.append):
+        with cloud._lock_host(waited.append):
             return local_cloud.directory
 
     monkeypatch.setattr(cloud, "_image", make)
@@ -76,7 +76,7 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
-    assert cloud.up(local_cloud, say=print) == chosen
+    assert cloud.up(local_cloud, report=print) == chosen
     assert waited == []
 
 
@@ -99,7 +99,7 @@ def test_a_root_file_system_removed_before_its_use_is_rebuilt(
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
-        cloud.up(local_cloud, say=print)
+        cloud.up(local_cloud, report=print)
     assert len(made) == 2
 
 
@@ -113,7 +113,7 @@ def test_two_clouds_build_the_same_root_file_system_once(
         builds.append(wanted)
         wanted.mkdir()
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         output.append(line)
         waiting.set()
 
@@ -122,7 +122,7 @@ def test_two_clouds_build_the_same_root_file_system_once(
     monkeypatch.setattr(image, "_output", lambda _command: "")
     monkeypatch.setattr(image, "_build", build)
     with ThreadPoolExecutor() as pool:
-        first, second = pool.map(image.ensure, (say, say))
+        first, second = pool.map(image.ensure, (report, report))
     assert builds == [first] == [second]
     assert output == ["waiting: another local cloud is building the machines' root file system"]
 

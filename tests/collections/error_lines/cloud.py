@@ -89,5 +89,5 @@ def local_cloud_without_root(bad: Bad) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.geteuid", lambda: 65534)
         with pytest.raises(CloudError) as caught:
-            local_cloud.up(LocalCloud.of("nobody-s"), say=print)
+            local_cloud.up(LocalCloud.of("nobody-s"), report=print)
     return str(caught.value)

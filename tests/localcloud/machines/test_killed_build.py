@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 BUILDER = """
 import subprocess, sys
 from localcloud.machines import image
-subprocess.run([*image.LEASH, "sh", "-c", sys.argv[1], sys.argv[2]])
+subprocess.run([*image.KILL_WITH_PARENT, "sh", "-c", sys.argv[1], sys.argv[2]])
 """
 
 

@@ -14,7 +14,7 @@ from localcloud.machines.network import (
     free_subnet,
     metadata_rules,
     nat_rules,
-    outside_rules,
+    external_rules,
 )
 
 subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
