@@ -88,7 +88,8 @@ def _check_unchanged(
             raise CloudError(
                 f"local cloud {cloud.name!r} already has {_option(name)} {current[name]} "
                 f"({requested[name]} was requested). Remove the cloud with all its data and start "
-                f"it again: {cloud.command('down')} && {_up_command(cloud, {**retained, **requested})}"
+                f"it again: {cloud.command('down')} && "
+                f"{_up_command(cloud, {**retained, **requested})}"
             )
 
 

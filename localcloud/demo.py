@@ -75,9 +75,9 @@ def main() -> int:
     return 0
 
 
-def step(number: int, description: str) -> None:
+def step(number: int, title: str) -> None:
     """Print a step's title."""
-    print(f"\n[{number}/4] {description}", flush=True)
+    print(f"\n[{number}/4] {title}", flush=True)
 
 
 def as_root() -> list[str]:

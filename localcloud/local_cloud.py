@@ -31,7 +31,7 @@ class LocalCloud:
         #: Names of the nftables tables: for NAT and firewall rules, for external addresses of
         #: machines, and for the redirection of requests to the metadata server.
         self.nft_table = f"tpufleet_{self.tag}"
-        self.nft_outside_table = f"{self.nft_table}_outside"
+        self.nft_external_table = f"{self.nft_table}_outside"
         self.nft_metadata_table = f"{self.nft_table}_metadata"
         #: The name prefix of this cloud's systemd units and control groups.
         self.unit_prefix = f"tpufleet-{self.tag}"

@@ -184,7 +184,7 @@ class Lifecycle:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
         except SweepError as error:  # serve requests anyway; retry_sweep() tries again
-            self._unswept = tuple(error.left)
+            self._unswept = tuple(error.failures)
         except Exception:
             self._log.exception("deleting unknown machines failed; the next start tries again")
         resumed = set()

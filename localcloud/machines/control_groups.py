@@ -28,8 +28,8 @@ def _legacy_systemd() -> Path | None:
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup ") and "name=systemd" in kind:
             return Path(fields.split()[4])
-    place = Path("/sys/fs/cgroup/systemd")
-    return place if (place / "cgroup.procs").exists() else None
+    path = Path("/sys/fs/cgroup/systemd")
+    return path if (path / "cgroup.procs").exists() else None
 
 
 def hierarchies() -> list[Path]:

@@ -34,7 +34,7 @@ class HostMachines(Machines):
     network: network.Network
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
-    def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
+    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
         """Inject a fault into a running machine, or clear the fault if ``on`` is false."""
         raise NotImplementedError
 
@@ -42,12 +42,12 @@ class HostMachines(Machines):
         """Inject a fault; raise MachineError if the machine is off or does not support it."""
         if not self.alive(name):
             raise MachineError(f"{name} is off. Only a running machine can have a fault")
-        self._set(name, fault, on=True)
+        self._set_fault(name, fault, on=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:
         """Clear a fault; do nothing if the machine does not have it."""
         if fault in self.faults(name):
-            self._set(name, fault, on=False)
+            self._set_fault(name, fault, on=False)
 
     def addresses(self) -> list[IPv4Address]:
         """Return all addresses that machines can have, lowest first."""
@@ -57,8 +57,8 @@ class HostMachines(Machines):
         """Power off the machine; remove its directory, name and addresses. Data disks stay."""
         self.power_off(name)
         directory = self._directory(name)
-        if left := mounts.below(directory):
-            raise MachineError(f"{name}: {left[0]} is still mounted. Nothing was removed")
+        if mounted := mounts.below(directory):
+            raise MachineError(f"{name}: {mounted[0]} is still mounted. Nothing was removed")
         shutil.rmtree(directory, ignore_errors=True)
         if directory.exists():
             shutil.rmtree(directory)
@@ -69,14 +69,14 @@ class HostMachines(Machines):
 
         Tries all machines, then raises SweepError if some could not be deleted.
         """
-        strays, left = sorted(self._names() - set(keep)), {}
+        strays, errors = sorted(self._names() - set(keep)), {}
         for name in strays:
             try:
                 self.delete(name)
             except (MachineError, OSError) as error:
-                left[name] = f"{name}: {error}"
-        if left:
-            raise SweepError(left)
+                errors[name] = f"{name}: {error}"
+        if errors:
+            raise SweepError(errors)
         return strays
 
     def _directory(self, name: str) -> Path:
@@ -88,10 +88,10 @@ class HostMachines(Machines):
         return {entry.name for entry in self.cloud.machines.glob("*")}
 
     def _is_listed(self, name: str) -> bool:
-        """Return whether ``_list`` was called for the machine, that is, its files are complete."""
+        """Return whether the machine is in the list, that is, its files are complete."""
         return (self._directory(name) / "address").exists()
 
-    def _list(self, spec: MachineSpec) -> None:
+    def _add_to_list(self, spec: MachineSpec) -> None:
         """Add a machine to the list; call it when the machine's files are complete."""
         write_atomically(self._directory(spec.name) / "address", f"{spec.address}\n")
 
@@ -104,15 +104,15 @@ class HostMachines(Machines):
             if spec is not None:
                 external = self._directory(spec.name) / "external"
                 write_atomically(external, f"{spec.external or spec.address}\n")
-            names, outside = {}, {}
+            names, internal_by_external = {}, {}
             for file in self.cloud.machines.glob("*/address"):
                 with contextlib.suppress(FileNotFoundError):  # deleted by another thread
                     own = names[file.parent.name] = _read(file)
                     if (external_address := _read(file.with_name("external"))) != own:
-                        outside[external_address] = own
+                        internal_by_external[external_address] = own
             if self.cloud.directory.exists():
                 network.publish_names(self.cloud, names)
-            network.publish_outside(self.cloud, outside)
+            network.publish_external(self.cloud, internal_by_external)
 
     def _await_ssh(self, spec: MachineSpec, deadline_s: float, greeting_s: float) -> None:
         """Wait until the machine's sshd responds.
@@ -136,8 +136,8 @@ class HostMachines(Machines):
         """Return a phrase with the last line of the machine's console, for error messages."""
         console = self._directory(name) / "console.log"
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
-        written = [line.strip() for line in lines if line.strip()]
-        return f"the last line of {console} is: {written[-1] if written else '(empty)'}"
+        nonempty = [line.strip() for line in lines if line.strip()]
+        return f"the last line of {console} is: {nonempty[-1] if nonempty else '(empty)'}"
 
 
 def _read(file: Path) -> IPv4Address:

@@ -49,12 +49,12 @@ DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")
 RECIPE = 2  # version of _finish(): increment after a change, to rebuild cached images
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-_OURS = re.compile(
+_IMAGE_NAME = re.compile(
     r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
 )
 # Command prefix: the command and all its children are killed when this process ends, even by
 # SIGKILL, and their mounts are invisible to the host (prctl(2), pid_namespaces(7)).
-LEASH = (
+KILL_WITH_PARENT = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
 )
@@ -132,8 +132,8 @@ def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
 
 def acquire_options(dump: str) -> list[str]:
     """Return the proxy and validity options in the output of ``apt-config dump``."""
-    kept = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
-    return [line for line in dump.splitlines() if kept.fullmatch(line)]
+    relevant = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
+    return [line for line in dump.splitlines() if relevant.fullmatch(line)]
 
 
 def certificates(pem: str) -> list[str]:
@@ -146,18 +146,20 @@ def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
 
     The arguments are PEM bundles of the host and the image.
     """
-    known = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
-    return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
+    present = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
+    return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in present]
 
 
-def ensure(report: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
+def ensure(
+    report: Callable[[str], None], extra_packages: tuple[str, ...] = (), suite: str = ""
+) -> Path:
     """Return the image's directory; build the image first if it is not cached.
 
-    ``report`` prints progress. ``also`` lists packages in addition to PACKAGES, such as a kernel.
+    ``report`` prints progress. ``extra_packages`` are added to PACKAGES, such as a kernel.
     ``suite`` is passed to ``base_lines``. The directory appears only when the image is complete.
     Raises CloudError if the build fails.
     """
-    packages = PACKAGES + also
+    packages = PACKAGES + extra_packages
     suite, lines, options = sources(suite)
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
     recipe = repr(
@@ -176,14 +178,14 @@ def ensure(report: Callable[[str], None], also: tuple[str, ...] = (), suite: str
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
-        with alone(report):
+        with lock_images(report):
             if not image.is_dir():
                 _build(image, suite, lines, options, host_pem, report, packages)
     return image
 
 
 @contextlib.contextmanager
-def alone(report: Callable[[str], None]) -> Iterator[None]:
+def lock_images(report: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that protects the building and removing of cached images."""
     while True:
         images_directory().mkdir(parents=True, exist_ok=True)
@@ -194,7 +196,7 @@ def alone(report: Callable[[str], None]) -> Iterator[None]:
             except BlockingIOError:
                 report("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is(images_directory(), handle):
+            if not _is_same_directory(images_directory(), handle):
                 continue  # another process replaced the directory: lock the new one
             yield
             return
@@ -202,7 +204,7 @@ def alone(report: Callable[[str], None]) -> Iterator[None]:
             os.close(handle)
 
 
-def _is(path: Path, handle: int) -> bool:
+def _is_same_directory(path: Path, handle: int) -> bool:
     return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
 
 
@@ -229,11 +231,11 @@ def bootstrap(
 ) -> list[str]:
     """Return the mmdebstrap command; the caller appends the target directory and ``deb`` lines.
 
-    ``variant`` is mmdebstrap's set of base packages. The command starts with LEASH, so that a
-    killed build leaves no processes or mounts.
+    ``variant`` is mmdebstrap's set of base packages. The command starts with KILL_WITH_PARENT,
+    so that a killed build leaves no processes or mounts.
     """
     return [
-        *LEASH,
+        *KILL_WITH_PARENT,
         *("mmdebstrap", f"--variant={variant}", f"--include={','.join(packages)}"),
         *(f"--aptopt={option}" for option in options),
         suite,
@@ -254,12 +256,12 @@ def make_tree(
     """Create the directory ``tree`` atomically.
 
     ``command`` must create ``partial_of(tree)``, and ``finish`` may then change it, before it is
-    renamed to ``tree``. Call this inside ``alone``. Raises CloudError if the command fails.
+    renamed to ``tree``. Call this inside ``lock_images``. Raises CloudError if the command fails.
     """
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
-    for killed in tree.parent.glob("*.partial-*"):  # running builds hold alone()'s lock
-        _remove(killed)
+    for abandoned in tree.parent.glob("*.partial-*"):  # running builds hold the lock
+        _remove(abandoned)
     partial = partial_of(tree)
     tail: list[str] = []
     try:
@@ -281,9 +283,9 @@ def remove_all(report: Callable[[str], None]) -> None:
     """Remove all cached images, complete or partial; keep other files in their directory."""
     if not images_directory().exists():
         return
-    with alone(report):
+    with lock_images(report):
         for entry in images_directory().glob("*"):
-            if _OURS.fullmatch(entry.name):
+            if _IMAGE_NAME.fullmatch(entry.name):
                 _remove(entry)
         with contextlib.suppress(OSError):
             images_directory().rmdir()
@@ -321,14 +323,14 @@ def _finish(root: Path, host_pem: str) -> None:
     inside(root, "groupadd", "--system", "google-sudoers")
     extra = missing_certificates(host_pem, (root / str(CA_BUNDLE)[1:]).read_text())
     for number, pem in enumerate(extra):
-        place = root / "usr/local/share/ca-certificates" / f"host-{number}.crt"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(pem)
+        certificate = root / "usr/local/share/ca-certificates" / f"host-{number}.crt"
+        certificate.parent.mkdir(parents=True, exist_ok=True)
+        certificate.write_text(pem)
     if extra:
         inside(root, "update-ca-certificates")
     guest.install(root)
-    for updated in ("etc/.updated", "var/.updated"):
-        (root / updated).touch()  # otherwise each first boot runs update services (systemd.unit(5))
+    for stamp in ("etc/.updated", "var/.updated"):
+        (root / stamp).touch()  # otherwise each first boot runs update services (systemd.unit(5))
 
 
 def inside(root: Path, *command: str) -> None:
@@ -337,7 +339,7 @@ def inside(root: Path, *command: str) -> None:
     The command does not inherit this process's environment: for example, the host's TMPDIR may not
     exist in the chroot.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         ["chroot", str(root), *command],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
         stdout=subprocess.PIPE,
@@ -345,8 +347,8 @@ def inside(root: Path, *command: str) -> None:
         text=True,
         check=False,
     )
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-8:])
+    if result.returncode:
+        tail = "\n".join(result.stdout.splitlines()[-8:])
         raise CloudError(f"{root}: {' '.join(command)} failed. The end of its output:\n{tail}")
 
 

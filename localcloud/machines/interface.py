@@ -15,11 +15,11 @@ class MachineError(Exception):
 
 
 class SweepError(MachineError):
-    """Error: some machines could not be deleted; ``left`` maps their names to the reasons."""
+    """Error: some machines could not be deleted; ``failures`` maps their names to the reasons."""
 
-    def __init__(self, left: Mapping[str, str]) -> None:
-        super().__init__("; ".join(left.values()))
-        self.left = left
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        super().__init__("; ".join(failures.values()))
+        self.failures = failures
 
 
 @dataclass(frozen=True)

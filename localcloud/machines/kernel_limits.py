@@ -10,7 +10,7 @@ _BEFORE = Path("/run/tpufleet-kernel-limits-before")
 
 def raise_for_many_machines() -> None:
     """Raise the limits that are too low for 32 machines; save their old values."""
-    lower = {p: int(p.read_text()) for p, want in _LIMITS.items() if int(p.read_text()) < want}
+    lower = {p: int(p.read_text()) for p, limit in _LIMITS.items() if int(p.read_text()) < limit}
     if lower and not _BEFORE.exists():
         _BEFORE.write_text("".join(f"{path} {value}\n" for path, value in lower.items()))
     for path in lower:

@@ -35,9 +35,9 @@ class Kind:
 
 
 def _ensure_qemu_image(report: Report, suite: str) -> Path:
-    made = qemu_image.ensure(report, suite)
-    qemu_program.ensure(made, report)
-    return made.root
+    vm_image = qemu_image.ensure(report, suite)
+    qemu_program.ensure(vm_image, report)
+    return vm_image.root
 
 
 KINDS = {

@@ -28,15 +28,15 @@ def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
     if directory not in mounts.below(directory):
         # The file system of the cloud's directory may not allow device nodes.
         run("mount", "-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", str(directory))
-    wanted = {f"{PREFIX}{disk.name}": disk for disk in disks}
+    to_attach = {f"{PREFIX}{disk.name}": disk for disk in disks}
     for node in directory.iterdir():
-        disk = wanted.get(node.name)
+        disk = to_attach.get(node.name)
         if disk and _is_backed_by(node, disk_file(files, disk.zone, disk.name), disk.read_only):
-            del wanted[node.name]
+            del to_attach[node.name]
         else:
             _detach(node)
-    for name, disk in wanted.items():
-        file = _prepared(files, disk)
+    for name, disk in to_attach.items():
+        file = _ensure_file(files, disk)
         mode = ["--read-only"] if disk.read_only else []
         device = Path(run("losetup", "--find", "--show", *mode, str(file)).strip())
         os.mknod(directory / name, stat.S_IFBLK | 0o660, device.stat().st_rdev)
@@ -54,7 +54,7 @@ def disk_file(files: Path, zone: str, name: str) -> Path:
     return files / zone / f"{name}.raw"
 
 
-def _prepared(files: Path, disk: DataDisk) -> Path:
+def _ensure_file(files: Path, disk: DataDisk) -> Path:
     """Return the disk's file; create it, or enlarge it to the size of the disk."""
     file, size = disk_file(files, disk.zone, disk.name), disk.size_gib << 30
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,22 +66,22 @@ def _prepared(files: Path, disk: DataDisk) -> Path:
 
 def _is_backed_by(node: Path, file: Path, read_only: bool) -> bool:
     """Return whether a device node leads to a loop device of this file and mode."""
-    block = _block(node)
+    sysfs = _sysfs_directory(node)
     try:
-        backing = (block / "loop/backing_file").read_text().strip()
-        return backing == str(file) and (block / "ro").read_text().strip() == str(int(read_only))
+        backing = (sysfs / "loop/backing_file").read_text().strip()
+        return backing == str(file) and (sysfs / "ro").read_text().strip() == str(int(read_only))
     except OSError:
         return False
 
 
 def _detach(node: Path) -> None:
     """Remove a device node and its loop device; a mounted device stays until it is unmounted."""
-    device = Path("/dev") / _block(node).resolve().name
+    device = Path("/dev") / _sysfs_directory(node).resolve().name
     node.unlink()
     # Ignore a failure: after a restart of the host, the loop device does not exist any more.
     subprocess.run(["losetup", "--detach", str(device)], capture_output=True, check=False)
 
 
-def _block(node: Path) -> Path:
+def _sysfs_directory(node: Path) -> Path:
     number = node.stat().st_rdev
     return Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")

@@ -47,11 +47,11 @@ def link_of(supervisor: int) -> str | None:
     ``supervisor`` is the pid of the machine's systemd-nspawn process.
     """
     for guest in _children(supervisor):
-        done = subprocess.run(
+        result = subprocess.run(
             ["nsenter", f"--target={guest}", "--net", "ip", "-json", "link", "show", "host0"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        for link in json.loads(done.stdout or "[]"):
+        for link in json.loads(result.stdout or "[]"):
             for end in Path("/sys/class/net").iterdir():
                 if (end / "ifindex").read_text().strip() == str(link.get("link_index")):
                     return end.name
@@ -59,15 +59,15 @@ def link_of(supervisor: int) -> str | None:
 
 
 def _children(parent: int) -> list[int]:
-    found = []
+    children = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # The command name in parentheses may contain spaces, so parse what follows it: state,
             # parent pid, … (proc_pid_stat(5)).
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent:
-                found.append(int(entry.name))
-    return found
+                children.append(int(entry.name))
+    return children
 
 
 def fill(disk: Path, ballast: Path) -> None:
@@ -78,11 +78,11 @@ def fill(disk: Path, ballast: Path) -> None:
     with ballast.open("ab") as file:
         block = os.statvfs(disk).f_frsize
         size = 1 << 40
-        at = file.tell()
+        offset = file.tell()
         while size >= block:
             try:
-                os.posix_fallocate(file.fileno(), at, size)
-                at += size
+                os.posix_fallocate(file.fileno(), offset, size)
+                offset += size
             except OSError:
                 size //= 2
 

@@ -59,7 +59,7 @@ def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
 
     Writes go to directories in ``disk``, or in ``machine`` if there is no disk.
     """
-    upper, work = ((disk or machine) / part for part in ("upper", "work"))
+    upper, work = ((disk or machine) / name for name in ("upper", "work"))
     root = machine / "root"
     for directory in (upper, work, root):
         directory.mkdir(parents=True, exist_ok=True)
@@ -74,14 +74,14 @@ def _run(machine: Path, *command: str) -> None:
 
     Raises MachineError if it fails.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        here = LocalCloud(machine.parents[1].name, machine.parents[1])
-        there = LocalCloud(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (owned by root)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        cloud = LocalCloud(machine.parents[1].name, machine.parents[1])
+        moved_cloud = LocalCloud(cloud.name, Path("/var/tmp/tpufleet", cloud.name))  # noqa: S108  (owned by root)
         raise MachineError(
-            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). The cloud's "
+            f"{machine.name}: cannot mount its file system ({result.stderr.strip()}). The cloud's "
             "directory must be on a disk, with ext4 or XFS. Move the cloud: "
-            f"{here.command('down', '--yes')} && {there.command('up')}"
+            f"{cloud.command('down', '--yes')} && {moved_cloud.command('up')}"
         )
 
 
@@ -92,12 +92,12 @@ def unmount_below(directory: Path) -> None:
     unmounts lazily.
     """
     deadline = time.monotonic() + 5.0
-    late = False
-    while not late and (points := below(directory)):
-        late = time.monotonic() > deadline
+    timed_out = False
+    while not timed_out and (points := below(directory)):
+        timed_out = time.monotonic() > deadline
         for point in points:
             subprocess.run(
-                ["umount", *(["--lazy"] if late else []), str(point)],
+                ["umount", *(["--lazy"] if timed_out else []), str(point)],
                 capture_output=True,
                 check=False,
             )

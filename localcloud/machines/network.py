@@ -46,7 +46,7 @@ class Network:
 
 def up(
     cloud: LocalCloud,
-    wanted: IPv4Network | None,
+    requested: IPv4Network | None,
     report: Callable[[str], None],
     *,
     is_required: bool = False,
@@ -58,26 +58,26 @@ def up(
     an overlap raises CloudError instead. Only one process on the host may call ``up`` or ``down``
     at a time.
     """
-    subnet = _present(cloud)
-    if wanted and subnet and wanted != subnet:
+    subnet = _existing_subnet(cloud)
+    if requested and subnet and requested != subnet:
         down(cloud)
         subnet = None
     if subnet is None:
-        subnet = free_subnet(_routes(), wanted)
+        subnet = free_subnet(_routes(), requested)
         if subnet is None:
-            spare = free_subnet(_routes(), within=_PRIVATE)
+            suggestion = free_subnet(_routes(), within=_PRIVATE)
             raise CloudError(
                 f"every subnet of {RANGE} is in use on this host (ip route). Choose another: "
-                f"{cloud.command('up', '--subnet', str(spare))}"
+                f"{cloud.command('up', '--subnet', str(suggestion))}"
             )
-        if wanted and subnet != wanted:
+        if requested and subnet != requested:
             if is_required:
                 raise CloudError(
-                    f"the machines' subnet {wanted} is now in use on this host (ip route). "
+                    f"the machines' subnet {requested} is now in use on this host (ip route). "
                     f"Free it, or remove the machines: "
                     f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
                 )
-            report(f"subnet {wanted} is in use on this host: using {subnet}")
+            report(f"subnet {requested} is in use on this host: using {subnet}")
         run("ip", "link", "add", cloud.bridge, "type", "bridge")
         run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cloud.bridge)
     run("ip", "link", "set", cloud.bridge, "up")
@@ -93,7 +93,7 @@ def up(
 def down(cloud: LocalCloud) -> None:
     """Remove everything that ``up`` has created, even if ``up`` was interrupted."""
     processes.end(_hosts_option(cloud), grace_s=2)
-    for table in (cloud.nft_table, cloud.nft_outside_table, cloud.nft_metadata_table):
+    for table in (cloud.nft_table, cloud.nft_external_table, cloud.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
     # Delete the links explicitly: after a machine has died, the kernel takes seconds to do so.
     ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
@@ -112,18 +112,20 @@ def publish_names(cloud: LocalCloud, names: Mapping[str, IPv4Address]) -> None:
     processes.send(_hosts_option(cloud), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
 
 
-def publish_outside(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
+def publish_external(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
     """Make machines reachable from this host by external address.
 
     ``addresses`` maps external addresses to internal ones.
     """
-    run("nft", "-f", "-", stdin=outside_rules(cloud, addresses))
+    run("nft", "-f", "-", stdin=external_rules(cloud, addresses))
 
 
-def outside_rules(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
+def external_rules(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
     """Return the nftables table that translates external addresses to internal ones."""
-    table = f"table ip {cloud.nft_outside_table}"
-    pairs = ", ".join(f"{external} : {own}" for external, own in sorted(addresses.items()))
+    table = f"table ip {cloud.nft_external_table}"
+    pairs = ", ".join(
+        f"{external} : {internal}" for external, internal in sorted(addresses.items())
+    )
     rule = f"dnat to ip daddr map {{ {pairs} }}" if pairs else ""
     return f"""
 {table}
@@ -182,22 +184,22 @@ table ip {cloud.nft_table} {{
 
 
 def free_subnet(
-    taken: Iterable[IPv4Network], wanted: IPv4Network | None = None, within: IPv4Network = RANGE
+    used: Iterable[IPv4Network], requested: IPv4Network | None = None, within: IPv4Network = RANGE
 ) -> IPv4Network | None:
-    """Return a subnet that overlaps none of ``taken``, or None.
+    """Return a subnet that overlaps none of ``used``, or None.
 
-    The result is ``wanted`` if it is free, else the first free subnet in ``within``.
+    The result is ``requested`` if it is free, else the first free subnet in ``within``.
     """
-    busy = list(taken)
-    for subnet in [*([wanted] if wanted else []), *within.subnets(new_prefix=PREFIX)]:
-        if not any(subnet.overlaps(other) for other in busy):
+    used_subnets = list(used)
+    for subnet in [*([requested] if requested else []), *within.subnets(new_prefix=PREFIX)]:
+        if not any(subnet.overlaps(network) for network in used_subnets):
             return subnet
     return None
 
 
-def free_port(host: str, wanted: int | None, first: int) -> int:
-    """Return a free TCP port of ``host``: ``wanted``, else one of 100 from ``first``, else any."""
-    for port in [*([wanted] if wanted else []), *range(first, first + 100), 0]:
+def free_port(host: str, requested: int | None, first: int) -> int:
+    """Return a free port of ``host``: ``requested``, else one of 100 from ``first``, else any."""
+    for port in [*([requested] if requested else []), *range(first, first + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -210,14 +212,14 @@ def free_port(host: str, wanted: int | None, first: int) -> int:
 
 def _routes() -> list[IPv4Network]:
     """Return the networks of this host's addresses and routes, except the default route."""
-    taken = []
+    networks = []
     for route in json.loads(run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
-            taken.append(IPv4Network(destination, strict=False))
-    return taken
+            networks.append(IPv4Network(destination, strict=False))
+    return networks
 
 
-def _present(cloud: LocalCloud) -> IPv4Network | None:
+def _existing_subnet(cloud: LocalCloud) -> IPv4Network | None:
     """Return the subnet of the cloud's bridge, or None if there is no bridge.
 
     A bridge without an address is left from an interrupted ``up`` and is removed.
@@ -254,8 +256,8 @@ def _start_name_server(network: Network) -> None:
         "--user=root",  # only root can read the cloud's directory
     ]
     with log_file.open("a") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, check=False)
-    if done.returncode:
+        result = subprocess.run(command, stdout=log, stderr=log, check=False)
+    if result.returncode:
         raise CloudError(
             f"the machines' name server did not start on {network.gateway}. See {log_file}"
         )

@@ -73,7 +73,7 @@ class NspawnMachines(HostMachines):
                 (directory / HOST_KEYS).mkdir()
                 for key in (root / "etc/ssh").glob("ssh_host_*_key.pub"):
                     shutil.copy(key, directory / HOST_KEYS)
-                self._list(spec)
+                self._add_to_list(spec)
             self._publish(spec)
             self.set_disks(spec.name, spec.disks)
             self._boot(spec.name, root)
@@ -96,16 +96,16 @@ class NspawnMachines(HostMachines):
         loop_disks.detach_all(self._devices(name))
         mounts.unmount_below(self._directory(name))
         # A killed nspawn leaves these directories; systemd 257 does not start while they exist.
-        for part in ("propagate", "unix-export"):
-            left = Path("/run/systemd/nspawn") / part / name
-            mounts.unmount_below(left)
-            shutil.rmtree(left, ignore_errors=True)
+        for subdirectory in ("propagate", "unix-export"):
+            stale = Path("/run/systemd/nspawn") / subdirectory / name
+            mounts.unmount_below(stale)
+            shutil.rmtree(stale, ignore_errors=True)
 
     def shut_down(self, name: str) -> None:
         """Request a shutdown: on SIGTERM, nspawn makes the guest halt (systemd-nspawn(1))."""
         processes.send(self._root_option(name), signal.SIGTERM)
 
-    def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
+    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
         disk = self._directory(name) / _DISK
         if fault == "hang":
             machine_faults.hang(self._group(name), on)
@@ -123,21 +123,21 @@ class NspawnMachines(HostMachines):
         """
         if not self.alive(name):
             return ()
-        has: dict[MachineFault, bool] = {
+        is_active: dict[MachineFault, bool] = {
             "hang": machine_faults.hangs(self._group(name)),
             "cut": machine_faults.is_cut(self._link(name)),
             "full-disk": (self._directory(name) / _DISK / _BALLAST).exists(),
         }
-        return tuple(fault for fault in MACHINE_FAULTS if has[fault])
+        return tuple(fault for fault in MACHINE_FAULTS if is_active[fault])
 
     def _group(self, name: str) -> Path:
         """Return the machine's control group in the unified hierarchy."""
-        inside = (
+        relative = (
             Path("system.slice", self._unit(name))
             if _SYSTEMD_HOST.is_dir()
             else Path(self.cloud.unit_prefix, name)
         )
-        return control_groups.hierarchy() / inside
+        return control_groups.hierarchy() / relative
 
     def _link(self, name: str) -> str:
         """Return the name of the host's end of the machine's link; raise MachineError if none."""
@@ -216,9 +216,9 @@ class NspawnMachines(HostMachines):
                 f"--property=StandardError=append:{console}",
                 *nspawn,
             ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise MachineError(f"{name}: systemd-run: {done.stderr.strip()}")
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                raise MachineError(f"{name}: systemd-run: {result.stderr.strip()}")
             return
         groups = [str(group) for group in control_groups.make(self.cloud.unit_prefix, name)]
         process = processes.start(
@@ -284,7 +284,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
     home = root / "home" / user
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh/authorized_keys").write_text(
-        "".join(f"{line}\n" for line in agent.merged([], keys))
+        "".join(f"{line}\n" for line in agent.merge([], keys))
     )
     (home / ".ssh/authorized_keys").chmod(0o600)
     subprocess.run(["chroot", str(root), "chown", "--recursive", f"{user}:", f"/home/{user}/.ssh"],
@@ -293,10 +293,10 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
 
 def _default_route_mtu() -> int:
     """Return the MTU of the host's default route; larger packets from machines would be lost."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["ip", "-json", "-4", "route", "show", "default"], capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    for route in json.loads(done.stdout or "[]"):
+    for route in json.loads(result.stdout or "[]"):
         return int(Path(f"/sys/class/net/{route['dev']}/mtu").read_text())
     return 1500

@@ -18,15 +18,15 @@ from typing import Any
 
 def with_argument(argument: str) -> list[int]:
     """Return the pids of the processes that have ``argument`` as one command-line argument."""
-    wanted = argument.encode()
-    found = []
+    encoded = argument.encode()
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+            if encoded in (entry / "cmdline").read_bytes().split(b"\0"):
+                pids.append(int(entry.name))
+    return pids
 
 
 def start(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
@@ -47,7 +47,7 @@ def start(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen
 
 def send(argument: str, number: signal.Signals) -> None:
     """Send the signal ``number`` to the processes with ``argument``."""
-    with _opened(argument) as fds:
+    with _open_pidfds(argument) as fds:
         _signal(fds.values(), number)
 
 
@@ -57,7 +57,7 @@ def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
     Sends SIGTERM, waits up to ``grace_s`` seconds, then sends SIGKILL and waits up to 10 seconds.
     If ``grace_s`` is 0, sends SIGKILL immediately.
     """
-    with _opened(argument) as fds:
+    with _open_pidfds(argument) as fds:
         for number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             if timeout_s <= 0:
                 continue
@@ -73,7 +73,7 @@ def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
 
 
 @contextlib.contextmanager
-def _opened(argument: str) -> Iterator[dict[int, int]]:
+def _open_pidfds(argument: str) -> Iterator[dict[int, int]]:
     """Yield a pidfd for each pid of the processes with ``argument``.
 
     A signal to a pidfd never reaches another process that reuses the pid (pidfd_open(2)).
@@ -85,8 +85,8 @@ def _opened(argument: str) -> Iterator[dict[int, int]]:
                 fds[pid] = os.pidfd_open(pid)
                 closing.callback(os.close, fds[pid])
         # Skip pids that other processes reused before the pidfds were opened.
-        ours = set(with_argument(argument))
-        yield {pid: fd for pid, fd in fds.items() if pid in ours}
+        current_pids = set(with_argument(argument))
+        yield {pid: fd for pid, fd in fds.items() if pid in current_pids}
 
 
 def _signal(fds: Iterable[int], number: signal.Signals) -> None:

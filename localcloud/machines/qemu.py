@@ -56,7 +56,7 @@ class QemuMachines(HostMachines):
             if not self._is_listed(spec.name):
                 self._seed(spec)
                 _make_disk(directory / "disk.qcow2", backing=self.image.disk)
-                self._list(spec)
+                self._add_to_list(spec)
             self._publish(spec)
             self._boot(spec)
         self._await_ssh(spec, BOOT_DEADLINE_S, GREETING_S)
@@ -66,7 +66,7 @@ class QemuMachines(HostMachines):
         directory = self._directory(name)
         if self.alive(name):
             qmp.quit_now(directory)
-        processes.end(self._mark(name))
+        processes.end(self._console_argument(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
         mounts.unmount_below(directory)  # a server killed in _seed leaves its mount
@@ -78,15 +78,15 @@ class QemuMachines(HostMachines):
 
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the faults that qemu and the bridge report; none if the machine is off."""
-        found: list[MachineFault] = []
+        faults: list[MachineFault] = []
         with contextlib.suppress(OSError):
             if self._ask(name, "query-status")["status"] == "paused":
-                found.append("hang")
+                faults.append("hang")
             if machine_faults.is_cut(self.tap(name)):
-                found.append("cut")
-        return found
+                faults.append("cut")
+        return faults
 
-    def _set(self, name: str, fault: MachineFault, *, on: bool) -> None:
+    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
         """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
         if fault == "full-disk":
             raise MachineError(f"{name}: the host can't fill the disk of a qemu machine")
@@ -110,7 +110,7 @@ class QemuMachines(HostMachines):
 
     def alive(self, name: str) -> bool:
         """Return whether the machine's qemu process is running."""
-        return bool(processes.with_argument(self._mark(name)))
+        return bool(processes.with_argument(self._console_argument(name)))
 
     def host_keys(self, name: str) -> Mapping[str, str]:
         """Return the public ssh host keys that were created for the machine."""
@@ -123,9 +123,9 @@ class QemuMachines(HostMachines):
     def _console(self, name: str) -> Path:
         return self._directory(name) / "console.log"
 
-    def _mark(self, name: str) -> str:
+    def _console_argument(self, name: str) -> str:
         """Return the argument that identifies this machine's qemu process."""
-        return f"file,id=console,append=on,path={_option(self._console(name))}"
+        return f"file,id=console,append=on,path={_escaped(self._console(name))}"
 
     def _console_tail(self, name: str) -> str:
         log = self._directory(name) / "qemu.log"
@@ -139,8 +139,8 @@ class QemuMachines(HostMachines):
         shutil.rmtree(directory / "work", ignore_errors=True)
         furnish(mounts.overlay(self.image.root, directory), spec, self.network)
         mounts.unmount_below(directory)
-        if left := mounts.below(directory):
-            raise MachineError(f"{spec.name}: {left[0]} cannot be unmounted")
+        if mounted := mounts.below(directory):
+            raise MachineError(f"{spec.name}: {mounted[0]} cannot be unmounted")
         run("tar", "--create", "--numeric-owner", f"--file={directory / 'seed.tar'}",
              f"--directory={directory / 'upper'}", ".")  # fmt: skip
         (directory / "seed.tar").chmod(0o600)
@@ -153,13 +153,13 @@ class QemuMachines(HostMachines):
         mac = ":".join(
             ("02", *(_digest(self.cloud, spec.name)[i : i + 2] for i in range(0, 10, 2)))
         )
-        disk, seed = (_option(directory / name) for name in ("disk.qcow2", "seed.tar"))
+        disk, seed = (_escaped(directory / name) for name in ("disk.qcow2", "seed.tar"))
         command = [
             *qemu_program.command(self.image),
             *("-machine", "q35"),
             *("-m", str(MEMORY_MIB), "-smp", "1"),
             *("-nodefaults", "-no-user-config", "-display", "none"),
-            *("-chardev", self._mark(spec.name), "-serial", "chardev:console"),
+            *("-chardev", self._console_argument(spec.name), "-serial", "chardev:console"),
             *("-qmp", f"unix:{qmp.SOCKET},server=on,wait=off"),
             *("-device", "virtio-rng-pci"),
             # cache=unsafe: data that a guest flushes may stay in the host's page cache. A crash of
@@ -200,7 +200,7 @@ class QemuMachines(HostMachines):
             readonly = ",readonly=on" if disk.read_only else ""
             options += [
                 "-drive",
-                f"if=none,id=data{number},format=qcow2,cache=unsafe,file={_option(file)}{readonly}",
+                f"if=none,id=data{number},format=qcow2,cache=unsafe,file={_escaped(file)}{readonly}",
                 "-device",
                 f"scsi-hd,bus=scsi.0,drive=data{number},device_id={disk.name},vendor=Google,"
                 "product=PersistentDisk",
@@ -229,7 +229,7 @@ def grow(file: Path, gib: int) -> None:
         run("qemu-img", "resize", "-q", str(file), f"{gib}G")
 
 
-def _option(path: Path) -> str:
+def _escaped(path: Path) -> str:
     """Escape a path for a qemu option, in which commas must be doubled."""
     return str(path).replace(",", ",,")
 

@@ -22,7 +22,7 @@ SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")
 # Packages in addition to image.PACKAGES. They are in the image because installing them later would
 # take minutes under emulation.
-_ALSO = ("initramfs-tools", "e2fsprogs", "python3-apt")
+_EXTRA_PACKAGES = ("initramfs-tools", "e2fsprogs", "python3-apt")
 _KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
 _FIRST_INIT = f"""#!/bin/sh
 # The machine's own files (name, address, host keys, users) are a tar on the drive "{SEED_SERIAL}".
@@ -81,13 +81,13 @@ class QemuImage:
         return self._newest("initrd.img-*")
 
     def _newest(self, pattern: str) -> Path:
-        found = sorted((self.root / "boot").glob(pattern))
-        if not found:
+        files = sorted((self.root / "boot").glob(pattern))
+        if not files:
             raise CloudError(
                 f"{self.root}: no file boot/{pattern}. Remove the image and start the cloud again: "
                 f"sudo rm -r {shlex.quote(str(self.root))}"
             )
-        return found[-1]
+        return files[-1]
 
 
 def ensure(report: Callable[[str], None], suite: str = "") -> QemuImage:
@@ -103,26 +103,26 @@ def ensure(report: Callable[[str], None], suite: str = "") -> QemuImage:
         )
     distribution = platform.freedesktop_os_release()["ID"]
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
-    made = QemuImage(image.ensure(report, (kernel, *_ALSO), suite))
-    if not made.disk.exists():
-        with image.alone(report):
-            if not made.disk.exists():
+    vm_image = QemuImage(image.ensure(report, (kernel, *_EXTRA_PACKAGES), suite))
+    if not vm_image.disk.exists():
+        with image.lock_images(report):
+            if not vm_image.disk.exists():
                 report("building the disk of the qemu machines, once")
-                _make_disk(made)
-    return made
+                _make_disk(vm_image)
+    return vm_image
 
 
-def _make_disk(made: QemuImage) -> None:
-    first_init = made.root / str(FIRST_INIT)[1:]
+def _make_disk(vm_image: QemuImage) -> None:
+    first_init = vm_image.root / str(FIRST_INIT)[1:]
     first_init.write_text(_FIRST_INIT)
     first_init.chmod(0o755)
-    (made.root / "etc/udev/rules.d/65-google-disks.rules").write_text(_DISK_RULES)
-    (made.root / "etc/fstab").write_text("")
-    partial = made.disk.with_name(f"{made.disk.name}.partial-{os.getpid()}")
-    command = ["mke2fs", "-q", "-F", "-t", "ext4", "-U", ROOT_UUID, "-d", str(made.root),
+    (vm_image.root / "etc/udev/rules.d/65-google-disks.rules").write_text(_DISK_RULES)
+    (vm_image.root / "etc/fstab").write_text("")
+    partial = vm_image.disk.with_name(f"{vm_image.disk.name}.partial-{os.getpid()}")
+    command = ["mke2fs", "-q", "-F", "-t", "ext4", "-U", ROOT_UUID, "-d", str(vm_image.root),
                str(partial), f"{DISK_GIB}G"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
         partial.unlink(missing_ok=True)
-        raise CloudError(f"{made.disk}: mke2fs failed: {done.stderr.strip()}")
-    partial.rename(made.disk)
+        raise CloudError(f"{vm_image.disk}: mke2fs failed: {result.stderr.strip()}")
+    partial.rename(vm_image.disk)

@@ -24,20 +24,19 @@ _DEVICE = Path("/dev/kvm")
 # Test of KVM: a kernel without a root file system must print this and panic. With panic=-1 it then
 # reboots at once, which ends qemu.
 _PROOF = "Unable to mount root fs"
-SOUND = (10, 0)  # the oldest version whose emulation has not corrupted CPU flags in tests
+OLDEST_SOUND_VERSION = (10, 0)  # its emulation has not corrupted CPU flags in tests
 _PACKAGE = "qemu-system-x86"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 _VERSION = re.compile(r"emulator version (\d+)\.(\d+)")
 
 
-def ensure(made: QemuImage, report: Callable[[str], None]) -> None:
+def ensure(vm_image: QemuImage, report: Callable[[str], None]) -> None:
     """Install a newer qemu beside the image if KVM is not usable and the host's qemu is unreliable.
 
-    ``made`` is the image, ``report`` prints progress. Only a Debian host has package sources for a
-    newer qemu; other hosts use their own qemu, and a message is printed. Raises CloudError if the
-    installation fails.
+    ``report`` prints progress. Only a Debian host has package sources for a newer qemu; other hosts
+    use their own qemu, and a message is printed. Raises CloudError if the installation fails.
     """
-    if choose(made) == KVM:
+    if choose(vm_image) == KVM:
         return
     report("KVM is not usable on this host: machines are emulated, and a boot takes a minute")
     if is_sound(host_version()):
@@ -45,31 +44,31 @@ def ensure(made: QemuImage, report: Callable[[str], None]) -> None:
     suite, lines, options = image.sources()
     if suite != image.DEBIAN_SUITE:
         report("the host's qemu is old: a machine's kernel may fail, and then reboots")
-    elif not made.qemu.is_dir():
-        with image.alone(report):
-            if not made.qemu.is_dir():
+    elif not vm_image.qemu.is_dir():
+        with image.lock_images(report):
+            if not vm_image.qemu.is_dir():
                 report("installing a newer qemu than the host's, once")
                 bootstrap = image.bootstrap("apt", [_PACKAGE], suite, options)
-                partial = str(image.partial_of(made.qemu))
-                image.make_tree(made.qemu, [*bootstrap, partial, *lines], report)
+                partial = str(image.partial_of(vm_image.qemu))
+                image.make_tree(vm_image.qemu, [*bootstrap, partial, *lines], report)
 
 
-def command(made: QemuImage) -> list[str]:
+def command(vm_image: QemuImage) -> list[str]:
     """Return the qemu command for machines of an image, with options for accelerator and CPU."""
-    if choose(made) == KVM:
+    if choose(vm_image) == KVM:
         return [PROGRAM, "-accel", "kvm", "-cpu", "host"]
     emulated = ["-accel", "tcg,thread=multi", "-cpu"]
-    if made.qemu.is_dir():
-        return [*of_tree(made.qemu), *emulated, "max"]
+    if vm_image.qemu.is_dir():
+        return [*tree_command(vm_image.qemu), *emulated, "max"]
     # An old qemu corrupts CPU flags less often when it emulates the old CPU model Nehalem. As
     # Nehalem has no AVX, jaxlib does not run there.
     return [PROGRAM, *emulated, "max" if is_sound(host_version()) else "Nehalem"]
 
 
-def of_tree(tree: Path) -> list[str]:
+def tree_command(tree: Path) -> list[str]:
     """Return the command that runs the qemu in ``tree`` with the libraries installed there."""
     libraries = tree / "usr/lib/x86_64-linux-gnu"
-    firmware = [word for part in _FIRMWARE for word in ("-L", str(tree / part))]
+    firmware = [argument for directory in _FIRMWARE for argument in ("-L", str(tree / directory))]
     return [str(tree / "lib64/ld-linux-x86-64.so.2"), "--library-path", str(libraries),
             str(tree / "usr/bin" / PROGRAM), *firmware]  # fmt: skip
 
@@ -77,31 +76,31 @@ def of_tree(tree: Path) -> list[str]:
 def host_version() -> str:
     """Return the output of the host's ``qemu-system-x86_64 --version``."""
     try:
-        done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
+        result = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise CloudError(f"{PROGRAM}: {error}. Run: requirements/install-system qemu") from error
-    return done.stdout
+    return result.stdout
 
 
 def is_sound(version_output: str) -> bool:
     """Return whether a qemu's emulation is reliable, given the output of its ``--version``."""
-    found = _VERSION.search(version_output)
-    return found is not None and (int(found[1]), int(found[2])) >= SOUND
+    version = _VERSION.search(version_output)
+    return version is not None and (int(version[1]), int(version[2])) >= OLDEST_SOUND_VERSION
 
 
-def choose(made: QemuImage) -> str:
+def choose(vm_image: QemuImage) -> str:
     """Return ``kvm`` if KVM can boot the image's kernel, else ``tcg`` (emulation).
 
     A boot of the kernel is tried, because ``/dev/kvm`` can exist without being usable. The
     result is stored until the host reboots.
     """
-    boot = _BOOT_ID.read_text().strip()
+    boot_id = _BOOT_ID.read_text().strip()
     with contextlib.suppress(FileNotFoundError, ValueError):
-        accelerator, when = made.accelerator.read_text().split()
-        if when == boot:
+        accelerator, stored_boot_id = vm_image.accelerator.read_text().split()
+        if stored_boot_id == boot_id:
             return accelerator
-    accelerator = KVM if _kvm_boots(made.kernel) else TCG
-    write_atomically(made.accelerator, f"{accelerator} {boot}\n")
+    accelerator = KVM if _kvm_boots(vm_image.kernel) else TCG
+    write_atomically(vm_image.accelerator, f"{accelerator} {boot_id}\n")
     return accelerator
 
 
@@ -114,9 +113,9 @@ def _kvm_boots(kernel: Path) -> bool:
                    "-nodefaults", "-display", "none", "-no-reboot", "-serial", f"file:{console}",
                    "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, check=False,
+            result = subprocess.run(command, capture_output=True, check=False,
                                   timeout=PROBE_DEADLINE_S)  # fmt: skip
         except subprocess.TimeoutExpired:
             return False
         output = console.read_text(errors="replace") if console.exists() else ""
-        return done.returncode == 0 and _PROOF in output
+        return result.returncode == 0 and _PROOF in output

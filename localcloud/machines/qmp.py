@@ -18,16 +18,16 @@ def ask(directory: Path, command: str) -> dict[str, Any]:
     Raises OSError if no qemu is running, if it rejects the command, or if one read or write takes
     longer than TIMEOUT_S.
     """
-    answer: dict[str, Any] = {}
+    response: dict[str, Any] = {}
     with _session(directory) as lines:
-        for each in ("qmp_capabilities", command):
-            _send(lines, each)
-            answer = {"event": ""}
-            while "event" in answer:  # qemu may send events before the response
-                answer = json.loads(lines.readline() or '{"error": "qemu closed the connection"}')
-    if "return" not in answer:
-        raise OSError(f"qemu refuses {command}: {answer.get('error')}")
-    return answer["return"]
+        for request in ("qmp_capabilities", command):
+            _send(lines, request)
+            response = {"event": ""}
+            while "event" in response:  # qemu may send events before the response
+                response = json.loads(lines.readline() or '{"error": "qemu closed the connection"}')
+    if "return" not in response:
+        raise OSError(f"qemu refuses {command}: {response.get('error')}")
+    return response["return"]
 
 
 def quit_now(directory: Path) -> None:

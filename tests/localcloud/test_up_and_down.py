@@ -134,11 +134,11 @@ def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(local_cloud: LocalClou
         entered.set()
 
     def hold() -> bool:
-        with image.alone(wait):
+        with image.lock_images(wait):
             return images.exists()
 
     images = local_cloud.directory.parent / "images"
-    with ThreadPoolExecutor() as pool, image.alone(print):
+    with ThreadPoolExecutor() as pool, image.lock_images(print):
         other = pool.submit(hold)
         assert entered.wait(30)
         images.rmdir()

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 SERVER = "169.254.169.254"
-MARK = "# Added by Google"
+MARKER = "# Added by Google"
 GROUP = "google-sudoers"
 WAIT_S = 600
 AFTER_AN_ERROR_S = 2.0
@@ -38,7 +38,7 @@ def login_keys(text: str) -> dict[str, list[str]]:
     return users
 
 
-def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
+def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
     """Return each user's keys from the whole metadata."""
     own = metadata["instance"]["attributes"]
     texts = [own.get("ssh-keys", "")]
@@ -47,14 +47,14 @@ def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
     return login_keys("\n".join(texts))
 
 
-def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
+def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
     """Return the lines of an ``authorized_keys`` with the keys after MARK replaced by ``keys``."""
-    kept, ours = [], False
+    other_lines, is_marked = [], False
     for line in lines:
-        if not ours and line != MARK:
-            kept.append(line)
-        ours = line == MARK
-    return kept + [line for key in keys for line in (MARK, key)]
+        if not is_marked and line != MARKER:
+            other_lines.append(line)
+        is_marked = line == MARKER
+    return other_lines + [line for key in keys for line in (MARKER, key)]
 
 
 def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
@@ -63,7 +63,7 @@ def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[st
     ``users`` has the wanted keys of each user; ``home`` is the directory of the home directories.
     """
     changed = []
-    for user in sorted({*users, *_marked(home)}):
+    for user in sorted({*users, *_marked_users(home)}):
         if not (home / user).is_dir():
             _add(user)
         if _write(home / user / ".ssh", user, users.get(user, [])):
@@ -71,13 +71,13 @@ def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[st
     return changed
 
 
-def _marked(home: Path) -> list[str]:
-    found = []
+def _marked_users(home: Path) -> list[str]:
+    users = []
     for file in home.glob("*/.ssh/authorized_keys"):
         with contextlib.suppress(OSError):
-            if MARK in file.read_text().splitlines():
-                found.append(file.parent.parent.name)
-    return found
+            if MARKER in file.read_text().splitlines():
+                users.append(file.parent.parent.name)
+    return users
 
 
 def _add(user: str) -> None:
@@ -89,7 +89,7 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
     """Write a user's ``authorized_keys`` to ``directory`` atomically; return whether it changed."""
     file = directory / "authorized_keys"
     before = file.read_text().splitlines() if file.exists() else []
-    after = merged(before, keys)
+    after = merge(before, keys)
     if after == before:
         return False
     account = pwd.getpwnam(user)
@@ -101,9 +101,9 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
         partial.unlink()
     # Do not follow a link that the user may have created.
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write("".join(f"{line}\n" for line in after))
-        os.fchown(out.fileno(), account.pw_uid, account.pw_gid)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write("".join(f"{line}\n" for line in after))
+        os.fchown(stream.fileno(), account.pw_uid, account.pw_gid)
     partial.replace(file)
     return True
 
@@ -133,7 +133,7 @@ def main() -> None:
     while True:
         try:
             metadata, etag = next_metadata(etag)
-            for user in apply(wanted_keys(metadata)):
+            for user in apply(desired_keys(metadata)):
                 print(f"updated the keys of {user}", flush=True)  # noqa: T201
         except (OSError, http.client.HTTPException, subprocess.CalledProcessError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201

@@ -29,11 +29,11 @@ def digest() -> str:
 def install(root: Path) -> None:
     """Copy the files below ``root`` and enable the units."""
     (root / _WANTED_BY).mkdir(parents=True, exist_ok=True)
-    for name, (place, mode) in FILES.items():
-        target = root / place
+    for name, (destination, mode) in FILES.items():
+        target = root / destination
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((_HERE / name).read_bytes())
         target.chmod(mode)
-        wanted = root / _WANTED_BY / name
-        if name.endswith(".service") and not wanted.is_symlink():
-            wanted.symlink_to(f"/{place}")
+        link = root / _WANTED_BY / name
+        if name.endswith(".service") and not link.is_symlink():
+            link.symlink_to(f"/{destination}")

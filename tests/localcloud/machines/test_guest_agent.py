@@ -28,21 +28,21 @@ def test_an_invalid_user_name_is_skipped():
 
 
 def test_metadata_without_keys_has_no_users():
-    assert agent.wanted_keys({"instance": {"attributes": {}}, "project": {"attributes": {}}}) == {}
+    assert agent.desired_keys({"instance": {"attributes": {}}, "project": {"attributes": {}}}) == {}
 
 
 def test_project_keys_apply_unless_the_node_blocks_them():
     both = reply("ada:a", "ada:p\nbob:b")
-    assert agent.wanted_keys(both) == {"ada": ["a", "p"], "bob": ["b"]}
+    assert agent.desired_keys(both) == {"ada": ["a", "p"], "bob": ["b"]}
     blocked = reply("ada:a", "bob:b", **{"block-project-ssh-keys": "TRUE"})
-    assert agent.wanted_keys(blocked) == {"ada": ["a"]}
+    assert agent.desired_keys(blocked) == {"ada": ["a"]}
 
 
 def test_users_own_keys_stay_and_metadata_keys_are_replaced():
-    before = ["ssh-rsa own", agent.MARK, "ssh-rsa old", "# mine", agent.MARK, "ssh-rsa older"]
-    after = agent.merged(before, ["ssh-rsa new"])
-    assert after == ["ssh-rsa own", "# mine", agent.MARK, "ssh-rsa new"]
-    assert agent.merged(after, ["ssh-rsa new"]) == after
+    before = ["ssh-rsa own", agent.MARKER, "ssh-rsa old", "# mine", agent.MARKER, "ssh-rsa older"]
+    after = agent.merge(before, ["ssh-rsa new"])
+    assert after == ["ssh-rsa own", "# mine", agent.MARKER, "ssh-rsa new"]
+    assert agent.merge(after, ["ssh-rsa new"]) == after
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_users_keys_are_written_once_and_removed_when_the_metadata_has_none(ho
     file = home / me / ".ssh/authorized_keys"
 
     assert agent.apply({me: ["ssh-rsa A"]}, home) == [me]
-    assert file.read_text() == f"{agent.MARK}\nssh-rsa A\n"
+    assert file.read_text() == f"{agent.MARKER}\nssh-rsa A\n"
     assert file.stat().st_mode & 0o777 == 0o600
     assert agent.apply({me: ["ssh-rsa A"]}, home) == []
     assert agent.apply({}, home) == [me]
@@ -108,7 +108,7 @@ def test_the_agent_waits_for_changed_metadata(asked):
 
     metadata, etag = agent.next_metadata("e0", place)
 
-    assert agent.wanted_keys(metadata) == {"ada": ["a"]}
+    assert agent.desired_keys(metadata) == {"ada": ["a"]}
     assert etag == "e1"
     [(path, flavor)] = requests
     assert flavor == "Google"

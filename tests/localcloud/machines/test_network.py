@@ -11,10 +11,10 @@ from localcloud.machines import network
 from localcloud.machines.network import (
     RANGE,
     Network,
+    external_rules,
     free_subnet,
     metadata_rules,
     nat_rules,
-    external_rules,
 )
 
 subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
@@ -36,7 +36,7 @@ def test_another_subnet_is_used_only_if_the_requested_one_is_in_use():
 def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):
     used = [RANGE, IPv4Network("10.0.0.0/16")]
     monkeypatch.setattr(network, "_routes", lambda: used)
-    monkeypatch.setattr(network, "_present", lambda _cloud: None)
+    monkeypatch.setattr(network, "_existing_subnet", lambda _cloud: None)
     with pytest.raises(CloudError) as refused:
         network.up(LocalCloud("two", Path("/clouds/two")), None, print)
     assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
@@ -46,8 +46,8 @@ def test_an_external_address_is_translated_to_the_address_of_its_machine(tmp_pat
     cloud = LocalCloud("x", tmp_path)
     pair = {IPv4Address("198.18.4.200"): IPv4Address("198.18.4.10")}
 
-    assert "dnat to ip daddr map { 198.18.4.200 : 198.18.4.10 }" in outside_rules(cloud, pair)
-    assert "dnat" not in outside_rules(cloud, {})
+    assert "dnat to ip daddr map { 198.18.4.200 : 198.18.4.10 }" in external_rules(cloud, pair)
+    assert "dnat" not in external_rules(cloud, {})
 
 
 def test_machines_never_get_the_gateway_or_broadcast_address(tmp_path):
