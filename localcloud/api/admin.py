@@ -37,8 +37,8 @@ class Admin(Methods):
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        here = "/_localcloud"
-        of_node = {
+        prefix = "/_localcloud"
+        node_handlers = {
             "preempt": self._preempt,
             "setHealth": self._set_health,
             "inject": self._inject,
@@ -46,23 +46,23 @@ class Admin(Methods):
             "powerOff": self._power_off,
             "powerOn": self._power_on,
         }
-        nodes = {
-            "": f"{here}/nodes/{{node}}",
-            "InZone": f"{here}/locations/{{zone}}/nodes/{{node}}",
+        node_paths = {
+            "": f"{prefix}/nodes/{{node}}",
+            "InZone": f"{prefix}/locations/{{zone}}/nodes/{{node}}",
         }
         set_faults = partial(self._change_faults, add=False)
         add_faults = partial(self._change_faults, add=True)
         return (
-            Route("localcloud.status", "GET", f"{here}/status", self._status),
-            Route("localcloud.faults.get", "GET", f"{here}/faults", self._show_faults),
-            Route("localcloud.faults.set", "POST", f"{here}/faults", set_faults),
-            Route("localcloud.faults.add", "POST", f"{here}/faults:add", add_faults),
-            Route("localcloud.faults.clear", "POST", f"{here}/faults:clear", self._clear_faults),
-            Route("localcloud.workerFaults", "GET", f"{here}/workerFaults", self._worker_faults),
+            Route("localcloud.status", "GET", f"{prefix}/status", self._status),
+            Route("localcloud.faults.get", "GET", f"{prefix}/faults", self._show_faults),
+            Route("localcloud.faults.set", "POST", f"{prefix}/faults", set_faults),
+            Route("localcloud.faults.add", "POST", f"{prefix}/faults:add", add_faults),
+            Route("localcloud.faults.clear", "POST", f"{prefix}/faults:clear", self._clear_faults),
+            Route("localcloud.workerFaults", "GET", f"{prefix}/workerFaults", self._worker_faults),
             *(
                 Route(f"localcloud.{verb}{suffix}", "POST", f"{node}:{verb}", handler)
-                for verb, handler in of_node.items()
-                for suffix, node in nodes.items()
+                for verb, handler in node_handlers.items()
+                for suffix, node in node_paths.items()
             ),
         )
 
@@ -72,7 +72,7 @@ class Admin(Methods):
         It consists of the nodes with their machines, the queued resources, the running operations,
         the number of addresses and the active faults.
         """
-        nodes = self._nodes.everything()
+        nodes = self._nodes.all()
         used = sum(len(node.workers) for node in nodes)
         total = len(self._machines.addresses())
         running = self._operations.running()
@@ -80,10 +80,10 @@ class Admin(Methods):
             "project": PROJECT_ID,
             "nodes": [self._describe(node) for node in nodes],
             "queuedResources": [
-                {"name": it.request_name, "zone": it.zone, "state": it.state}
-                for it in self._requests.everything()
+                {"name": item.request_name, "zone": item.zone, "state": item.state}
+                for item in self._requests.all()
             ],
-            "operations": [write_operation(it) for it in running],
+            "operations": [write_operation(item) for item in running],
             "addresses": {"total": total, "free": total - used},
             "faults": self._faults.show(),
         }
@@ -93,7 +93,7 @@ class Admin(Methods):
             "name": node.node_id,
             "zone": node.zone,
             "state": node.state,
-            "trouble": node.trouble,
+            "trouble": node.last_error,
             **({"preemptTime": timestamp(node.preempt_at)} if node.preempt_at else {}),
             "acceleratorType": node.body["acceleratorType"],
             "workers": [
@@ -118,7 +118,7 @@ class Admin(Methods):
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
         """End all faults of API calls and of workers; return the empty lists of active faults."""
         self._faults.clear()
-        for node in self._nodes.everything():
+        for node in self._nodes.all():
             for worker in node.workers:
                 for fault in self._machines.faults(worker.machine):
                     # Ignore the error of a machine that is now off: it has no faults any more.
@@ -137,10 +137,10 @@ class Admin(Methods):
         if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
             message = f"warningSeconds is {warning!r}, not 0 to {LONGEST_WARNING_S}"
             raise invalid("warningSeconds", message)
-        node = self._one(call)
+        node = self._node_of(call)
         if warning:
             with self._database.transaction():
-                node = self._one(call)
+                node = self._node_of(call)
                 if node.state != "READY":
                     raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
                 self._nodes.announce_preemption(node.uid, time.time() + warning)
@@ -150,8 +150,8 @@ class Admin(Methods):
             self._lifecycle.preempt(node)
         except MachineError as error:
             raise ApiError(500, f"{node.node_id} is preempted, but {error}") from error
-        now = self._nodes.find(node.uid)
-        return write(now) if now else {}
+        current = self._nodes.find(node.uid)
+        return write(current) if current else {}
 
     def _set_health(self, call: Call) -> Mapping[str, Any]:
         """Set a READY node's health and return the node.
@@ -161,7 +161,7 @@ class Admin(Methods):
         """
         condition = read(call.json(), CONDITION, "condition")
         with self._database.transaction():
-            node = self._one(call)
+            node = self._node_of(call)
             for symptom in condition.get("symptoms", ()):
                 chosen_workers(node, [symptom.setdefault("workerId", "0")])
                 symptom["createTime"] = timestamp()
@@ -170,13 +170,13 @@ class Admin(Methods):
 
     def _worker_faults(self, call: Call) -> Mapping[str, Any]:
         """Return the workers with faults: ``{workers[]{worker, zone, faults[]}}``."""
-        found = []
-        for node in self._nodes.everything():
+        workers = []
+        for node in self._nodes.all():
             for worker in node.workers:
                 if faults := list(self._machines.faults(worker.machine)):
                     name = f"{node.node_id}-w{worker.index}"
-                    found.append({"worker": name, "zone": node.zone, "faults": faults})
-        return {"workers": found}
+                    workers.append({"worker": name, "zone": node.zone, "faults": faults})
+        return {"workers": workers}
 
     def _inject(self, call: Call) -> Mapping[str, Any]:
         """Inject a fault into workers; the request body is ``{workerIds[], fault}``.
@@ -185,7 +185,9 @@ class Admin(Methods):
         """
         body = call.json()
         fault = _fault(body.get("fault"))
-        return self._each(call, lambda _, worker: self._machines.inject(worker.machine, fault))
+        return self._for_workers(
+            call, lambda _, worker: self._machines.inject(worker.machine, fault)
+        )
 
     def _clear(self, call: Call) -> Mapping[str, Any]:
         """Clear a fault of workers; the request body is ``{workerIds[], fault}``.
@@ -200,20 +202,20 @@ class Admin(Methods):
             for fault in faults:
                 self._machines.clear(worker.machine, fault)
 
-        return self._each(call, clear)
+        return self._for_workers(call, clear)
 
     def _power_off(self, call: Call) -> Mapping[str, Any]:
         """Power off workers without a shutdown; the request body is ``{workerIds[]}``."""
-        return self._each(call, self._lifecycle.power_off)
+        return self._for_workers(call, self._lifecycle.power_off)
 
     def _power_on(self, call: Call) -> Mapping[str, Any]:
         """Start booting powered-off workers; the request body is ``{workerIds[]}``."""
-        return self._each(call, self._lifecycle.boot)
+        return self._for_workers(call, self._lifecycle.boot)
 
-    def _each(self, call: Call, action: Callable[[Node, Worker], None]) -> Mapping[str, Any]:
+    def _for_workers(self, call: Call, action: Callable[[Node, Worker], None]) -> Mapping[str, Any]:
         """Call ``action(node, worker)`` for each requested worker; return the workers' names."""
-        node = self._one(call)
-        if node.wanted != RUN or not node.workers:
+        node = self._node_of(call)
+        if node.desired_state != RUN or not node.workers:
             raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")
         workers = chosen_workers(node, call.json().get("workerIds", []))
         for worker in workers:
@@ -223,23 +225,23 @@ class Admin(Methods):
                 raise ApiError(400, str(error)) from error
         return {"workers": [f"{node.node_id}-w{worker.index}" for worker in workers]}
 
-    def _one(self, call: Call) -> Node:
+    def _node_of(self, call: Call) -> Node:
         """Return the node named in the call's path, which may omit the zone.
 
         Raises HTTP 404 if there is no such node, HTTP 400 if the path omits the zone and several
         zones have a node of this name.
         """
         node_id, zone = call.names["node"], call.names.get("zone")
-        found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
-        if not found:
+        matches = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
+        if not matches:
             raise not_found(name_of("nodes", zone or "-", node_id))
-        if len(found) > 1:
-            zones = ", ".join(node.zone for node in found)
+        if len(matches) > 1:
+            zones = ", ".join(node.zone for node in matches)
             raise failed_precondition(
                 f"{node_id} is in several zones ({zones}). Use --zone, "
                 f"or /_localcloud/locations/ZONE/nodes/{node_id}"
             )
-        return found[0]
+        return matches[0]
 
 
 def _fault(name: Any) -> MachineFault:

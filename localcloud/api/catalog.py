@@ -110,14 +110,16 @@ _OFFER: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 def _accelerators() -> dict[str, Accelerator]:
-    found = {}
+    accelerators = {}
     for prefix, config_type, sizes in _OFFER:
         topologies = _TOPOLOGY_3D if prefix in ("v4", "v5p") else _TOPOLOGY_2D
         for size in sizes:
             chips = size if prefix in ("v5litepod", "v6e") else size // 2
             name = f"{prefix}-{size}"
-            found[name] = Accelerator(name, config_type, topologies[chips], _workers(prefix, size))
-    return found
+            accelerators[name] = Accelerator(
+                name, config_type, topologies[chips], _workers(prefix, size)
+            )
+    return accelerators
 
 
 ACCELERATORS: Mapping[str, Accelerator] = _accelerators()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api.catalog import PARENT
-from localcloud.api.compute_catalog import MachineTypes, Places
+from localcloud.api.compute_catalog import ComputeCatalog, MachineTypes
 from localcloud.api.compute_disks import Disks
 from localcloud.api.compute_errors import ComputeError, missing
 from localcloud.api.compute_firewalls import Firewalls
@@ -36,7 +36,7 @@ def compute_routes(
         *Disks(frame, machines).routes(),
         *ComputeProject(frame).routes(),
         *ComputeOperations(frame).routes(),
-        *Places(frame).routes(),
+        *ComputeCatalog(frame).routes(),
         *MachineTypes(frame).routes(),
     )
 
@@ -58,18 +58,18 @@ class ComputeOperations:
             *self._routes("compute.regionOperations", f"{PROJECT}/regions/{{region}}/operations"),
         )
 
-    def _routes(self, name: str, every: str) -> tuple[Route, ...]:
-        one = f"{every}/{{operation}}"
+    def _routes(self, name: str, collection: str) -> tuple[Route, ...]:
+        resource = f"{collection}/{{operation}}"
         return (
-            Route(f"{name}.list", "GET", every, self._list, SELECTION),
-            Route(f"{name}.get", "GET", one, self._get),
-            Route(f"{name}.delete", "DELETE", one, self._delete),
-            Route(f"{name}.wait", "POST", f"{one}/wait", self._wait),
+            Route(f"{name}.list", "GET", collection, self._list, SELECTION),
+            Route(f"{name}.get", "GET", resource, self._get),
+            Route(f"{name}.delete", "DELETE", resource, self._delete),
+            Route(f"{name}.wait", "POST", f"{resource}/wait", self._wait),
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
-        items = [self._frame.write(it) for it in self._frame.operations.all(scope)]
+        items = [self._frame.write(operation) for operation in self._frame.operations.all(scope)]
         return self._frame.page("operation", scope, items, call, FIELDS)
 
     def _get(self, call: Call) -> Mapping[str, Any]:

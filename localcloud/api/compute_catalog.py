@@ -10,11 +10,11 @@ from typing import Any
 from localcloud.api.catalog import PARENT, ZONES
 from localcloud.api.compute_disks import DISK_TYPES, DiskType
 from localcloud.api.compute_errors import missing
-from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
+from localcloud.api.compute_frame import AGGREGATED, AGGREGATED_QUERY, PROJECT, SELECTION, Frame
 from localcloud.api.routing import Call, Route
 
 
-class Places:
+class ComputeCatalog:
     """Handlers of the methods for zones, regions and disk types."""
 
     def __init__(self, frame: Frame) -> None:
@@ -38,7 +38,7 @@ class Places:
         return self._frame.page("zone", "", items, call, ("status", "region"))
 
     def _zone(self, call: Call) -> Mapping[str, Any]:
-        return self._write_zone(self._frame.project.one(call.names))
+        return self._write_zone(self._frame.project.zone_of(call.names))
 
     def _regions(self, call: Call) -> Mapping[str, Any]:
         items = [self._write_region(region) for region in self._frame.regions()]
@@ -49,7 +49,7 @@ class Places:
 
     def _disk_types(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
-        items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
+        items = [self._write_type(disk_type, scope) for disk_type in DISK_TYPES.values()]
         return self._frame.page("diskType", scope, items, call)
 
     def _disk_type(self, call: Call) -> Mapping[str, Any]:
@@ -60,25 +60,25 @@ class Places:
 
     def _write_zone(self, zone: str) -> dict[str, Any]:
         region = self._frame.link(f"regions/{zone.rpartition('-')[0]}")
-        return {**self._frame.named("zone", "", zone), "status": "UP", "region": region}
+        return {**self._frame.common_fields("zone", "", zone), "status": "UP", "region": region}
 
     def _write_region(self, region: str) -> dict[str, Any]:
         zones = [zone for zone in ZONES if zone.rpartition("-")[0] == region]
         links = [self._frame.link(f"zones/{zone}") for zone in zones]
-        return {**self._frame.named("region", "", region), "status": "UP", "zones": links}
+        return {**self._frame.common_fields("region", "", region), "status": "UP", "zones": links}
 
     def _write_type(self, kind: DiskType, scope: str) -> dict[str, Any]:
         return {
-            **self._frame.named("diskType", scope, kind.name),
+            **self._frame.common_fields("diskType", scope, kind.name),
             "description": kind.description,
             "zone": self._frame.link(scope),
-            "defaultDiskSizeGb": str(kind.default),
-            "validDiskSize": f"{kind.least}GB-{kind.most}GB",
+            "defaultDiskSizeGb": str(kind.default_gb),
+            "validDiskSize": f"{kind.min_gb}GB-{kind.max_gb}GB",
         }
 
 
 _TYPE_FIELDS = ("zone", "guestCpus", "memoryMb", "isSharedCpu", "architecture")
-_MOST_DISKS, _MOST_DISK_GB = 128, 263168
+_MAX_DISKS, _MAX_DISK_GB = 128, 263168
 
 
 @dataclass(frozen=True)
@@ -119,24 +119,28 @@ class MachineTypes:
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        name, every = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
-        everywhere = f"{AGGREGATED}/machineTypes"
+        name, collection = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
+        aggregated = f"{AGGREGATED}/machineTypes"
         return (
-            Route(f"{name}.list", "GET", every, self._list, SELECTION),
-            Route(f"{name}.get", "GET", f"{every}/{{machineType}}", self._get),
-            Route(f"{name}.aggregatedList", "GET", everywhere, self._list_everywhere, EVERYWHERE),
+            Route(f"{name}.list", "GET", collection, self._list, SELECTION),
+            Route(f"{name}.get", "GET", f"{collection}/{{machineType}}", self._get),
+            Route(f"{name}.aggregatedList", "GET", aggregated, self._list_all, AGGREGATED_QUERY),
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
-        items = [self._write(it, scope) for it in MACHINE_TYPES.values()]
+        items = [self._write(machine_type, scope) for machine_type in MACHINE_TYPES.values()]
         return self._frame.page("machineType", scope, items, call, _TYPE_FIELDS)
 
-    def _list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        reached, unreachable = self._frame.reached()
-        items = [self._write(it, zone) for zone in reached for it in MACHINE_TYPES.values()]
+    def _list_all(self, call: Call) -> Mapping[str, Any]:
+        reachable, unreachable = self._frame.reachable_scopes()
+        items = [
+            self._write(machine_type, zone)
+            for zone in reachable
+            for machine_type in MACHINE_TYPES.values()
+        ]
         kind = "machineType"
-        return self._frame.aggregated(kind, items, call, _TYPE_FIELDS, reached, unreachable)
+        return self._frame.aggregated(kind, items, call, _TYPE_FIELDS, reachable, unreachable)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.scope(call), call.names["machineType"]
@@ -148,14 +152,14 @@ class MachineTypes:
         text = f"{kind.cpus} vCPUs, {kind.memory_gb} GB RAM, {kind.chips} TPU chips"
         chips = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.chips}
         return {
-            **self._frame.named("machineType", scope, kind.name),
+            **self._frame.common_fields("machineType", scope, kind.name),
             "description": text,
             "zone": scope.rpartition("/")[2],  # the zone's name; other resources have its URL
             "guestCpus": kind.cpus,
             "memoryMb": kind.memory_gb * 1024,
             "imageSpaceGb": 0,
-            "maximumPersistentDisks": _MOST_DISKS,
-            "maximumPersistentDisksSizeGb": str(_MOST_DISK_GB),
+            "maximumPersistentDisks": _MAX_DISKS,
+            "maximumPersistentDisksSizeGb": str(_MAX_DISK_GB),
             "isSharedCpu": False,
             "architecture": "X86_64",
             "accelerators": [chips],

@@ -14,7 +14,7 @@ from localcloud.api.compute_errors import ComputeError, bad_value, in_use, requi
 from localcloud.api.compute_firewalls import check_name
 from localcloud.api.compute_frame import (
     AGGREGATED,
-    EVERYWHERE,
+    AGGREGATED_QUERY,
     PROJECT,
     SELECTION,
     Collection,
@@ -57,9 +57,9 @@ class DiskType:
 
     name: str
     description: str
-    default: int
-    least: int
-    most: int
+    default_gb: int
+    min_gb: int
+    max_gb: int
 
 
 DISK_TYPES: Mapping[str, DiskType] = {
@@ -96,10 +96,10 @@ def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
         known = ", ".join(DISK_TYPES)
         message = f"The resource '{reference}' was not found; {scope} has diskTypes/ {known}"
         raise ComputeError(404, "notFound", message)
-    size = int(body.get("sizeGb", kind.default))
-    if not kind.least <= size <= kind.most:
-        why = f"Disk size for {kind.name} must be {kind.least} GB to {kind.most} GB."
-        raise bad_value("sizeGb", size, why)
+    size = int(body.get("sizeGb", kind.default_gb))
+    if not kind.min_gb <= size <= kind.max_gb:
+        reason = f"Disk size for {kind.name} must be {kind.min_gb} GB to {kind.max_gb} GB."
+        raise bad_value("sizeGb", size, reason)
     if "accessMode" in body:
         _check_access_mode(body["accessMode"], kind.name)
     return {
@@ -121,7 +121,7 @@ def requested_size(value: Mapping[str, Any]) -> int:
 
 def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
     """Validate a Disk; convert 64-bit integers to strings and drop output-only fields."""
-    named = {camel_case(key): it for key, it in value.items()}
+    named = {camel_case(key): item for key, item in value.items()}
     for key in _LONG:
         if type(named.get(key)) is int:
             named[key] = str(named[key])
@@ -149,8 +149,8 @@ def _check_access_mode(mode: str, kind: str) -> None:
     if not kind.startswith("hyperdisk-"):
         raise bad_value("accessMode", mode, f"{kind} has no access mode, only Hyperdisk has one.")
     if mode not in ACCESS_MODES[kind]:
-        why = f"{kind} can have {', '.join(ACCESS_MODES[kind])}."
-        raise bad_value("accessMode", mode, why)
+        reason = f"{kind} can have {', '.join(ACCESS_MODES[kind])}."
+        raise bad_value("accessMode", mode, reason)
 
 
 class Disks(Collection):
@@ -167,39 +167,39 @@ class Disks(Collection):
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
         name, changing = "compute.disks", self._frame.changing
-        every, everywhere = f"{PROJECT}/zones/{{zone}}/disks", f"{AGGREGATED}/disks"
-        one = f"{every}/{{disk}}"
+        collection, aggregated = f"{PROJECT}/zones/{{zone}}/disks", f"{AGGREGATED}/disks"
+        resource = f"{collection}/{{disk}}"
         mask = ("paths", "updateMask")
         return (
-            Route(f"{name}.list", "GET", every, self._list, SELECTION),
-            Route(f"{name}.aggregatedList", "GET", everywhere, self._list_everywhere, EVERYWHERE),
-            Route(f"{name}.get", "GET", one, self._get),
-            changing(f"{name}.insert", "POST", every, self._insert, ("sourceImage",)),
-            changing(f"{name}.delete", "DELETE", one, self._delete),
-            changing(f"{name}.resize", "POST", f"{one}/resize", self._resize),
-            changing(f"{name}.update", "PATCH", one, self._update, mask),
-            changing(f"{name}.setLabels", "POST", f"{one}/setLabels", self._set_labels),
+            Route(f"{name}.list", "GET", collection, self._list, SELECTION),
+            Route(f"{name}.aggregatedList", "GET", aggregated, self._list_all, AGGREGATED_QUERY),
+            Route(f"{name}.get", "GET", resource, self._get),
+            changing(f"{name}.insert", "POST", collection, self._insert, ("sourceImage",)),
+            changing(f"{name}.delete", "DELETE", resource, self._delete),
+            changing(f"{name}.resize", "POST", f"{resource}/resize", self._resize),
+            changing(f"{name}.update", "PATCH", resource, self._update, mask),
+            changing(f"{name}.setLabels", "POST", f"{resource}/setLabels", self._set_labels),
         )
 
-    def _list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        reached, unreachable = self._frame.reached()
-        items = [self._write(it) for it in self._table.all(DISKS) if it.scope in reached]
-        return self._frame.aggregated("disk", items, call, self.fields, reached, unreachable)
+    def _list_all(self, call: Call) -> Mapping[str, Any]:
+        reachable, unreachable = self._frame.reachable_scopes()
+        items = [self._write(disk) for disk in self._table.all(DISKS) if disk.scope in reachable]
+        return self._frame.aggregated("disk", items, call, self.fields, reachable, unreachable)
 
     def _insert(self, call: Call) -> ComputeOperation:
         """Create a disk, which is CREATING until the operation ends."""
         scope = self._frame.scope(call)
         body = requested_disk(call.json(), scope)
         ready_at = self._frame.operations.next_end()
-        made = self._table.add(DISKS, scope, body["name"], body, ready_at)
-        return self._begin(call, "insert", made)
+        disk = self._table.add(DISKS, scope, body["name"], body, ready_at)
+        return self._begin(call, "insert", disk)
 
     def _resize(self, call: Call) -> ComputeOperation:
         """Enlarge a disk; raise HTTP 400 if the size is not larger."""
         size, disk = requested_size(call.json()), self._find(call)
         if size <= int(disk.body["sizeGb"]):
-            why = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
-            raise bad_value("sizeGb", size, why)
+            reason = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
+            raise bad_value("sizeGb", size, reason)
         self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
         return self._begin(call, "resize", disk)
 
@@ -214,19 +214,19 @@ class Disks(Collection):
         _check_access_mode(mode, disk.body["type"].rpartition("/")[2])
         self._check_unused(disk)
         if disk.body.get("accessMode") == SHARED != mode:
-            why = f"A disk that is {SHARED} can't become writable again."
-            raise bad_value("accessMode", mode, why)
+            reason = f"A disk that is {SHARED} can't become writable again."
+            raise bad_value("accessMode", mode, reason)
         self._table.change(disk.uid, {**disk.body, "accessMode": mode})
         return self._begin(call, "update", disk)
 
     def _set_labels(self, call: Call) -> ComputeOperation:
         """Replace a disk's labels; raise HTTP 412 if the fingerprint is out of date."""
-        wanted, disk = read(call.json(), _LABELS, "resource"), self._find(call)
-        if wanted.get("labelFingerprint") != fingerprint(disk.body.get("labels", {})):
+        request, disk = read(call.json(), _LABELS, "resource"), self._find(call)
+        if request.get("labelFingerprint") != fingerprint(disk.body.get("labels", {})):
             message = "Labels fingerprint either invalid or resource labels have changed"
             raise ComputeError(412, "conditionNotMet", message)
         body = {key: value for key, value in disk.body.items() if key != "labels"}
-        if labels := wanted.get("labels"):
+        if labels := request.get("labels"):
             body["labels"] = labels
         self._table.change(disk.uid, body)
         return self._begin(call, "setLabels", disk)

@@ -49,9 +49,9 @@ def _error(code: int, reason: str, message: str) -> dict[str, Any]:
     return {"code": code, "message": message, "errors": [entry]}
 
 
-def bad_value(field: str, value: object, why: str) -> ComputeError:
-    """Return the error (400) for an invalid value of a field; its message ends with ``why``."""
-    message = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
+def bad_value(field: str, value: object, reason: str) -> ComputeError:
+    """Return the error (400) for an invalid value of a field; its message ends with ``reason``."""
+    message = f"Invalid value for field 'resource.{field}': '{value}'. {reason}"
     return ComputeError(400, "invalid", message)
 
 
@@ -65,7 +65,7 @@ def missing(resource: str) -> ComputeError:
     return ComputeError(404, "notFound", f"The resource '{resource}' was not found")
 
 
-def taken(resource: str) -> ComputeError:
+def already_exists(resource: str) -> ComputeError:
     """Return the error (409) for creating a resource that already exists."""
     return ComputeError(409, "alreadyExists", f"The resource '{resource}' already exists")
 

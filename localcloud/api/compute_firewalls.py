@@ -45,7 +45,7 @@ _INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
 _EGRESS_ONLY = ("destinationRanges",)
 
 
-def read_whole(value: Mapping[str, Any], kind: Message) -> dict[str, Any]:
+def read_resource(value: Mapping[str, Any], kind: Message) -> dict[str, Any]:
     """Validate a resource from a request and return it without output-only fields.
 
     False and null values remain, because they can change a stored rule or a default value. Raises
@@ -72,13 +72,13 @@ def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not 0 <= rule["priority"] <= 65535:
         raise bad_value("priority", rule["priority"], "It must be 0 to 65535")
-    given = [key for key in ("allowed", "denied") if key in rule]
-    if not given:
+    actions = [key for key in ("allowed", "denied") if key in rule]
+    if not actions:
         raise required("allowed")
-    if len(given) > 1:
+    if len(actions) > 1:
         raise ComputeError(400, "invalid", "A rule either allows or denies, not both")
-    rule[given[0]] = [_protocol(entry, given[0], i) for i, entry in enumerate(rule[given[0]])]
-    return _with_ends(rule)
+    rule[actions[0]] = [_protocol(entry, actions[0], i) for i, entry in enumerate(rule[actions[0]])]
+    return _with_default_range(rule)
 
 
 def check_name(name: str) -> None:
@@ -89,12 +89,12 @@ def check_name(name: str) -> None:
         raise bad_value("name", name, f"Must be a match of regex '{NAME.pattern}'")
 
 
-def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
+def _with_default_range(rule: dict[str, Any]) -> dict[str, Any]:
     """Validate a rule's sources and destinations, and add the default: any address."""
-    ends, others = _INGRESS_ONLY, _EGRESS_ONLY
+    allowed, forbidden = _INGRESS_ONLY, _EGRESS_ONLY
     if rule["direction"] == "EGRESS":
-        ends, others = others, ends
-    for key in others:
+        allowed, forbidden = forbidden, allowed
+    for key in forbidden:
         if key in rule:
             raise bad_value(key, rule[key], f"An {rule['direction']} rule can't have this field")
     for key in ("sourceRanges", "destinationRanges"):
@@ -103,10 +103,10 @@ def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
     for key in ("sourceTags", "targetTags"):
         for index, text in enumerate(rule.get(key, ())):
             if not NAME.fullmatch(text):
-                why = f"Must be a match of regex '{NAME.pattern}'"
-                raise bad_value(f"{key}[{index}]", text, why)
-    if not any(key in rule for key in ends):
-        rule[ends[0]] = ["0.0.0.0/0"]
+                reason = f"Must be a match of regex '{NAME.pattern}'"
+                raise bad_value(f"{key}[{index}]", text, reason)
+    if not any(key in rule for key in allowed):
+        rule[allowed[0]] = ["0.0.0.0/0"]
     return rule
 
 
@@ -118,19 +118,19 @@ def _check_range(field: str, text: str) -> None:
 
 
 def _protocol(entry: Mapping[str, Any], field: str, index: int) -> dict[str, Any]:
-    where = f"{field}[{index}]"
+    path = f"{field}[{index}]"
     protocol = (entry.get("IPProtocol") or "").lower()
-    number = protocol.isascii() and protocol.isdigit() and int(protocol) <= 255
-    if protocol not in _PROTOCOLS and not number:
-        raise bad_value(f"{where}.IPProtocol", protocol, f"Must be 0 to 255 or one of {_PROTOCOLS}")
+    is_number = protocol.isascii() and protocol.isdigit() and int(protocol) <= 255
+    if protocol not in _PROTOCOLS and not is_number:
+        raise bad_value(f"{path}.IPProtocol", protocol, f"Must be 0 to 255 or one of {_PROTOCOLS}")
     ports = entry.get("ports") or []
     if ports and protocol not in _WITH_PORTS:
-        raise bad_value(f"{where}.ports", ports, f"{protocol} has no ports")
+        raise bad_value(f"{path}.ports", ports, f"{protocol} has no ports")
     for text in ports:
-        found = _PORTS.fullmatch(text)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        match = _PORTS.fullmatch(text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last <= 65535:
-            raise bad_value(f"{where}.ports", text, "Must be a port or a range such as 80-90")
+            raise bad_value(f"{path}.ports", text, "Must be a port or a range such as 80-90")
     return {"IPProtocol": protocol, **({"ports": list(ports)} if ports else {})}
 
 
@@ -142,21 +142,21 @@ class Firewalls(Collection):
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        every, changing = f"{PROJECT}/global/firewalls", self._frame.changing
-        one = f"{every}/{{firewall}}"
+        collection, changing = f"{PROJECT}/global/firewalls", self._frame.changing
+        resource = f"{collection}/{{firewall}}"
         return (
-            Route("compute.firewalls.list", "GET", every, self._list, SELECTION),
-            Route("compute.firewalls.get", "GET", one, self._get),
-            changing("compute.firewalls.insert", "POST", every, self._insert),
-            changing("compute.firewalls.patch", "PATCH", one, self._patch),
-            changing("compute.firewalls.update", "PUT", one, self._update),
-            changing("compute.firewalls.delete", "DELETE", one, self._delete),
+            Route("compute.firewalls.list", "GET", collection, self._list, SELECTION),
+            Route("compute.firewalls.get", "GET", resource, self._get),
+            changing("compute.firewalls.insert", "POST", collection, self._insert),
+            changing("compute.firewalls.patch", "PATCH", resource, self._patch),
+            changing("compute.firewalls.update", "PUT", resource, self._update),
+            changing("compute.firewalls.delete", "DELETE", resource, self._delete),
         )
 
     def _insert(self, call: Call) -> ComputeOperation:
-        rule = self._whole(read_whole(call.json(), FIREWALL))
-        made = self._table.add("firewalls", "global", rule["name"], rule)
-        return self._begin(call, "insert", made)
+        rule = self._complete(read_resource(call.json(), FIREWALL))
+        firewall = self._table.add("firewalls", "global", rule["name"], rule)
+        return self._begin(call, "insert", firewall)
 
     def _patch(self, call: Call) -> ComputeOperation:
         """Change the given fields of a rule; null removes a field."""
@@ -171,21 +171,21 @@ class Firewalls(Collection):
         return self._begin(call, "delete", rule)
 
     def _change(self, call: Call, verb: str, *, keep: bool) -> ComputeOperation:
-        new, rule = read_whole(call.json(), FIREWALL), self._find(call)
+        new, rule = read_resource(call.json(), FIREWALL), self._find(call)
         fixed = {key: rule.body[key] for key in ("name", "network")}
-        whole = self._whole({**(rule.body if keep else fixed), **new})
+        changed = self._complete({**(rule.body if keep else fixed), **new})
         for key, value in fixed.items():
-            if whole[key] != value:
-                raise bad_value(key, whole[key], f"It is {value} and cannot be changed")
-        self._table.change(rule.uid, whole)
+            if changed[key] != value:
+                raise bad_value(key, changed[key], f"It is {value} and cannot be changed")
+        self._table.change(rule.uid, changed)
         return self._begin(call, verb, rule)
 
-    def _whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         network = self._frame.name_of(body.get("network") or "global/networks/default")
         rule = complete_rule({**body, "network": network})
         if self._table.get("networks", "global", network.rpartition("/")[2]) is None:
-            why = "The referenced network resource cannot be found."
-            raise bad_value("network", network, why)
+            reason = "The referenced network resource cannot be found."
+            raise bad_value("network", network, reason)
         return rule
 
     def _write(self, rule: Resource) -> dict[str, Any]:

@@ -27,7 +27,7 @@ PROJECT = f"{PATH}/projects/{{project}}"
 AGGREGATED = f"{PROJECT}/aggregated"
 # gcloud sends returnPartialSuccess with every list request. The discovery document omits it.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
-EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
+AGGREGATED_QUERY = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 _LARGEST_PAGE = 500
 Change = Callable[[Call], ComputeOperation]
 
@@ -73,7 +73,7 @@ class Frame:
         Raises HTTP 404 if the zone or region is unknown, 503 if the zone is unreachable.
         """
         if "zone" in call.names:
-            return f"zones/{self.project.one(call.names)}"
+            return f"zones/{self.project.zone_of(call.names)}"
         region = call.names.get("region")
         if region is None:
             return "global"
@@ -86,10 +86,12 @@ class Frame:
             )
         return f"regions/{region}"
 
-    def reached(self) -> tuple[list[str], list[str]]:
+    def reachable_scopes(self) -> tuple[list[str], list[str]]:
         """Return the reachable zones and the unreachable ones, each as ``zones/Z``."""
-        scope = self.project.many({"zone": "-"})
-        return [f"zones/{it}" for it in scope.zones], [f"zones/{it}" for it in scope.unreachable]
+        scope = self.project.zones_of({"zone": "-"})
+        return [f"zones/{zone}" for zone in scope.zones], [
+            f"zones/{zone}" for zone in scope.unreachable
+        ]
 
     def regions(self) -> list[str]:
         """Return the names of the regions that contain the cloud's zones."""
@@ -108,12 +110,12 @@ class Frame:
         The query's ``filter`` can use ``name``, ``id`` and the names in ``fields``.
         """
         path = _path(scope, kind)
-        shown, token = self._selected(path, items, call, fields)
+        page_items, token = self._select_page(path, items, call, fields)
         return {
             "kind": f"compute#{kind}List",
             "id": f"{PARENT}/{path}",
             "selfLink": self.link(path),
-            **({"items": shown} if shown else {}),
+            **({"items": page_items} if page_items else {}),
             **({"nextPageToken": token} if token else {}),
         }
 
@@ -133,9 +135,9 @@ class Frame:
         """
         collection = f"{kind}s"
         path = _path("aggregated", kind)
-        shown, token = self._selected(path, items, call, fields)
+        page_items, token = self._select_page(path, items, call, fields)
         by_scope: dict[str, list[Mapping[str, Any]]] = {}
-        for item in shown:
+        for item in page_items:
             scope = "/".join(item["selfLink"].split("/")[-4:-2])
             by_scope.setdefault(scope, []).append(item)
         empty = set(scopes) - set(by_scope) if not token else set()
@@ -144,29 +146,31 @@ class Frame:
             "id": f"{PARENT}/{path}",
             "selfLink": self.link(path),
             "items": {
-                **{scope: {collection: found} for scope, found in by_scope.items()},
+                **{scope: {collection: scope_items} for scope, scope_items in by_scope.items()},
                 **{scope: _warning("NO_RESULTS_ON_PAGE", scope) for scope in sorted(empty)},
                 **{scope: _warning("UNREACHABLE", scope) for scope in unreachable},
             },
-            **({"unreachables": [self.link(it) for it in unreachable]} if unreachable else {}),
+            **(
+                {"unreachables": [self.link(scope) for scope in unreachable]} if unreachable else {}
+            ),
             **({"nextPageToken": token} if token else {}),
         }
 
-    def named(self, kind: str, scope: str, name: str) -> dict[str, Any]:
+    def common_fields(self, kind: str, scope: str, name: str) -> dict[str, Any]:
         """Return the JSON fields that read-only resources, such as zones, have in common.
 
         ``kind`` and ``scope`` are as for ``page``.
         """
-        whole = f"{_path(scope, kind)}/{name}"
+        path = f"{_path(scope, kind)}/{name}"
         return {
             "kind": f"compute#{kind}",
-            "id": str(crc32(whole.encode()) + 1),
+            "id": str(crc32(path.encode()) + 1),
             "name": name,
             "description": name,
-            "selfLink": self.link(whole),
+            "selfLink": self.link(path),
         }
 
-    def _selected(
+    def _select_page(
         self,
         path: str,
         items: Sequence[Mapping[str, Any]],
@@ -174,11 +178,13 @@ class Frame:
         fields: Sequence[str],
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the requested page of ``items`` and the token of the next page ("" if none)."""
-        wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
-        test = parse_compute_filter(wanted, ("name", "id", *fields))
-        found = _ordered([item for item in items if test(item)], order)
-        return page.cut(page.rest(found, _key), _key)
+        filter_text, order = call.query.get("filter", ""), call.query.get("orderBy", "")
+        page = requested_page(
+            f"{path} {filter_text} {order}", call.query, "maxResults", _LARGEST_PAGE
+        )
+        test = parse_compute_filter(filter_text, ("name", "id", *fields))
+        selected = _ordered([item for item in items if test(item)], order)
+        return page.cut(page.rest(selected, _key), _key)
 
     def begin(self, call: Call, verb: str, target: str, uid: int) -> ComputeOperation:
         """Store and return a new operation.
@@ -202,7 +208,7 @@ class Frame:
         injected fault makes the operation fail, the change is rolled back.
         """
 
-        def answer(call: Call) -> Mapping[str, Any]:
+        def handle(call: Call) -> Mapping[str, Any]:
             failure = self._faults.outcome(name, call.names.get("zone", ""))
             try:
                 with self.database.transaction():
@@ -211,7 +217,7 @@ class Frame:
             except FailingOperation as failing:
                 return self.write(self.operations.add(*failing.operation))
 
-        return Route(name, verb, template, answer, ("requestId", *query))
+        return Route(name, verb, template, handle, ("requestId", *query))
 
     def _earlier(self, method: str, call: Call) -> ComputeOperation | None:
         """Return the operation that an earlier request with the same id started, or None.
@@ -219,21 +225,21 @@ class Frame:
         Raises HTTP 400 if the id is not a UUID or was used for another method or resource.
         """
         request_id = call.query.get("requestId", "")
-        found = self.operations.earlier(request_id) if request_id else None
-        if found is None:
+        earlier = self.operations.earlier(request_id) if request_id else None
+        if earlier is None:
             return None
-        own = [it for key, it in call.names.items() if key not in ("project", "zone")]
+        names = [value for key, value in call.names.items() if key not in ("project", "zone")]
         scope = f"zones/{call.names['zone']}" if "zone" in call.names else "global"
-        wanted = (method, scope, own[0] if own else call.json().get("name", ""))
-        if (found.method, found.scope, found.target.rpartition("/")[2]) != wanted:
-            used = f"{found.method} {found.target}"
-            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {used}")
-        return found
+        expected = (method, scope, names[0] if names else call.json().get("name", ""))
+        if (earlier.method, earlier.scope, earlier.target.rpartition("/")[2]) != expected:
+            use = f"{earlier.method} {earlier.target}"
+            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {use}")
+        return earlier
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
         """Return a stored operation as JSON of the Compute API."""
-        done = time.time() >= operation.ends
-        kind, _, place = operation.scope.partition("/")
+        is_done = time.time() >= operation.ends
+        kind, _, zone_or_region = operation.scope.partition("/")
         message = {
             "kind": "compute#operation",
             "id": str(operation.uid),
@@ -241,18 +247,18 @@ class Frame:
             "operationType": operation.verb,
             "targetId": str(operation.target_uid),
             "targetLink": self.link(operation.target),
-            "status": "DONE" if done else "RUNNING",
-            "progress": 100 if done else 0,
+            "status": "DONE" if is_done else "RUNNING",
+            "progress": 100 if is_done else 0,
             "user": EMAIL,
             "insertTime": timestamp(operation.begins),
             "startTime": timestamp(operation.begins),
             "selfLink": self.link(f"{operation.scope}/operations/{operation.name}"),
         }
-        if place:
+        if zone_or_region:
             message[kind.removesuffix("s")] = self.link(operation.scope)
-        if done:
+        if is_done:
             message["endTime"] = timestamp(operation.ends)
-        if done and operation.error:
+        if is_done and operation.error:
             error = json.loads(operation.error)
             message["error"] = {"errors": [error]}
             message["httpErrorStatusCode"] = 403 if "QUOTA" in error["code"] else 503
@@ -274,10 +280,10 @@ class Collection:
     def _find(self, call: Call) -> Resource:
         """Return the resource in the call's path; raise HTTP 404 if it does not exist."""
         scope, name, collection = self._frame.scope(call), call.names[self.kind], f"{self.kind}s"
-        found = self._table.get(collection, scope, name)
-        if found is None:
+        resource = self._table.get(collection, scope, name)
+        if resource is None:
             raise missing(self._full(f"{scope}/{collection}/{name}"))
-        return found
+        return resource
 
     def _full(self, path: str) -> str:
         """Return the full name of the resource with this path in the project."""
@@ -291,7 +297,7 @@ class Collection:
 
     def _list(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
-        items = [self._write(it) for it in self._table.all(f"{self.kind}s", scope)]
+        items = [self._write(resource) for resource in self._table.all(f"{self.kind}s", scope)]
         return self._frame.page(self.kind, scope, items, call, self.fields)
 
     def _write(self, resource: Resource) -> dict[str, Any]:
@@ -341,11 +347,11 @@ def _key(item: Mapping[str, Any]) -> tuple[str]:
 
 
 def _warning(code: str, scope: str) -> dict[str, Any]:
-    what = "No results for" if code == "NO_RESULTS_ON_PAGE" else "Cannot reach"
+    problem = "No results for" if code == "NO_RESULTS_ON_PAGE" else "Cannot reach"
     return {
         "warning": {
             "code": code,
-            "message": f"{what} the scope '{scope}'.",
+            "message": f"{problem} the scope '{scope}'.",
             "data": [{"key": "scope", "value": scope}],
         }
     }

@@ -8,10 +8,10 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from localcloud.api.compute_errors import bad_value, in_use, missing
-from localcloud.api.compute_firewalls import check_name, complete_rule, read_whole
+from localcloud.api.compute_firewalls import check_name, complete_rule, read_resource
 from localcloud.api.compute_frame import (
     AGGREGATED,
-    EVERYWHERE,
+    AGGREGATED_QUERY,
     PROJECT,
     SELECTION,
     Collection,
@@ -58,29 +58,32 @@ class Networks(Collection):
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        every, subnets = f"{PROJECT}/global/networks", f"{PROJECT}/regions/{{region}}/subnetworks"
-        one, subnet = f"{every}/{{network}}", f"{subnets}/{{subnetwork}}"
+        collection, subnets = (
+            f"{PROJECT}/global/networks",
+            f"{PROJECT}/regions/{{region}}/subnetworks",
+        )
+        resource, subnet = f"{collection}/{{network}}", f"{subnets}/{{subnetwork}}"
         views, changing, name = ("views",), self._frame.changing, "compute.subnetworks"
-        everywhere, all_of_them = f"{AGGREGATED}/subnetworks", self._subnetworks_everywhere
+        aggregated, list_all = f"{AGGREGATED}/subnetworks", self._aggregated_subnetworks
         return (
-            Route("compute.networks.list", "GET", every, self._list, SELECTION),
-            Route("compute.networks.get", "GET", one, self._get),
-            changing("compute.networks.insert", "POST", every, self._insert),
-            changing("compute.networks.delete", "DELETE", one, self._delete),
+            Route("compute.networks.list", "GET", collection, self._list, SELECTION),
+            Route("compute.networks.get", "GET", resource, self._get),
+            changing("compute.networks.insert", "POST", collection, self._insert),
+            changing("compute.networks.delete", "DELETE", resource, self._delete),
             Route(f"{name}.list", "GET", subnets, self._subnetworks, SELECTION + views),
-            Route(f"{name}.aggregatedList", "GET", everywhere, all_of_them, EVERYWHERE + views),
+            Route(f"{name}.aggregatedList", "GET", aggregated, list_all, AGGREGATED_QUERY + views),
             Route(f"{name}.get", "GET", subnet, self._subnetwork, views),
         )
 
     def _insert(self, call: Call) -> ComputeOperation:
-        fields = read_whole(call.json(), _NETWORK)
-        body = {key: it for key, it in fields.items() if it is not None}
+        fields = read_resource(call.json(), _NETWORK)
+        body = {key: value for key, value in fields.items() if value is not None}
         check_name(body.get("name", ""))
         if not _SMALLEST_MTU <= body.get("mtu", 1460) <= _LARGEST_MTU:
-            why = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
-            raise bad_value("mtu", body["mtu"], why)
-        made = self._table.add(NETWORKS, "global", body["name"], _with_defaults(body))
-        return self._begin(call, "insert", made)
+            reason = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
+            raise bad_value("mtu", body["mtu"], reason)
+        network = self._table.add(NETWORKS, "global", body["name"], _with_defaults(body))
+        return self._begin(call, "insert", network)
 
     def _delete(self, call: Call) -> ComputeOperation:
         """Delete a network; raise HTTP 400 if a firewall rule or a TPU uses it."""
@@ -96,35 +99,39 @@ class Networks(Collection):
 
     def _subnetworks(self, call: Call) -> Mapping[str, Any]:
         scope = self._frame.scope(call)
-        items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
+        items = [self._write_subnetwork(network, scope) for network in self._auto_mode_networks()]
         return self._frame.page("subnetwork", scope, items, call, _SUBNETWORK_FIELDS)
 
-    def _subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
+    def _aggregated_subnetworks(self, call: Call) -> Mapping[str, Any]:
         scopes = [f"regions/{region}" for region in self._frame.regions()]
-        found = self._with_subnetworks()
-        items = [self._write_subnetwork(it, scope) for scope in scopes for it in found]
+        networks = self._auto_mode_networks()
+        items = [self._write_subnetwork(network, scope) for scope in scopes for network in networks]
         return self._frame.aggregated("subnetwork", items, call, _SUBNETWORK_FIELDS, scopes)
 
     def _subnetwork(self, call: Call) -> Mapping[str, Any]:
         scope, name = self._frame.scope(call), call.names["subnetwork"]
-        for network in self._with_subnetworks():
+        for network in self._auto_mode_networks():
             if network.name == name:
                 return self._write_subnetwork(network, scope)
         raise missing(self._full(f"{scope}/subnetworks/{name}"))
 
-    def _with_subnetworks(self) -> Sequence[Resource]:
-        return [it for it in self._table.all(NETWORKS) if it.body["autoCreateSubnetworks"]]
+    def _auto_mode_networks(self) -> Sequence[Resource]:
+        return [
+            network
+            for network in self._table.all(NETWORKS)
+            if network.body["autoCreateSubnetworks"]
+        ]
 
     def _write(self, network: Resource) -> dict[str, Any]:
-        made = network.body["autoCreateSubnetworks"]
+        is_auto_mode = network.body["autoCreateSubnetworks"]
         subnets = [
             self._frame.link(f"regions/{region}/subnetworks/{network.name}")
-            for region in (self._frame.regions() if made else ())
+            for region in (self._frame.regions() if is_auto_mode else ())
         ]
         return {**super()._write(network), **({"subnetworks": subnets} if subnets else {})}
 
     def _write_subnetwork(self, network: Resource, scope: str) -> dict[str, Any]:
-        subnet = _spanned(self._addresses())
+        subnet = _common_network(self._addresses())
         region = self._frame.regions().index(scope.rpartition("/")[2])
         return {
             "kind": "compute#subnetwork",
@@ -145,14 +152,14 @@ class Networks(Collection):
         """Create the network ``default`` with the firewall rules of a new Google project."""
         default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
         network = self._table.add(NETWORKS, "global", "default", default)
-        inside = str(_spanned(self._addresses()))
-        every_port = ["0-65535"]
+        internal_range = str(_common_network(self._addresses()))
+        all_ports = ["0-65535"]
         rules = {
             "internal": (
-                inside,
+                internal_range,
                 [
-                    {"IPProtocol": "tcp", "ports": every_port},
-                    {"IPProtocol": "udp", "ports": every_port},
+                    {"IPProtocol": "tcp", "ports": all_ports},
+                    {"IPProtocol": "udp", "ports": all_ports},
                     {"IPProtocol": "icmp"},
                 ],
             ),
@@ -181,7 +188,7 @@ def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _spanned(addresses: Sequence[IPv4Address]) -> IPv4Network:
+def _common_network(addresses: Sequence[IPv4Address]) -> IPv4Network:
     """Return the smallest IP network that contains all addresses."""
     differing = int(min(addresses)) ^ int(max(addresses))
     return IPv4Network((int(min(addresses)), 32 - differing.bit_length()), strict=False)

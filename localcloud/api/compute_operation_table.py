@@ -1,7 +1,7 @@
 """The Compute API's operations, stored in the database.
 
 The transaction that stores an operation also makes the operation's change, so that a restarted
-server has no work to resume. The operation still counts as running for ``LASTS_S`` seconds, to
+server has no work to resume. The operation still counts as running for ``DURATION_S`` seconds, to
 reveal clients that do not wait for its end.
 """
 
@@ -15,7 +15,7 @@ from localcloud.api.node_table import new_uid
 from localcloud.api.operation_table import check_request_id
 from localcloud.api.table import Table
 
-LASTS_S = 0.2
+DURATION_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ComputeOperationTable(Table[ComputeOperation]):
 
     def next_end(self) -> float:
         """Return when an operation stored now would end, in seconds since 1970."""
-        return time.time() + LASTS_S
+        return time.time() + DURATION_S
 
     def add(
         self,
@@ -61,7 +61,7 @@ class ComputeOperationTable(Table[ComputeOperation]):
         """
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"
-        row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
+        row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + DURATION_S)
         failed = json.dumps(dict(error)) if error else ""
         operation = ComputeOperation(*row, request_id, failed)
         self._database.execute(

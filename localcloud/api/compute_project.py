@@ -23,8 +23,8 @@ _METADATA = Message(
 
 def project_metadata(table: ResourceTable) -> dict[str, str]:
     """Return the project's metadata, which all machines share."""
-    found = table.all(COLLECTION)
-    return {item["key"]: item["value"] for item in found[0].body["items"]} if found else {}
+    projects = table.all(COLLECTION)
+    return {item["key"]: item["value"] for item in projects[0].body["items"]} if projects else {}
 
 
 class ComputeProject:
@@ -68,7 +68,9 @@ class ComputeProject:
     def _set_metadata(self, call: Call) -> ComputeOperation:
         """Replace the project's metadata; raise HTTP 412 if the fingerprint is out of date."""
         body = read(call.json(), _METADATA, "resource")
-        items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(body)]
+        items = [
+            {"key": item.get("key", ""), "value": item.get("value", "")} for item in _items(body)
+        ]
         project = self._project()
         if body.get("fingerprint") != fingerprint(project.body["items"]):
             message = "Supplied fingerprint does not match current metadata fingerprint."
@@ -87,6 +89,6 @@ def _items(body: Mapping[str, Any]) -> list[Mapping[str, str]]:
     keys = [item.get("key", "") for item in items]
     for key in keys:
         if not key or keys.count(key) > 1:
-            why = "Every item needs a unique key"
-            raise bad_value("items", key, why)
+            reason = "Every item needs a unique key"
+            raise bad_value("items", key, reason)
     return items

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.clock import timestamp
-from localcloud.api.compute_errors import taken
+from localcloud.api.compute_errors import already_exists
 from localcloud.api.node_table import new_uid
 from localcloud.api.table import Table
 
@@ -64,7 +64,7 @@ class ResourceTable(Table[Resource]):
                 json.dumps(body),
             )
         except sqlite3.IntegrityError:
-            raise taken(f"{scope}/{collection}/{name}") from None
+            raise already_exists(f"{scope}/{collection}/{name}") from None
         return Resource(*row, body)
 
     def get(self, collection: str, scope: str, name: str) -> Resource | None:

@@ -39,34 +39,34 @@ TIERS = ("spot", "on-demand")
 class Fault:
     """A fault, which occurs until its count or its time is used up.
 
-    ``left`` is how often it can still occur; None means without limit. ``began`` is a time on the
-    clock time.monotonic(). ``details`` are the fields that only its kind has. ``draws`` counts the
-    random draws by method.
+    ``remaining`` is how often it can still occur; None means without limit. ``started_at`` is a
+    time on the clock time.monotonic(). ``details`` are the fields that only its kind has. ``draws``
+    counts the random draws by method.
     """
 
     method: str
     zone: str
-    left: int | None
+    remaining: int | None
     for_seconds: float | None
     details: Mapping[str, Any]
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     draws: Counter[str] = field(default_factory=Counter)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the fault can't occur any more."""
-        ends = self.began + self.for_seconds if self.for_seconds else math.inf
-        return self.left == 0 or time.monotonic() >= ends
+        end = self.started_at + self.for_seconds if self.for_seconds else math.inf
+        return self.remaining == 0 or time.monotonic() >= end
 
     def use(self) -> Mapping[str, Any]:
         """Count an occurrence of the fault; return its details."""
-        if self.left is not None:
-            self.left -= 1
+        if self.remaining is not None:
+            self.remaining -= 1
         return self.details
 
     def show(self) -> dict[str, Any]:
         """Return the fault in the format of a request; ``times``: how often it can still occur."""
-        common = {"method": self.method, "zone": self.zone, "times": self.left}
+        common = {"method": self.method, "zone": self.zone, "times": self.remaining}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},
             **({"forSeconds": self.for_seconds} if self.for_seconds else {}),
@@ -78,8 +78,8 @@ def _code(value: Any) -> bool:
     return type(value) is int and value in HTTP_STATUS
 
 
-def _number(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: type(value) in (int, float) and least <= value <= most
+def _number(minimum: float, maximum: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and minimum <= value <= maximum
 
 
 def _generation(value: Any) -> bool:
@@ -145,42 +145,42 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
     "reuse": {},
 }
 KINDS = tuple(_FIELDS)
-_OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
+_CALL_KINDS = ("errors", "latency", "drops", "mix", "outcomes")
 
 
 def read_faults(
-    wanted: Mapping[str, Any], methods: Collection[str]
+    request: Mapping[str, Any], methods: Collection[str]
 ) -> tuple[list[str] | None, dict[str, list[Fault]]]:
     """Parse a request to inject faults; return the zones to make unreachable, and faults by kind.
 
-    ``wanted`` is the request's body. The zones are None if the request has no ``unreachable``.
+    ``request`` is the request's body. The zones are None if the request has no ``unreachable``.
     ``methods`` are the names of all API methods. If the request is invalid, raises HTTP 400 that
     names the allowed values.
     """
-    for key in wanted:
+    for key in request:
         if key not in ("unreachable", *KINDS):
             known = ", ".join(("unreachable", *KINDS))
             raise invalid(key, f'Unknown fault "{key}"; known: {known}')
-    unreachable = _list(wanted, "unreachable") if "unreachable" in wanted else None
+    unreachable = _list(request, "unreachable") if "unreachable" in request else None
     for zone in unreachable or ():
         _check_zone(zone)
     faults = {
-        kind: [_fault(kind, entry, methods) for entry in _list(wanted, kind)]
+        kind: [_fault(kind, entry, methods) for entry in _list(request, kind)]
         for kind in KINDS
-        if kind in wanted
+        if kind in request
     }
     return unreachable, faults
 
 
 def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
     fields = _FIELDS[kind]
-    common = ("zone", "times", "forSeconds", *(("method",) if kind in _OF_CALLS else ()))
+    common = ("zone", "times", "forSeconds", *(("method",) if kind in _CALL_KINDS else ()))
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
         known = ", ".join([*fields, *common])
         raise invalid(kind, f"{entry!r} is not an object with only these keys: {known}")
-    details = {name: _read(kind, name, it, entry) for name, it in fields.items()}
-    method = entry.get("method", "*") if kind in _OF_CALLS else ""
-    if kind in _OF_CALLS and not any(fnmatchcase(name, str(method)) for name in methods):
+    details = {name: _read(kind, name, allowed, entry) for name, allowed in fields.items()}
+    method = entry.get("method", "*") if kind in _CALL_KINDS else ""
+    if kind in _CALL_KINDS and not any(fnmatchcase(name, str(method)) for name in methods):
         raise invalid(kind, f'Unknown method "{method}"; known: {", ".join(sorted(methods))}')
     if zone := entry.get("zone", ""):
         _check_zone(zone)
@@ -206,8 +206,8 @@ def _check_zone(zone: Any) -> None:
         raise invalid("zone", f'Unknown zone "{zone}"; known: {", ".join(catalog.ZONES)}')
 
 
-def _list(wanted: Mapping[str, Any], key: str) -> list[Any]:
-    value = wanted[key]
+def _list(request: Mapping[str, Any], key: str) -> list[Any]:
+    value = request[key]
     if not isinstance(value, list):
         raise invalid(key, f"{key} is {value!r}, not a list")
     return value

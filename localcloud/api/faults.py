@@ -39,14 +39,14 @@ class Faults:
         self._unreachable: frozenset[str] = frozenset()
         self._active: dict[str, list[Fault]] = {kind: [] for kind in KINDS}
 
-    def change(self, wanted: Mapping[str, Any], *, add: bool) -> None:
-        """Replace the active faults of each kind in ``wanted``; with ``add``, add to them instead.
+    def change(self, request: Mapping[str, Any], *, add: bool) -> None:
+        """Replace the active faults of each kind in ``request``; with ``add``, add to them instead.
 
-        ``wanted`` has lists of faults by kind (see ``fault_message``) and a list of zones as
+        ``request`` has lists of faults by kind (see ``fault_message``) and a list of zones as
         ``unreachable``. Without ``add``, an empty list ends the faults of a kind. Raises HTTP 400
-        and changes no fault if any part of ``wanted`` is invalid.
+        and changes no fault if any part of ``request`` is invalid.
         """
-        unreachable, faults = read_faults(wanted, self.methods)
+        unreachable, faults = read_faults(request, self.methods)
         with self._lock:
             if unreachable is not None:
                 self._unreachable = frozenset(unreachable) | (self._unreachable if add else set())
@@ -64,14 +64,14 @@ class Faults:
         The call counts as one of the ``times`` of each fault that affects it.
         """
         with self._lock:
-            slow = self._hit("latency", zone, method)
+            slow = self._matching("latency", zone, method)
             delay = sum(float(fault.use()["delaySeconds"]) for fault in slow)
-            for fault in self._hit("errors", zone, method)[:1]:
+            for fault in self._matching("errors", zone, method)[:1]:
                 return Effect(delay, _error(method, fault.use()["code"]))
-            for fault in self._hit("drops", zone, method)[:1]:
+            for fault in self._matching("drops", zone, method)[:1]:
                 return Effect(delay, drop=fault.use()["when"])
-            for fault in self._hit("mix", zone, method)[:1]:
-                return replace(_drawn(fault, method), delay=delay)
+            for fault in self._matching("mix", zone, method)[:1]:
+                return replace(_draw_effect(fault, method), delay=delay)
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
@@ -80,7 +80,7 @@ class Faults:
         The call counts as one of the fault's ``times``.
         """
         with self._lock:
-            for fault in self._hit("outcomes", zone, method)[:1]:
+            for fault in self._matching("outcomes", zone, method)[:1]:
                 details = fault.use()
                 message = f"Injected fault: {method} ends with {details['code']}"
                 return {"code": details["code"], "message": details["message"] or message}
@@ -92,7 +92,7 @@ class Faults:
         With ``count``, the shortage counts as one of the fault's ``times``.
         """
         with self._lock:
-            for fault in self._hit("capacity", zone):
+            for fault in self._matching("capacity", zone):
                 if fnmatchcase(accelerator, fault.details["acceleratorType"]):
                     if count:
                         fault.use()
@@ -105,33 +105,36 @@ class Faults:
         The node counts as one of the fault's ``times``.
         """
         with self._lock:
-            for fault in self._hit("reuse", zone)[:1]:
+            for fault in self._matching("reuse", zone)[:1]:
                 fault.use()
                 return True
         return False
 
-    def lateness(self, worker: str, zone: str) -> float:
+    def boot_delay(self, worker: str, zone: str) -> float:
         """Return by how many seconds a worker (``pod-w1``) must boot late.
 
         The boot counts as one of the fault's ``times``.
         """
         with self._lock:
-            for fault in self._hit("late", zone):
+            for fault in self._matching("late", zone):
                 if fnmatchcase(worker, fault.details["worker"]):
                     return float(fault.use()["delaySeconds"])
         return 0.0
 
-    def _hit(self, kind: str, zone: str, method: str = "") -> list[Fault]:
+    def _matching(self, kind: str, zone: str, method: str = "") -> list[Fault]:
         """Return the active faults of a kind that apply to a zone and, if given, to a method.
 
         The local cloud's own methods match only by their full name, never by a pattern.
         """
         return [
-            it
-            for it in self._active[kind]
-            if not it.over
-            and it.zone in ("", zone)
-            and (it.method == method or (_is_googles(method) and fnmatchcase(method, it.method)))
+            fault
+            for fault in self._active[kind]
+            if not fault.is_over
+            and fault.zone in ("", zone)
+            and (
+                fault.method == method
+                or (_is_googles(method) and fnmatchcase(method, fault.method))
+            )
         ]
 
     def clear(self) -> None:
@@ -143,16 +146,16 @@ class Faults:
     def quotas(self) -> Sequence[Fault]:
         """Return the active faults that limit quotas."""
         with self._lock:
-            return [it for it in self._active["quota"] if not it.over]
+            return [fault for fault in self._active["quota"] if not fault.is_over]
 
     def show(self) -> dict[str, Any]:
         """Return the active faults in the format that ``change`` accepts."""
         with self._lock:
-            shown = {
-                kind: [it.show() for it in active if not it.over]
+            faults = {
+                kind: [fault.show() for fault in active if not fault.is_over]
                 for kind, active in self._active.items()
             }
-            return {"unreachable": sorted(self._unreachable), **shown}
+            return {"unreachable": sorted(self._unreachable), **faults}
 
 
 def _is_googles(method: str) -> bool:
@@ -165,14 +168,14 @@ def _error(method: str, code: int) -> ApiError:
     return rate_limited(message) if code == 429 else ApiError(code, message)
 
 
-def _drawn(fault: Fault, method: str) -> Effect:
+def _draw_effect(fault: Fault, method: str) -> Effect:
     """Draw the effect of a ``mix`` fault on a method's next call from the fault's seed."""
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1
-    chance = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
-    if chance.random() >= details["share"]:
+    rng = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
+    if rng.random() >= details["share"]:
         return Effect()
     drops = [DROP_BEFORE, DROP_AFTER] if details["drops"] else []
-    lot = chance.choice([*details["codes"], *drops])
-    return Effect(drop=lot) if isinstance(lot, str) else Effect(error=_error(method, lot))
+    choice = rng.choice([*details["codes"], *drops])
+    return Effect(drop=choice) if isinstance(choice, str) else Effect(error=_error(method, choice))

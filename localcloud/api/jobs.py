@@ -47,7 +47,7 @@ class Jobs:
 
         def job() -> None:
             try:
-                with self.alone(subject.uid):
+                with self.locked(subject.uid):
                     work(subject)
             except StoppingError:
                 self._log.info("stopped, resumes at the next start: %s", subject)
@@ -65,14 +65,14 @@ class Jobs:
         self.changed()
 
     @contextmanager
-    def alone(self, uid: int) -> Iterator[None]:
+    def locked(self, uid: int) -> Iterator[None]:
         """Wait until no job of the subject ``uid`` runs; start none during the ``with`` block."""
         with self._guard:
             lock = self._locks[uid]
         with lock:
             yield
 
-    def each[Item](
+    def run_each[Item](
         self, items: Sequence[Item], action: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
         """Call ``action`` for each item, for several at once; return the error messages.
@@ -135,7 +135,7 @@ class ReconcileLoop:
     def __init__(self, steps: Sequence[Step], log: logging.Logger) -> None:
         self._steps = tuple(steps)
         self._log = log
-        self._due = threading.Event()
+        self._wakeup = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
 
@@ -145,22 +145,22 @@ class ReconcileLoop:
 
     def wake(self) -> None:
         """Make the thread run all steps; call it after a change."""
-        self._due.set()
+        self._wakeup.set()
 
     def stop(self) -> None:
         """Stop the thread; wait until the steps in progress are finished."""
         self._stopping = True
-        self._due.set()
+        self._wakeup.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
-            self._due.clear()
-            waits = [wait for step in self._steps if (wait := self._guarded(step)) is not None]
-            self._due.wait(max(0.01, min(waits)) if waits else None)
+            self._wakeup.clear()
+            waits = [wait for step in self._steps if (wait := self._run_step(step)) is not None]
+            self._wakeup.wait(max(0.01, min(waits)) if waits else None)
 
-    def _guarded(self, step: Step) -> float | None:
+    def _run_step(self, step: Step) -> float | None:
         try:
             return step()
         except Exception:

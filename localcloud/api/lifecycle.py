@@ -14,7 +14,7 @@ from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, fail
 from localcloud.api.jobs import Jobs
 from localcloud.api.node_message import stored
 from localcloud.api.node_resources import NodeResources
-from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
+from localcloud.api.node_table import DELETED, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.versions import Version
 from localcloud.machines.interface import MachineError, Machines, MachineSpec, SweepError
@@ -22,7 +22,7 @@ from localcloud.machines.interface import MachineError, Machines, MachineSpec, S
 # Time for a guest to shut down before its power is cut
 # (https://cloud.google.com/compute/docs/shutdownscript), except in an announced preemption.
 SHUTDOWN_S = 90.0
-SWEEP_AGAIN_S = 10.0
+SWEEP_RETRY_S = 10.0
 NOTICE_S = 1.0  # delay between a preemption's announcement in the metadata and the guest's shutdown
 _POLL_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
@@ -37,21 +37,21 @@ class Lifecycle:
         database: Database,
         machines: Machines,
         jobs: Jobs,
-        lateness: Callable[[str, str], float],
+        boot_delay: Callable[[str, str], float],
         log: logging.Logger,
     ) -> None:
-        """``lateness`` returns the boot delay, in seconds, to simulate for a worker in a zone."""
+        """``boot_delay`` returns the boot delay, in seconds, to simulate for a worker in a zone."""
         self._database = database
         self._nodes = NodeTable(database)
         self._resources = NodeResources(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._jobs = jobs
-        self._lateness = lateness
+        self._boot_delay = boot_delay
         self._log = log
         self._warned: set[tuple[int, float]] = set()
-        self._late: dict[str, tuple[float, Node]] = {}
-        self._unswept: Collection[str] = ()  # machines without a node, still to be deleted
+        self._delayed_boots: dict[str, tuple[float, Node]] = {}
+        self._unknown_machines: Collection[str] = ()  # machines without a node, still to be deleted
         self._work = {
             "create": self._create,
             "delete": self._delete,
@@ -83,7 +83,7 @@ class Lifecycle:
         """
         self._mark_preempted(node)
         try:
-            with self._jobs.alone(node.uid):
+            with self._jobs.locked(node.uid):
                 self._remove_machines(node.uid)
         finally:
             self._jobs.changed()
@@ -100,7 +100,7 @@ class Lifecycle:
         (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
         """
         waits = []
-        for node in self._nodes.everything():
+        for node in self._nodes.all():
             if node.preempt_at is None:
                 continue
             wait = node.preempt_at - time.time()
@@ -115,35 +115,37 @@ class Lifecycle:
 
     def _warn(self, node: Node) -> None:
         self._jobs.pause(NOTICE_S)
-        now = self._nodes.find(node.uid)
-        if now is not None and now.preempt_at is not None:
-            for worker in now.workers:
+        current = self._nodes.find(node.uid)
+        if current is not None and current.preempt_at is not None:
+            for worker in current.workers:
                 self._machines.shut_down(worker.machine)
 
     def power_off(self, node: Node, worker: Worker) -> None:
         """Cut the power of a worker's machine; the node's state stays. Raises MachineError."""
-        with self._jobs.alone(node.uid):
-            self._late.pop(worker.machine, None)
+        with self._jobs.locked(node.uid):
+            self._delayed_boots.pop(worker.machine, None)
             self._machines.power_off(worker.machine)
 
     def boot(self, node: Node, worker: Worker) -> None:
         """Boot a worker's machine in the background if its node should be running."""
 
-        def boot_it(node: Node) -> None:
-            now = self._nodes.find(node.uid)
-            if now is not None and now.wanted == RUN and worker in now.workers:
-                self._boot(now, worker)
+        def boot_if_running(node: Node) -> None:
+            current = self._nodes.find(node.uid)
+            if current is not None and current.desired_state == RUN and worker in current.workers:
+                self._boot(current, worker)
 
-        self._jobs.begin(boot_it, node)
+        self._jobs.begin(boot_if_running, node)
 
     def boot_late_machines(self) -> float | None:
         """Boot the machines whose delayed boot is due; return the seconds to the next one."""
         waits = []
-        for machine, (due, node) in list(self._late.items()):
+        for machine, (due, node) in list(self._delayed_boots.items()):
             if (wait := due - time.monotonic()) > 0:
                 waits.append(wait)
-            elif self._late.pop(machine, None):
-                (worker,) = (it for it in node.workers if it.machine == machine)
+            elif self._delayed_boots.pop(machine, None):
+                (worker,) = (
+                    candidate for candidate in node.workers if candidate.machine == machine
+                )
                 self.boot(node, worker)
         return min(waits, default=None)
 
@@ -152,25 +154,27 @@ class Lifecycle:
 
         Returns the seconds until the next retry, or None if no such machine is left.
         """
-        known = set(self._nodes.machines())
-        left = []
-        for name in self._unswept:
+        known_machines = set(self._nodes.machines())
+        undeleted = []
+        for name in self._unknown_machines:
             try:
-                if name not in known:
+                if name not in known_machines:
                     self._machines.delete(name)
                     self._log.info("deleted the unknown machine %s", name)
             except MachineError as error:
                 self._log.warning("cannot delete an unknown machine: %s", error)
-                left.append(name)
-        self._unswept = left
-        return SWEEP_AGAIN_S if left else None
+                undeleted.append(name)
+        self._unknown_machines = undeleted
+        return SWEEP_RETRY_S if undeleted else None
 
     def _mark_preempted(self, node: Node) -> None:
-        if not self._nodes.move(node.uid, ["READY", "RESTARTING"], "PREEMPTED", wanted=GONE):
-            now = self._nodes.find(node.uid)
+        if not self._nodes.move(
+            node.uid, ["READY", "RESTARTING"], "PREEMPTED", desired_state=DELETED
+        ):
+            current = self._nodes.find(node.uid)
             raise failed_precondition(
-                f"{node.node_id} is {now.state if now else 'deleted'} and can't be preempted: "
-                "it must be READY or RESTARTING"
+                f"{node.node_id} is {current.state if current else 'deleted'} and can't be "
+                "preempted: it must be READY or RESTARTING"
             )
 
     def recover(self) -> None:
@@ -184,7 +188,7 @@ class Lifecycle:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
         except SweepError as error:  # serve requests anyway; retry_sweep() tries again
-            self._unswept = tuple(error.failures)
+            self._unknown_machines = tuple(error.failures)
         except Exception:
             self._log.exception("deleting unknown machines failed; the next start tries again")
         resumed = set()
@@ -193,14 +197,14 @@ class Lifecycle:
                 if operation.verb != "update":  # an update boots no machines; the next loop does
                     resumed.add(operation.uid)
                 self.begin(operation)
-        for node in self._nodes.everything():
+        for node in self._nodes.all():
             if node.uid in resumed:
                 continue
             if node.state == "RESTARTING" and self._is_being_reset(node):
                 self.restart(node)
             elif node.preempt_at is not None:
                 continue  # preempt_due_nodes() handles the announced preemption
-            elif node.wanted == RUN and not self._all_alive(node):
+            elif node.desired_state == RUN and not self._all_alive(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
             elif node.state == "RESTARTING":
@@ -230,9 +234,15 @@ class Lifecycle:
                 self._operations.fail(operation, RPC_ABORTED, message)
             elif leftovers:
                 # The machines left still use addresses, so the node stays until they are deleted.
-                trouble = "; ".join(failures + leftovers)
-                self._nodes.move(node.uid, ["CREATING"], "TERMINATED", wanted=GONE, trouble=trouble)
-                self._operations.fail(operation, RPC_INTERNAL, trouble)
+                last_error = "; ".join(failures + leftovers)
+                self._nodes.move(
+                    node.uid,
+                    ["CREATING"],
+                    "TERMINATED",
+                    desired_state=DELETED,
+                    last_error=last_error,
+                )
+                self._operations.fail(operation, RPC_INTERNAL, last_error)
             elif cancelled:
                 self._nodes.remove(node.uid)
                 self._operations.fail(operation, RPC_CANCELLED, "the creation was cancelled")
@@ -244,25 +254,30 @@ class Lifecycle:
                 self.succeed(operation)
 
     def _cancelled(self, operation: Operation) -> bool:
-        now = self._operations.get(operation.zone, operation.operation_id)
-        return now is not None and now.cancel_requested
+        current = self._operations.get(operation.zone, operation.operation_id)
+        return current is not None and current.cancel_requested
 
     def succeed(self, operation: Operation) -> None:
         """End an operation, with its node as the response."""
         message = stored(self._nodes.by_uid(operation.uid))
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
-    def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
-        """End an operation; move its node from ``state`` to ``to``, or to TERMINATED on failure."""
-        trouble = "; ".join(failures)
+    def _end(
+        self, operation: Operation, state: str, new_state: str, failures: Sequence[str]
+    ) -> None:
+        """End an operation; move its node to ``new_state`` if it is in ``state``.
+
+        If there are ``failures``, the new state is TERMINATED.
+        """
+        last_error = "; ".join(failures)
         with self._database.transaction():
             if failures:
-                self._nodes.move(operation.uid, [state], "TERMINATED", trouble=trouble)
-                self._operations.fail(operation, RPC_INTERNAL, trouble)
+                self._nodes.move(operation.uid, [state], "TERMINATED", last_error=last_error)
+                self._operations.fail(operation, RPC_INTERNAL, last_error)
             elif (node := self._nodes.find(operation.uid)) is None or node.state != state:
                 self._operations.fail(operation, RPC_ABORTED, "the node was deleted meanwhile")
             else:
-                self._nodes.move(node.uid, [state], to)
+                self._nodes.move(node.uid, [state], new_state)
                 self.succeed(operation)
 
     def _start(self, operation: Operation) -> None:
@@ -286,7 +301,7 @@ class Lifecycle:
                 disks = self._resources.disks_of(node, worker.index)
                 self._machines.set_disks(worker.machine, disks)
 
-        failures = self._jobs.each(node.workers, set_disks, give_up=False)
+        failures = self._jobs.run_each(node.workers, set_disks, give_up=False)
         with self._database.transaction():
             if failures:
                 self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
@@ -297,10 +312,10 @@ class Lifecycle:
         node = self._nodes.find(operation.uid)
         failures: list[str] = []
         if node is not None:
-            chosen = [
+            workers = [
                 worker for worker in node.workers if worker.index in operation.detail["workers"]
             ]
-            failures = self._shut_down(chosen, node, while_in="REPAIRING")
+            failures = self._shut_down(workers, node, while_in="REPAIRING")
             failures = failures or self._start_machines(node, while_in="REPAIRING")
         self._end(operation, "REPAIRING", "READY", failures)
 
@@ -309,27 +324,27 @@ class Lifecycle:
             if self._is_in(node, "RESTARTING"):
                 self._machines.power_off(worker.machine)
 
-        self._revive(node, self._jobs.each(node.workers, switch_off, give_up=True))
+        self._revive(node, self._jobs.run_each(node.workers, switch_off, give_up=True))
 
     def _revive(self, node: Node, failures: Collection[str] = ()) -> None:
         failures = failures or self._start_machines(node, while_in="RESTARTING")
-        end, trouble = ("TERMINATED", "; ".join(failures)) if failures else ("READY", "")
-        self._nodes.move(node.uid, ["RESTARTING"], end, trouble=trouble)
+        end, last_error = ("TERMINATED", "; ".join(failures)) if failures else ("READY", "")
+        self._nodes.move(node.uid, ["RESTARTING"], end, last_error=last_error)
 
     def _start_machines(
         self, node: Node, while_in: str, created_by: Operation | None = None
     ) -> list[str]:
         def start(worker: Worker) -> None:
             if self._is_in(node, while_in) and not (created_by and self._cancelled(created_by)):
-                late = 0.0
+                delay_s = 0.0
                 if not self._machines.alive(worker.machine):
-                    late = self._lateness(f"{node.node_id}-w{worker.index}", node.zone)
-                if late:
-                    self._late[worker.machine] = (time.monotonic() + late, node)
+                    delay_s = self._boot_delay(f"{node.node_id}-w{worker.index}", node.zone)
+                if delay_s:
+                    self._delayed_boots[worker.machine] = (time.monotonic() + delay_s, node)
                 else:
                     self._boot(node, worker)
 
-        return self._jobs.each(node.workers, start, give_up=True)
+        return self._jobs.run_each(node.workers, start, give_up=True)
 
     def _boot(self, node: Node, worker: Worker) -> None:
         metadata = node.body.get("metadata", {})
@@ -345,33 +360,35 @@ class Lifecycle:
         """
 
         def shut_down(worker: Worker) -> None:
-            ends = time.monotonic() + SHUTDOWN_S
+            deadline = time.monotonic() + SHUTDOWN_S
             self._machines.shut_down(worker.machine)
             while (
                 self._is_in(node, while_in)
                 and self._machines.alive(worker.machine)
-                and time.monotonic() < ends
+                and time.monotonic() < deadline
             ):
                 self._jobs.pause(_POLL_S)
             if self._is_in(node, while_in):
                 self._machines.power_off(worker.machine)
 
-        return self._jobs.each(workers, shut_down, give_up=True)
+        return self._jobs.run_each(workers, shut_down, give_up=True)
 
     def _is_in(self, node: Node, state: str) -> bool:
-        now = self._nodes.find(node.uid)
-        return now is not None and now.state == state
+        current = self._nodes.find(node.uid)
+        return current is not None and current.state == state
 
     def _delete_machines(self, workers: Sequence[Worker]) -> list[str]:
-        return self._jobs.each(workers, lambda w: self._machines.delete(w.machine), give_up=False)
+        return self._jobs.run_each(
+            workers, lambda worker: self._machines.delete(worker.machine), give_up=False
+        )
 
     def _delete(self, operation: Operation) -> None:
         try:
             self._remove_machines(operation.uid)
         except MachineError as error:
             with self._database.transaction():
-                trouble = f"could not be deleted: {error}"
-                self._nodes.move(operation.uid, ["DELETING"], "TERMINATED", trouble=trouble)
+                last_error = f"could not be deleted: {error}"
+                self._nodes.move(operation.uid, ["DELETING"], "TERMINATED", last_error=last_error)
                 self._operations.fail(operation, RPC_INTERNAL, str(error))
             return
         with self._database.transaction():

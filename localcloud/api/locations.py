@@ -86,12 +86,12 @@ class Locations:
     def service_identity(self, call: Call) -> Mapping[str, Any]:
         """Return the email of Cloud TPU's service account in the project."""
         call.json()
-        self._project.one(call.names)
+        self._project.zone_of(call.names)
         return {"identity": {"email": f"service-{PROJECT_ID}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Return the zone named in the call's path."""
-        return self._location(self._project.one(call.names))
+        return self._location(self._project.zone_of(call.names))
 
     def _location(self, zone: str) -> dict[str, Any]:
         return {"name": self._project.known_zone(zone), "locationId": zone}
@@ -112,14 +112,14 @@ class Locations:
     def _list_offers(
         self, collection: str, ids: Sequence[str], write: Write, call: Call
     ) -> Mapping[str, Any]:
-        scope = self._project.many(call.names)
+        scope = self._project.zones_of(call.names)
         items = [write(zone, name, call.version) for zone in scope.zones for name in sorted(ids)]
         return self._page(collection, call, items, FIELDS[collection], scope)
 
     def _get_offer(
         self, collection: str, ids: Sequence[str], write: Write, call: Call
     ) -> Mapping[str, Any]:
-        zone, name = self._project.one(call.names), call.names["offer"]
+        zone, name = self._project.zone_of(call.names), call.names["offer"]
         if name not in ids:
             raise not_found(name_of(collection, zone, name))
         return write(zone, name, call.version)
@@ -137,10 +137,10 @@ class Locations:
         ``collection`` is the key of the list in the response. ``fields`` are the fields that the
         query may use. ``scope`` has the zones that cannot be reached.
         """
-        wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        key = f"{collection} {call.version} {call.names} {wanted} {order}"
+        filter_text, order = call.query.get("filter", ""), call.query.get("orderBy", "")
+        key = f"{collection} {call.version} {call.names} {filter_text} {order}"
         page = requested_page(key, call.query)
-        test = parse_filter(wanted, fields)
-        found = ordered([it for it in items if test(it)], order, fields)
-        shown, token = page.cut(page.rest(found, _key), _key)
-        return self._project.answer(collection, shown, scope, token)
+        test = parse_filter(filter_text, fields)
+        selected = ordered([item for item in items if test(item)], order, fields)
+        page_items, token = page.cut(page.rest(selected, _key), _key)
+        return self._project.answer(collection, page_items, scope, token)

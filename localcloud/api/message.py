@@ -12,7 +12,7 @@ from typing import Any
 from localcloud.api.errors import invalid
 from localcloud.api.routing import camel_case
 
-MOST_LABELS = 64
+MAX_LABELS = 64
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"[^\W\d_][\w-]{0,62}"), re.compile(r"[\w-]{0,63}")
 _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
@@ -26,8 +26,8 @@ class Message:
     def read(self, value: Any, path: str) -> dict[str, Any]:
         """Return the message as stored: without output-only and empty fields."""
         if not isinstance(value, dict):
-            raise invalid(path, f"{path} is {_shown(value)}, not an object")
-        known = {}
+            raise invalid(path, f"{path} is {_shorten(value)}, not an object")
+        stored_fields = {}
         for name, item in value.items():
             key = camel = camel_case(name)
             if camel not in self.fields:
@@ -39,8 +39,8 @@ class Message:
                 key, kind = kind.name, kind.kind
             checked = read(item, kind, f"{path}.{camel}")
             if isinstance(kind, Message) or checked:
-                known[key] = checked
-        return known
+                stored_fields[key] = checked
+        return stored_fields
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Repeated:
         if self.or_one and isinstance(value, dict):
             value = [value]
         if not isinstance(value, list):
-            raise invalid(path, f"{path} is {_shown(value)}, not a list")
+            raise invalid(path, f"{path} is {_shorten(value)}, not a list")
         return [read(item, self.kind, f"{path}[{i}]") for i, item in enumerate(value)]
 
 
@@ -65,10 +65,10 @@ class StringMap:
     def read(self, value: Any, path: str) -> dict[str, str]:
         """Return the object."""
         if not isinstance(value, dict):
-            raise invalid(path, f"{path} is {_shown(value)}, not an object")
+            raise invalid(path, f"{path} is {_shorten(value)}, not an object")
         for key, item in value.items():
             if not isinstance(item, str):
-                raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
+                raise invalid(f"{path}.{key}", f"{path}.{key} is {_shorten(item)}, not a string")
         return dict(value)
 
 
@@ -81,19 +81,19 @@ class Labels(StringMap):
     def read(self, value: Any, path: str) -> dict[str, str]:
         """Return the labels; raise HTTP 400 if one has an invalid key or value."""
         labels = super().read(value, path)
-        if len(labels) > MOST_LABELS:
-            raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
+        if len(labels) > MAX_LABELS:
+            raise invalid(path, f"{path} has {len(labels)} labels; {MAX_LABELS} are allowed")
         for key, item in labels.items():
             if not _LABEL_KEY.fullmatch(key) or key != key.lower():
                 raise invalid(
                     path,
-                    f"{path} has the key {_shown(key)}; expected 1 to 63 lower-case letters, "
+                    f"{path} has the key {_shorten(key)}; expected 1 to 63 lower-case letters, "
                     "digits, '_' and '-', starting with a letter",
                 )
             if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
                 raise invalid(
                     f"{path}.{key}",
-                    f"{path}.{key} is {_shown(item)}; expected up to 63 lower-case letters, "
+                    f"{path}.{key} is {_shorten(item)}; expected up to 63 lower-case letters, "
                     "digits, '_' and '-'",
                 )
         return labels
@@ -112,7 +112,7 @@ class Choice:
             return ""
         if value not in self.names:
             allowed = ", ".join(self.names)
-            raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
+            raise invalid(path, f"{path} is {_shorten(value)}; it must be one of {allowed}")
         return value
 
 
@@ -123,7 +123,7 @@ class Int64:
         """Return the integer as a string; "" if it is 0."""
         text = str(value) if type(value) is int else value
         if not isinstance(text, str) or not _INT64.fullmatch(text):
-            raise invalid(path, f"{path} is {_shown(value)}, not a whole number")
+            raise invalid(path, f"{path} is {_shorten(value)}, not a whole number")
         return "" if text == "0" else text
 
 
@@ -144,24 +144,24 @@ def read(value: Any, kind: Any, path: str) -> Any:
     if not isinstance(kind, type):
         return kind.read(value, path)
     if type(value) is not kind:
-        raise invalid(path, f"{path} is {_shown(value)}; expected the type {kind.__name__}")
+        raise invalid(path, f"{path} is {_shorten(value)}; expected the type {kind.__name__}")
     return value
 
 
-def shown(stored: Any, kind: Any) -> Any:
+def select_fields(stored: Any, kind: Any) -> Any:
     """Return a stored value with only the fields of ``kind``, an API version's message type."""
     if isinstance(kind, Repeated):
-        return [shown(item, kind.kind) for item in stored]
+        return [select_fields(item, kind.kind) for item in stored]
     if not isinstance(kind, Message):
         return stored
-    found = {}
+    selected = {}
     for name, field in kind.fields.items():
         key, inner = (field.name, field.kind) if isinstance(field, StoredAs) else (name, field)
         if key in stored:
-            found[name] = shown(stored[key], inner)
-    return found
+            selected[name] = select_fields(stored[key], inner)
+    return selected
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -110,9 +110,9 @@ def _instance(guest: Guest) -> dict[str, Any]:
 
 def _interface(guest: Guest) -> dict[str, Any]:
     network = guest.node.body.get("networkConfig", {})
-    outside = [{"external-ip": str(guest.worker.external), "type": "ONE_TO_ONE_NAT"}]
+    external = [{"external-ip": str(guest.worker.external), "type": "ONE_TO_ONE_NAT"}]
     return {
-        "access-configs": outside if network.get("enableExternalIps") else [],
+        "access-configs": external if network.get("enableExternalIps") else [],
         "ip": str(guest.worker.address),
     }
 
@@ -219,36 +219,36 @@ def answer(root: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> R
     The response contains the value of a leaf, or the names in a directory. With ``recursive`` in
     the query, it contains all that is below the directory. ``tokens`` returns an account's token.
     """
-    found = _find({ROOT[0]: {ROOT[1]: root}}, [part for part in path.split("/") if part])
-    if found is None:
+    value = _find({ROOT[0]: {ROOT[1]: root}}, [segment for segment in path.split("/") if segment])
+    if value is None:
         return Reply(404, f"{path} is not in this machine's metadata\n")
     recursive = query.get("recursive", "").lower() == "true"
     kind = query.get("alt", "json" if recursive else "text").lower()
     if kind not in ("json", "text"):
         return Reply(400, f"alt is {kind}, not json or text\n")
-    if isinstance(found, Token):
-        return Reply(200, json.dumps(tokens(found)), JSON)
-    if not _is_directory(found):
+    if isinstance(value, Token):
+        return Reply(200, json.dumps(tokens(value)), JSON)
+    if not _is_directory(value):
         if path.endswith("/"):
             return Reply(404, f"{path} is not a directory\n")
         if kind == "json":
-            return Reply(200, json.dumps(_json(found)), JSON)
-        return Reply(200, _text(found))
+            return Reply(200, json.dumps(_json(value)), JSON)
+        return Reply(200, _text(value))
     if not recursive:
         if not path.endswith("/"):
             return Reply(301, "", location=f"{path}/")
-        names = [f"{name}/" if _is_directory(it) else name for name, it in _entries(found)]
+        names = [f"{name}/" if _is_directory(entry) else name for name, entry in _entries(value)]
         return Reply(200, "".join(f"{name}\n" for name in names))
     if kind == "json":
-        return Reply(200, json.dumps(_json(found)), JSON)
-    return Reply(200, "".join(f"{name} {text}\n" for name, text in _flat(found)))
+        return Reply(200, json.dumps(_json(value)), JSON)
+    return Reply(200, "".join(f"{name} {text}\n" for name, text in _flat(value)))
 
 
-def _find(tree: Any, parts: Sequence[str]) -> Any:
-    for part in parts:
+def _find(tree: Any, segments: Sequence[str]) -> Any:
+    for segment in segments:
         if not _is_directory(tree):
             return None
-        tree = dict(_entries(tree)).get(part)
+        tree = dict(_entries(tree)).get(segment)
     return tree
 
 
@@ -268,25 +268,25 @@ def _text(value: Any) -> str:
 
 def _flat(directory: Any) -> list[tuple[str, str]]:
     """Return path and text of every leaf below a directory, except tokens."""
-    found = []
+    leaves = []
     for name, value in _entries(directory):
         if _is_directory(value):
-            found += [(f"{name}/{below}", text) for below, text in _flat(value)]
+            leaves += [(f"{name}/{path}", text) for path, text in _flat(value)]
         elif not isinstance(value, Token):
-            found.append((name, _text(value).strip()))
-    return found
+            leaves.append((name, _text(value).strip()))
+    return leaves
 
 
 def _json(value: Any) -> Any:
     if isinstance(value, Mapping):
-        own = isinstance(value, Attributes)
+        has_user_keys = isinstance(value, Attributes)
         return {
-            name if own else _camel_case(name): _json(it)
-            for name, it in _entries(value)
-            if not isinstance(it, Token)
+            name if has_user_keys else _camel_case(name): _json(entry)
+            for name, entry in _entries(value)
+            if not isinstance(entry, Token)
         }
     if isinstance(value, list | Lines):
-        return [_json(it) for it in value]
+        return [_json(entry) for entry in value]
     return value
 
 

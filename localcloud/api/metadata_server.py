@@ -52,11 +52,11 @@ class Changes:
             self._ended = True
             self._condition.notify_all()
 
-    def wait(self, seen: int, timeout_s: float | None) -> bool:
-        """Wait until ``count`` exceeds ``seen``; return False after the timeout or ``end``."""
+    def wait(self, last_count: int, timeout_s: float | None) -> bool:
+        """Wait until ``count`` exceeds ``last_count``; return False at the timeout or ``end``."""
         with self._condition:
-            self._condition.wait_for(lambda: self._ended or self._count > seen, timeout_s)
-            return not self._ended and self._count > seen
+            self._condition.wait_for(lambda: self._ended or self._count > last_count, timeout_s)
+            return not self._ended and self._count > last_count
 
 
 class Tokens:
@@ -73,12 +73,12 @@ class Tokens:
     def of(self, account: str) -> Mapping[str, Any]:
         """Return the account's token as JSON; renew the token shortly before it expires."""
         with self._lock:
-            token, ends = self._issued.get(account, ("", 0.0))
-            if ends - self._now() < _RENEWED_BEFORE_S:
-                token, ends = f"node.{secrets.token_urlsafe(32)}", self._now() + TOKEN_LIFE_S
-                self._issued[account] = token, ends
-            left = int(ends - self._now())
-        return {"access_token": token, "expires_in": left, "token_type": "Bearer"}
+            token, expires_at = self._issued.get(account, ("", 0.0))
+            if expires_at - self._now() < _RENEWED_BEFORE_S:
+                token, expires_at = f"node.{secrets.token_urlsafe(32)}", self._now() + TOKEN_LIFE_S
+                self._issued[account] = token, expires_at
+            remaining_s = int(expires_at - self._now())
+        return {"access_token": token, "expires_in": remaining_s, "token_type": "Bearer"}
 
 
 class Metadata:
@@ -96,27 +96,27 @@ class Metadata:
 
         With ``wait_for_change`` in the query, wait for a change of the response first.
         """
-        split = urlsplit(target)
-        path, query = unquote(split.path), dict(parse_qsl(split.query, keep_blank_values=True))
+        url = urlsplit(target)
+        path, query = unquote(url.path), dict(parse_qsl(url.query, keep_blank_values=True))
         wait = query.get("wait_for_change", "").lower() == "true"
-        ends, last = None, query.get("last_etag")
+        deadline, last = None, query.get("last_etag")
         if wait and "timeout_sec" in query:
             if not query["timeout_sec"].isdigit():
                 return Reply(400, "timeout_sec is not a number of seconds\n")
-            ends = time.monotonic() + int(query["timeout_sec"])
+            deadline = time.monotonic() + int(query["timeout_sec"])
         while True:
-            seen = self.changes.count
-            reply = self._now(address, path, query)
+            change_count = self.changes.count
+            reply = self._current_reply(address, path, query)
             if last is None:
                 last = reply.etag
             if not wait or reply.code != 200 or reply.etag != last:
                 return reply
-            left = None if ends is None else max(0.0, ends - time.monotonic())
-            if not self.changes.wait(seen, left):
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.changes.wait(change_count, remaining_s):
                 return reply
             time.sleep(_SETTLE_S)
 
-    def _now(self, address: str, path: str, query: Mapping[str, str]) -> Reply:
+    def _current_reply(self, address: str, path: str, query: Mapping[str, str]) -> Reply:
         guest = self._guest(address)
         if guest is None:
             return Reply(403, f"{address} is not the address of one of this cloud's machines\n")
@@ -126,9 +126,9 @@ class Metadata:
         node = self._nodes.at(address)
         if node is None:
             return None
-        (worker,) = (it for it in node.workers if str(it.address) == address)
-        several = node.queued_resource and node.body.get("multisliceNode")
-        slices = self._nodes.of_queued_resource(node.queued_resource or 0) if several else ()
+        (worker,) = (candidate for candidate in node.workers if str(candidate.address) == address)
+        is_multislice = node.queued_resource and node.body.get("multisliceNode")
+        slices = self._nodes.of_queued_resource(node.queued_resource or 0) if is_multislice else ()
         event = self._operations.of(node.uid, "simulateMaintenanceEvent")
         maintained = event.detail["workers"] if event and not event.end_time else ()
         (project,) = self._resources.all(COLLECTION)

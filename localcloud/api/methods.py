@@ -89,8 +89,8 @@ def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
     if ids in ([], [""]):
         return node.workers
     by_id = {str(worker.index): worker for worker in node.workers}
-    for asked in ids:
-        if not isinstance(asked, str) or asked not in by_id:
-            known = ", ".join(by_id)
-            raise ApiError(400, f"{node.node_id} has no worker {asked!r}; it has {known}")
-    return tuple(by_id[asked] for asked in ids)
+    for worker_id in ids:
+        if not isinstance(worker_id, str) or worker_id not in by_id:
+            known_ids = ", ".join(by_id)
+            raise ApiError(400, f"{node.node_id} has no worker {worker_id!r}; it has {known_ids}")
+    return tuple(by_id[worker_id] for worker_id in ids)

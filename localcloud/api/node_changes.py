@@ -61,8 +61,8 @@ class NodeChanges(Methods):
             if node.state not in ("READY", "STOPPED"):
                 raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
             if DISKS in fields:
-                wanted, count = new.get(DISKS, ()), len(node.workers)
-                self._resources.check_disks(wanted, node.zone, count, owner=node.uid)
+                disks, count = new.get(DISKS, ()), len(node.workers)
+                self._resources.check_disks(disks, node.zone, count, owner=node.uid)
             self._nodes.change_body(node.uid, _patched(node, new, fields))
             operation = self._add(call, "update", node.name, node.uid)
             if DISKS not in fields:
@@ -78,7 +78,9 @@ class NodeChanges(Methods):
     def _start(self, call: Call) -> Mapping[str, Any]:
         return self._switch(call, "start", "STOPPED", "STARTING", RUN)
 
-    def _switch(self, call: Call, verb: str, state: str, to: str, wanted: str) -> Mapping[str, Any]:
+    def _switch(
+        self, call: Call, verb: str, state: str, new_state: str, desired_state: str
+    ) -> Mapping[str, Any]:
         """Start or stop a node that has one worker; return the running operation."""
         call.json()
         with self._database.transaction():
@@ -93,7 +95,7 @@ class NodeChanges(Methods):
                     f"{node.node_id} is spot or preemptible and cannot {verb}: "
                     "delete it and create it again"
                 )
-            self._move(node, state, to, wanted)
+            self._move(node, state, new_state, desired_state)
             operation = self._add(call, verb, node.name, node.uid)
         return self._begin(call, operation)
 
@@ -104,13 +106,13 @@ class NodeChanges(Methods):
         """
         ids = call.json().get("workerIds", [])
         return self._maintain(
-            call, [it.index for it in chosen_workers(self._find_node(call), ids)[:1]]
+            call, [worker.index for worker in chosen_workers(self._find_node(call), ids)[:1]]
         )
 
     def _perform_maintenance(self, call: Call) -> Mapping[str, Any]:
         """Start maintenance of all workers of a node; return the running operation."""
         call.json()
-        return self._maintain(call, [it.index for it in self._find_node(call).workers])
+        return self._maintain(call, [worker.index for worker in self._find_node(call).workers])
 
     def _maintain(self, call: Call, indices: Sequence[int]) -> Mapping[str, Any]:
         with self._database.transaction():
@@ -118,18 +120,18 @@ class NodeChanges(Methods):
             self._move(node, "READY", "REPAIRING", RUN)
             pool = self._machines.addresses()
             for index in indices:
-                self._nodes.move_outside(node.uid, index, pool)
+                self._nodes.assign_external(node.uid, index, pool)
             detail, verb = {"workers": list(indices)}, "simulateMaintenanceEvent"
             operation = self._add(call, verb, node.name, node.uid, detail)
         return self._begin(call, operation)
 
-    def _move(self, node: Node, state: str, to: str, wanted: str) -> None:
-        if not self._nodes.move(node.uid, [state], to, wanted=wanted):
+    def _move(self, node: Node, state: str, new_state: str, desired_state: str) -> None:
+        if not self._nodes.move(node.uid, [state], new_state, desired_state=desired_state):
             raise failed_precondition(f"{node.node_id} is {node.state}, not {state}")
 
     def _reservations(self, call: Call) -> Mapping[str, Any]:
         """Return an empty list, because the local cloud has no reservations."""
-        return self._project.answer("reservations", [], self._project.many(call.names), "")
+        return self._project.answer("reservations", [], self._project.zones_of(call.names), "")
 
     def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
         """Return a queued resource's nodes, all without upcoming maintenance."""
@@ -142,16 +144,18 @@ class NodeChanges(Methods):
 
         The request body is ``{nodeNames[]}``; several names raise a 501.
         """
-        asked = call.json().get("nodeNames", [])
-        known = [node.node_id for node in self._nodes_of_queued_resource(call)]
-        names = [str(name).rpartition("/")[2] for name in asked]
-        if not names or not set(names) <= set(known):
-            nodes = ", ".join(known) or "no nodes"
-            raise failed_precondition(f"nodeNames is {asked!r}; the queued resource has {nodes}")
+        requested_names = call.json().get("nodeNames", [])
+        node_ids = [node.node_id for node in self._nodes_of_queued_resource(call)]
+        names = [str(name).rpartition("/")[2] for name in requested_names]
+        if not names or not set(names) <= set(node_ids):
+            nodes = ", ".join(node_ids) or "no nodes"
+            raise failed_precondition(
+                f"nodeNames is {requested_names!r}; the queued resource has {nodes}"
+            )
         if len(names) > 1:
             raise ApiError(501, "nodeNames: only one node at a time is supported here")
-        one = replace(call, names={**call.names, "node": names[0]}, content=b"")
-        return self._perform_maintenance(one)
+        node_call = replace(call, names={**call.names, "node": names[0]}, content=b"")
+        return self._perform_maintenance(node_call)
 
     def _nodes_of_queued_resource(self, call: Call) -> list[Node]:
         return self._nodes.of_queued_resource(self._find_request(call).uid)
@@ -160,12 +164,12 @@ class NodeChanges(Methods):
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:
     """Parse a field mask; raise HTTP 400 if it is empty or names a field not in ``mutable``."""
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
-    known = ", ".join(mutable)
+    mutable_names = ", ".join(mutable)
     if not fields:
-        raise invalid("updateMask", f"updateMask must name the fields to change: {known}")
+        raise invalid("updateMask", f"updateMask must name the fields to change: {mutable_names}")
     for field in fields:
         if field not in mutable:
-            raise invalid("updateMask", f"{field} cannot be changed; allowed: {known}")
+            raise invalid("updateMask", f"{field} cannot be changed; allowed: {mutable_names}")
     return fields
 
 
@@ -175,8 +179,8 @@ def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[
     for field in fields:
         if field == EXTERNAL:
             if "networkConfig" not in body:
-                why = f"{node.node_id} has networkConfigs, so {EXTERNAL} cannot be changed"
-                raise invalid("updateMask", why)
+                reason = f"{node.node_id} has networkConfigs, so {EXTERNAL} cannot be changed"
+                raise invalid("updateMask", reason)
             network = dict(body["networkConfig"])
             network.pop("enableExternalIps", None)
             if new.get("networkConfig", {}).get("enableExternalIps"):

@@ -19,7 +19,7 @@ from localcloud.api.message import (
     Repeated,
     StringMap,
     read,
-    shown,
+    select_fields,
 )
 from localcloud.api.node_table import Node, Worker
 from localcloud.api.versions import Version
@@ -133,7 +133,7 @@ def is_spot(body: Mapping[str, Any]) -> bool:
     return bool(scheduling.get("spot") or scheduling.get("preemptible"))
 
 
-def requested(value: Any, zone: str, version: Version) -> dict[str, Any]:
+def read_node(value: Any, zone: str, version: Version) -> dict[str, Any]:
     """Validate the Node of a request; return what is stored: the Node with default values.
 
     Raises HTTP 400 if the message is invalid.
@@ -201,17 +201,17 @@ def _accelerator(fields: Mapping[str, Any], zone: str) -> catalog.Accelerator:
     if not name and not config:
         raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
     described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
-    found = catalog.ACCELERATORS.get(name) if name else described
-    if found is None:
-        asked = name or f"{config.get('type')} {config.get('topology')}"
+    accelerator = catalog.ACCELERATORS.get(name) if name else described
+    if accelerator is None:
+        requested_type = name or f"{config.get('type')} {config.get('topology')}"
         known = ", ".join(catalog.ACCELERATORS)
         raise invalid(
             "node.acceleratorType",
-            f'The accelerator "{asked}" was not found in the zone {zone}; known: {known}',
+            f'The accelerator "{requested_type}" was not found in the zone {zone}; known: {known}',
         )
-    if config and described != found:
+    if config and described != accelerator:
         raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
-    return found
+    return accelerator
 
 
 def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
@@ -251,30 +251,32 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
     """Convert a message returned by ``stored`` to ``version``."""
     if version is Version.V1:
         return _in_v1(message)
-    found = shown(message, NODES[version])
+    converted = select_fields(message, NODES[version])
     if version is Version.V2ALPHA1:
-        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum of versions has no v2
-    return found
+        converted["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum of versions has no v2
+    return converted
 
 
 def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a message to v1, which calls the runtime version ``tensorflowVersion``."""
-    found = {key: message[key] for key in _IN_V1 if key in message}
+    converted = {key: message[key] for key in _IN_V1 if key in message}
     scheduling = {"preemptible": bool, "reserved": bool}
-    found |= {
+    converted |= {
         "apiVersion": "V2_ALPHA1",
-        "schedulingConfig": shown(message["schedulingConfig"], Message(scheduling)),
+        "schedulingConfig": select_fields(message["schedulingConfig"], Message(scheduling)),
         "serviceAccount": message["serviceAccount"]["email"],
         "tensorflowVersion": message["runtimeVersion"],
     }
     for config in [message.get("networkConfig"), *message.get("networkConfigs", ())]:
         if config:
-            found.setdefault("network", config["network"])
+            converted.setdefault("network", config["network"])
     if endpoints := message.get("networkEndpoints"):
         keys = ("ipAddress", "port")
-        found["networkEndpoints"] = [{key: it[key] for key in keys} for it in endpoints]
-        found |= {"ipAddress": endpoints[0]["ipAddress"], "port": str(endpoints[0]["port"])}
-    return found
+        converted["networkEndpoints"] = [
+            {key: endpoint[key] for key in keys} for endpoint in endpoints
+        ]
+        converted |= {"ipAddress": endpoints[0]["ipAddress"], "port": str(endpoints[0]["port"])}
+    return converted
 
 
 def stored(node: Node) -> dict[str, Any]:
@@ -291,8 +293,8 @@ def stored(node: Node) -> dict[str, Any]:
         message.update(node.condition)
     if node.state == "REPAIRING":
         message["health"] = "UNHEALTHY_MAINTENANCE"
-    if node.trouble:
-        message["healthDescription"] = node.trouble
+    if node.last_error:
+        message["healthDescription"] = node.last_error
     if node.state in _HAVE_ENDPOINTS and node.workers:
         external = node.body.get("networkConfig", {}).get("enableExternalIps", False)
         message["networkEndpoints"] = [_endpoint(worker, external) for worker in node.workers]

@@ -35,24 +35,24 @@ class NodeResources:
 
     def with_network(self, name: str) -> list[Node]:
         """Return the nodes in a network; ``name`` is its full resource name."""
-        return [node for node in self._nodes.everything() if name in _networks(node.body)]
+        return [node for node in self._nodes.all() if name in _networks(node.body)]
 
     def with_disk(self, name: str) -> list[Node]:
         """Return the nodes to which a disk is attached; ``name`` is its full resource name."""
-        return [node for node in self._nodes.everything() if name in _sources(node.body)]
+        return [node for node in self._nodes.all() if name in _sources(node.body)]
 
     def disks_of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
         """Return the disks to attach to the machine of a worker (an index); skip deleted disks."""
-        given = []
+        data_disks = []
         for entry in node.body.get("dataDisks", ()):
-            ids = entry.get("workerIds")
-            found = _DISK.fullmatch(entry.get("sourceDisk", ""))
-            disk = found and self._table.get(DISKS, f"zones/{found[2]}", found[3])
-            if found and disk and (not ids or str(worker) in ids):
+            worker_ids = entry.get("workerIds")
+            match = _DISK.fullmatch(entry.get("sourceDisk", ""))
+            disk = match and self._table.get(DISKS, f"zones/{match[2]}", match[3])
+            if match and disk and (not worker_ids or str(worker) in worker_ids):
                 size = int(disk.body["sizeGb"])
-                reads = entry.get("mode") == "READ_ONLY"
-                given.append(DataDisk(found[2], found[3], size, read_only=reads))
-        return tuple(given)
+                read_only = entry.get("mode") == "READ_ONLY"
+                data_disks.append(DataDisk(match[2], match[3], size, read_only=read_only))
+        return tuple(data_disks)
 
     def resolved(self, body: Mapping[str, Any], zone: str) -> dict[str, Any]:
         """Return a node's body with the full names of its networks and subnetworks.
@@ -80,17 +80,17 @@ class NodeResources:
         network = config.get("network") or config.get("subnetwork", "").rpartition("/")[2]
         name = self._name(_NETWORK, f"{field}.network", network or "default")
         path = f"{field}.subnetwork"
-        of_region = self._name(_SUBNETWORK, path, config.get("subnetwork") or name, region)
-        whole = f"{PARENT}/global/networks/{name}"
+        subnetwork = self._name(_SUBNETWORK, path, config.get("subnetwork") or name, region)
+        full_network = f"{PARENT}/global/networks/{name}"
         if config.get("network") and self._table.get(NETWORKS, "global", name) is None:
-            raise not_found(whole)
-        full = f"{PARENT}/regions/{region}/subnetworks/{of_region}"
-        found = self._table.get(NETWORKS, "global", of_region)
-        if found is None or not found.body["autoCreateSubnetworks"]:
-            raise not_found(full)
-        if of_region != name:
-            raise invalid(path, f"{full} is not a subnetwork of the network {name}")
-        return {**config, "network": whole, "subnetwork": full}
+            raise not_found(full_network)
+        full_subnetwork = f"{PARENT}/regions/{region}/subnetworks/{subnetwork}"
+        parent = self._table.get(NETWORKS, "global", subnetwork)
+        if parent is None or not parent.body["autoCreateSubnetworks"]:
+            raise not_found(full_subnetwork)
+        if subnetwork != name:
+            raise invalid(path, f"{full_subnetwork} is not a subnetwork of the network {name}")
+        return {**config, "network": full_network, "subnetwork": full_subnetwork}
 
     def _name(self, pattern: re.Pattern[str], field: str, reference: str, region: str = "") -> str:
         """Return the name in a reference to a network, or to a subnetwork of ``region``.
@@ -98,15 +98,15 @@ class NodeResources:
         Raises HTTP 400 if the reference is malformed or in another region, a 404 for another
         project.
         """
-        found = pattern.fullmatch(reference)
-        if found is None:
+        match = pattern.fullmatch(reference)
+        if match is None:
             raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")
-        parts = found.groupdict()
-        if parts["project"] and f"projects/{parts['project']}" != PARENT:
+        groups = match.groupdict()
+        if groups["project"] and f"projects/{groups['project']}" != PARENT:
             raise not_found(reference)
-        if parts.get("region") and parts["region"] != region:
+        if groups.get("region") and groups["region"] != region:
             raise invalid(field, f"{field} is '{reference}', not in the TPU's region {region}")
-        return parts["name"]
+        return groups["name"]
 
     def check_disks(
         self,
@@ -127,46 +127,46 @@ class NodeResources:
         """
         for index, disk in enumerate(disks):
             field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
-            found = _DISK.fullmatch(name)
-            if found is None or found[1] != PARENT:
+            match = _DISK.fullmatch(name)
+            if match is None or match[1] != PARENT:
                 message = f"sourceDisk is '{name}', not {PARENT}/zones/{zone}/disks/NAME"
                 raise invalid(f"{field}.sourceDisk", message)
-            if found[2] != zone:
+            if match[2] != zone:
                 raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
-            reads = disk.get("mode") == "READ_ONLY"
-            self._check_ready(name, zone, found[3], reads=reads)
-            asked = disk.get("workerIds", ())
-            if unknown := set(asked) - set(map(str, range(workers))):
+            read_only = disk.get("mode") == "READ_ONLY"
+            self._check_ready(name, zone, match[3], read_only=read_only)
+            worker_ids = disk.get("workerIds", ())
+            if unknown := set(worker_ids) - set(map(str, range(workers))):
                 names = ", ".join(sorted(unknown))
                 message = f"unknown worker {names}: the TPU has {workers} workers"
                 raise invalid(f"{field}.workerIds", message)
-            sharing = len(asked) or workers
-            if sharing > 1 and not reads:
-                message = f"{name} must be attached READ_ONLY, as {sharing} workers share it"
+            user_count = len(worker_ids) or workers
+            if user_count > 1 and not read_only:
+                message = f"{name} must be attached READ_ONLY, as {user_count} workers share it"
                 raise invalid(f"{field}.mode", message)
-            self._check_free(name, owner, reads=reads)
+            self._check_free(name, owner, read_only=read_only)
         names = [disk.get("sourceDisk") for disk in disks]
         if len(set(names)) < len(names):
             raise invalid("node.dataDisks", f"a disk occurs twice: {', '.join(map(str, names))}")
 
-    def _check_ready(self, name: str, zone: str, disk: str, *, reads: bool) -> None:
-        found = self._table.get(DISKS, f"zones/{zone}", disk)
-        if found is None:
+    def _check_ready(self, name: str, zone: str, disk: str, *, read_only: bool) -> None:
+        resource = self._table.get(DISKS, f"zones/{zone}", disk)
+        if resource is None:
             raise not_found(name)
-        if not found.ready:
+        if not resource.ready:
             raise failed_precondition(f"The resource '{name}' is not ready")
-        access = found.body.get("accessMode")
-        if access and reads != (access == "READ_ONLY_MANY"):
-            mode = "READ_ONLY" if reads else "READ_WRITE"
+        access = resource.body.get("accessMode")
+        if access and read_only != (access == "READ_ONLY_MANY"):
+            mode = "READ_ONLY" if read_only else "READ_WRITE"
             raise failed_precondition(
                 f"The disk resource '{name}' with access mode {access} can't be attached {mode}"
             )
 
-    def _check_free(self, name: str, owner: int | None, *, reads: bool) -> None:
+    def _check_free(self, name: str, owner: int | None, *, read_only: bool) -> None:
         for node in self.with_disk(name):
             if node.uid == owner:
                 continue
-            if not reads or _sources(node.body)[name] != "READ_ONLY":
+            if not read_only or _sources(node.body)[name] != "READ_ONLY":
                 raise failed_precondition(
                     f"The disk resource '{name}' is already being used by '{node.node_id}': "
                     "several TPUs can share it only READ_ONLY"

@@ -17,7 +17,7 @@ from localcloud.api.table import ZonalTable
 # Desired states of a node's machines: running, powered off, deleted.
 RUN = "run"
 OFF = "off"
-GONE = "gone"
+DELETED = "gone"
 # States in which a node can be deleted.
 DELETABLE = (
     *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
@@ -46,18 +46,18 @@ class Worker:
 class Node:
     """A stored node.
 
-    ``body`` contains the requested fields of the Node message. ``wanted`` is the desired state of
-    the machines: RUN, OFF or GONE. ``queued_resource`` is the uid of the queued resource that
+    ``body`` contains the requested fields of the Node message. ``desired_state`` is that of the
+    machines: RUN, OFF or DELETED. ``queued_resource`` is the uid of the queued resource that
     created the node. ``preempt_at`` is the time of an announced preemption (seconds since 1970).
-    ``condition`` is the health, ``trouble`` the error message of the last failure.
+    ``condition`` is the health, ``last_error`` the error message of the last failure.
     """
 
     uid: int
     zone: str
     node_id: str
     state: str
-    wanted: str
-    trouble: str
+    desired_state: str
+    last_error: str
     create_time: str
     queued_resource: int | None
     preempt_at: float | None
@@ -88,11 +88,11 @@ class Addresses:
         ``latest_first`` reverses the order: the most recently released address comes first.
         """
         rows = self._database.rows("SELECT address, external FROM workers")
-        taken = {text for row in rows for text in row}
-        turns = dict(self._database.rows("SELECT address, turn FROM released_addresses"))
-        free = [address for address in pool if str(address) not in taken]
+        used = {text for row in rows for text in row}
+        release_order = dict(self._database.rows("SELECT address, turn FROM released_addresses"))
+        free = [address for address in pool if str(address) not in used]
         sign = -1 if latest_first else 1
-        return sorted(free, key=lambda address: sign * turns.get(str(address), 0))
+        return sorted(free, key=lambda address: sign * release_order.get(str(address), 0))
 
     def release(self, addresses: Collection[str]) -> None:
         """Record that addresses were released in the given order; ``free`` sorts by this order."""
@@ -185,7 +185,7 @@ class NodeTable(ZonalTable[Node]):
         """Return the nodes of a queued resource, sorted by name."""
         return self._some("queued_resource = ? ORDER BY length(node_id), node_id", uid)
 
-    def everything(self) -> list[Node]:
+    def all(self) -> list[Node]:
         """Return all nodes, sorted by zone and name."""
         return self._some("TRUE ORDER BY zone, node_id")
 
@@ -193,22 +193,22 @@ class NodeTable(ZonalTable[Node]):
         self,
         uid: int,
         states: Collection[str],
-        to: str,
+        new_state: str,
         *,
-        wanted: str | None = None,
-        trouble: str = "",
+        desired_state: str | None = None,
+        last_error: str = "",
     ) -> bool:
-        """Change a node's state to ``to`` if its current state is one of ``states``.
+        """Change a node's state to ``new_state`` if its current state is one of ``states``.
 
-        Returns whether the state changed. ``wanted`` is the new desired state of the machines; None
-        keeps the old one. ``trouble`` replaces the error message of the last failure. A change of
-        state cancels an announced preemption.
+        Returns whether the state changed. ``desired_state`` is the new desired state of the
+        machines; None keeps the old one. ``last_error`` replaces the error message of the last
+        failure. A change of state cancels an announced preemption.
         """
         update = (
             "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
             "preempt_at = NULL WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
         )
-        values = (to, wanted, trouble, uid, json.dumps(list(states)))
+        values = (new_state, desired_state, last_error, uid, json.dumps(list(states)))
         return self._database.execute(update, *values) == 1
 
     def change_body(self, uid: int, body: Mapping[str, Any]) -> None:
@@ -223,7 +223,7 @@ class NodeTable(ZonalTable[Node]):
         """Record the time at which a node will be preempted (seconds since 1970)."""
         self._set(uid, "preempt_at", moment)
 
-    def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
+    def assign_external(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
         """Assign another external address to worker ``index``, if ``pool`` has a free one."""
         with self._database.transaction():
             if not (free := self._addresses.free(pool)):
@@ -246,7 +246,9 @@ class NodeTable(ZonalTable[Node]):
             # Release worker 0's internal address last: with early reuse, the next node's worker 0
             # then gets the same address again.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
-            self._addresses.release([it for row in self._database.rows(query, uid) for it in row])
+            self._addresses.release(
+                [address for row in self._database.rows(query, uid) for address in row]
+            )
             self._database.execute("DELETE FROM workers WHERE uid = ?", uid)
 
     def remove(self, uid: int) -> None:
@@ -277,11 +279,11 @@ class NodeTable(ZonalTable[Node]):
             "WHERE uid IN (SELECT value FROM json_each(?)) ORDER BY uid, worker",
             json.dumps(uids),
         )
-        found: dict[int, tuple[Worker, ...]] = {}
+        workers_by_uid: dict[int, tuple[Worker, ...]] = {}
         for uid, index, machine, address, external in rows:
             worker = Worker(index, machine, IPv4Address(address), IPv4Address(external or address))
-            found[uid] = (*found.get(uid, ()), worker)
-        return found
+            workers_by_uid[uid] = (*workers_by_uid.get(uid, ()), worker)
+        return workers_by_uid
 
 
 def new_uid() -> int:

@@ -12,8 +12,8 @@ from localcloud.api.errors import (
     invalid,
 )
 from localcloud.api.methods import Methods, chosen_workers
-from localcloud.api.node_message import accelerator_of, checked_node_id, requested, write
-from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Worker
+from localcloud.api.node_message import accelerator_of, checked_node_id, read_node, write
+from localcloud.api.node_table import DELETABLE, DELETED, NoCapacityError, Worker
 from localcloud.api.project import LOCATION
 from localcloud.api.routing import Call, Route
 from localcloud.machines.interface import MachineError
@@ -46,18 +46,18 @@ class Nodes(Methods):
 
         If there is no capacity, no node is stored and the returned operation has failed.
         """
-        zone = self._project.one(call.names)
+        zone = self._project.zone_of(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
-        wanted = requested(call.json(), zone, call.version)
+        new_node = read_node(call.json(), zone, call.version)
         name = name_of("nodes", zone, node_id)
         with self._database.transaction():
-            if found := self._earlier(call, "create", name):
-                return self._answer(call, found)
+            if earlier := self._earlier(call, "create", name):
+                return self._answer(call, earlier)
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
-            node, accelerator = None, accelerator_of(wanted)
-            body = self._resources.resolved(wanted, zone)
-            self._quota.check(zone, [wanted])
+            node, accelerator = None, accelerator_of(new_node)
+            body = self._resources.resolved(new_node, zone)
+            self._quota.check(zone, [new_node])
             shortage = self._faults.shortage(zone, accelerator.name, count=True)
             try:
                 if not shortage:
@@ -78,12 +78,12 @@ class Nodes(Methods):
         return self._begin(call, operation) if node else self._answer(call, operation)
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        name = name_of("nodes", self._project.one(call.names), call.names["node"])
+        name = name_of("nodes", self._project.zone_of(call.names), call.names["node"])
         with self._database.transaction():
-            if found := self._earlier(call, "delete", name):
-                return self._answer(call, found)
+            if earlier := self._earlier(call, "delete", name):
+                return self._answer(call, earlier)
             node = self._find_node(call)
-            if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
+            if not self._nodes.move(node.uid, DELETABLE, "DELETING", desired_state=DELETED):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
             operation = self._add(call, "delete", name, node.uid)
         return self._begin(call, operation)
@@ -105,7 +105,7 @@ class Nodes(Methods):
         return {"guestAttributes": entries}
 
     def _attributes(self, worker: Worker, path: str) -> dict[str, Any]:
-        namespace, _, wanted = path.strip("/").partition("/")
+        namespace, _, requested_key = path.strip("/").partition("/")
         keys: Mapping[str, str] = {}
         if namespace in ("", "hostkeys"):
             with suppress(MachineError):  # the worker has no host keys before its first boot
@@ -113,7 +113,7 @@ class Nodes(Methods):
         items = [
             {"namespace": "hostkeys", "key": key, "value": value}
             for key, value in sorted(keys.items())
-            if wanted in ("", key)
+            if requested_key in ("", key)
         ]
         entry: dict[str, Any] = {"queryPath": path} if path else {}
         return {**entry, "queryValue": {"items": items} if items else {}}

@@ -74,10 +74,10 @@ class Accounts:
         try:
             content = json.loads(path.read_text())
             key = serialization.load_pem_private_key(content["private_key"].encode(), None)
-            mine = content["client_email"] == EMAIL
+            is_own_email = content["client_email"] == EMAIL
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return content if mine and _public_pem(key) == self._public_key(EMAIL) else None
+        return content if is_own_email and _public_pem(key) == self._public_key(EMAIL) else None
 
     def _new_key(self) -> dict[str, Any]:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

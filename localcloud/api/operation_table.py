@@ -148,8 +148,8 @@ class OperationTable(ZonalTable[Operation]):
             "zone = ? AND target = ? AND error IS NOT NULL ORDER BY end_time DESC, rowid DESC "
             "LIMIT 1"
         )
-        found = self._one(where, zone, target)
-        return str(found.error["message"]) if found and found.error else ""
+        operation = self._one(where, zone, target)
+        return str(operation.error["message"]) if operation and operation.error else ""
 
     def running(self) -> list[Operation]:
         """Return the running operations, oldest first."""
@@ -176,8 +176,8 @@ def _json(text: str | None) -> Mapping[str, Any] | None:
 def check_request_id(request_id: str) -> None:
     """Raise HTTP 400 if the id is not a UUID or is the all-zero UUID."""
     try:
-        known = uuid.UUID(request_id).int != 0
+        is_valid = uuid.UUID(request_id).int != 0
     except ValueError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise invalid("requestId", f"requestId '{request_id}' is not a UUID")

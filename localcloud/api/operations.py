@@ -13,7 +13,7 @@ from localcloud.api.routing import Call, Route
 from localcloud.api.selection import parse_filter
 from localcloud.api.versions import Version
 
-_SHOWN: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
+_CONVERTERS: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
     "Node": node_message.in_version,
     "QueuedResource": queued_resource_message.in_version,
 }
@@ -49,11 +49,11 @@ def write(operation: Operation, version: Version = Version.V2) -> dict[str, Any]
     return message
 
 
-def _response(stored: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
-    name = stored["@type"].rpartition(".")[2]
-    if name not in _SHOWN:
-        return stored
-    return {"@type": version.type_url(name), **_SHOWN[name](stored, version)}
+def _response(response: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
+    name = response["@type"].rpartition(".")[2]
+    if name not in _CONVERTERS:
+        return response
+    return {"@type": version.type_url(name), **_CONVERTERS[name](response, version)}
 
 
 class Operations:
@@ -65,14 +65,14 @@ class Operations:
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        operations = f"{LOCATION}/operations"
-        one = f"{operations}/{{operation}}"
+        collection = f"{LOCATION}/operations"
+        resource = f"{collection}/{{operation}}"
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")
         return (
-            Route("operations.list", "GET", operations, self._list, parameters),
-            Route("operations.get", "GET", one, self._get),
-            Route("operations.cancel", "POST", f"{one}:cancel", self._cancel),
-            Route("operations.delete", "DELETE", one, self._delete),
+            Route("operations.list", "GET", collection, self._list, parameters),
+            Route("operations.get", "GET", resource, self._get),
+            Route("operations.cancel", "POST", f"{resource}:cancel", self._cancel),
+            Route("operations.delete", "DELETE", resource, self._delete),
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:

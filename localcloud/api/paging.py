@@ -40,8 +40,8 @@ class Page:
 
         ``key`` is as for ``rest``.
         """
-        shown = items[: self.size]
-        return shown, self.token(key(shown[-1])) if len(items) > len(shown) else ""
+        page_items = items[: self.size]
+        return page_items, self.token(key(page_items[-1])) if len(items) > len(page_items) else ""
 
     def token(self, last: tuple[str, ...]) -> str:
         """Return the token of the page that follows the item with the key ``last``."""
@@ -81,7 +81,7 @@ def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:
         fields = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):
         raise refusal from None
-    whole = isinstance(fields, list) and all(isinstance(field, str) for field in fields)
-    if not whole or len(fields) < 2 or fields[0] != collection:
+    is_list_of_texts = isinstance(fields, list) and all(isinstance(field, str) for field in fields)
+    if not is_list_of_texts or len(fields) < 2 or fields[0] != collection:
         raise refusal
     return tuple(fields[1:])

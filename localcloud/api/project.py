@@ -46,7 +46,7 @@ class Project:
             )
         return f"{PARENT}/locations/{zone}"
 
-    def one(self, names: Mapping[str, str]) -> str:
+    def zone_of(self, names: Mapping[str, str]) -> str:
         """Return the zone of a call; raise HTTP 404 if it is unknown, 503 if it is unreachable.
 
         ``names`` are the variables in the call's path.
@@ -57,7 +57,7 @@ class Project:
             raise ApiError(503, f"The location {zone} is unreachable")
         return zone
 
-    def many(self, names: Mapping[str, str]) -> Scope:
+    def zones_of(self, names: Mapping[str, str]) -> Scope:
         """Return the zones for a list request: the zone in the path, or all zones for ``-``.
 
         ``names`` are the variables in the path. Raises HTTP 404 if the zone is unknown.
@@ -65,22 +65,22 @@ class Project:
         zone = names["zone"]
         if zone != "-":
             self.known_zone(zone)
-        asked = ZONES if zone == "-" else (zone,)
-        away = self._faults.unreachable()
+        requested = ZONES if zone == "-" else (zone,)
+        unreachable = self._faults.unreachable()
         return Scope(
-            tuple(zone for zone in asked if zone not in away),
-            tuple(zone for zone in asked if zone in away),
+            tuple(zone for zone in requested if zone not in unreachable),
+            tuple(zone for zone in requested if zone in unreachable),
         )
 
     def find[Row](
         self, call: Call, collection: str, table: ZonalTable[Row], resource_id: str
     ) -> Row:
         """Return a resource in the zone of the call's path; raise HTTP 404 if it does not exist."""
-        zone = self.one(call.names)
-        found = table.get(zone, resource_id)
-        if found is None:
+        zone = self.zone_of(call.names)
+        resource = table.get(zone, resource_id)
+        if resource is None:
             raise not_found(name_of(collection, zone, resource_id))
-        return found
+        return resource
 
     def page[Row](
         self,
@@ -96,12 +96,12 @@ class Project:
         message of an API version. ``is_shown`` selects the messages to return. It is called after
         paging, so a page can have fewer than ``pageSize`` messages.
         """
-        scope = self.many(call.names)
+        scope = self.zones_of(call.names)
         page = requested_page(f"{collection} in {call.names['zone']}", call.query)
-        found = table.page(scope.zones, page.after, page.size + 1)
-        shown, token = page.cut(found, table.key)
-        items = [write(it, call.version) for it in shown]
-        return self.answer(collection, [it for it in items if is_shown(it)], scope, token)
+        rows = table.page(scope.zones, page.after, page.size + 1)
+        page_rows, token = page.cut(rows, table.key)
+        items = [write(item, call.version) for item in page_rows]
+        return self.answer(collection, [item for item in items if is_shown(item)], scope, token)
 
     def answer(
         self, key: str, items: Sequence[Any], scope: Scope, next_token: str
@@ -111,11 +111,11 @@ class Project:
         ``items`` are the items of the page; ``scope`` has the unreachable zones. Empty fields are
         omitted.
         """
-        answer: dict[str, Any] = {}
+        response: dict[str, Any] = {}
         if items:
-            answer[key] = list(items)
+            response[key] = list(items)
         if next_token:
-            answer["nextPageToken"] = next_token
+            response["nextPageToken"] = next_token
         if scope.unreachable:
-            answer["unreachable"] = [f"{PARENT}/locations/{it}" for it in scope.unreachable]
-        return answer
+            response["unreachable"] = [f"{PARENT}/locations/{zone}" for zone in scope.unreachable]
+        return response

@@ -17,9 +17,9 @@ from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import EMPTY, Lifecycle
 from localcloud.api.node_message import accelerator_of
 from localcloud.api.node_resources import NodeResources
-from localcloud.api.node_table import DELETABLE, GONE, NoCapacityError, Node, NodeTable
+from localcloud.api.node_table import DELETABLE, DELETED, NoCapacityError, Node, NodeTable
 from localcloud.api.operation_table import Operation, OperationTable
-from localcloud.api.queued_resource_message import run_end, stored, wanted_nodes
+from localcloud.api.queued_resource_message import requested_nodes, run_end, stored
 from localcloud.api.queued_resource_table import (
     SERVICE,
     USER,
@@ -68,29 +68,31 @@ class Queue:
         Returns the seconds until the next state change is due, or None if none is scheduled.
         """
         waits = []
-        for request in self._requests.everything():
-            now: QueuedResource | None = request
-            while now is not None and (step := self._steps.get(now.state)) and step(now):
-                now = self._requests.find(request.uid)
-            if now is not None:
-                waits += self._wait(now)
+        for request in self._requests.all():
+            current: QueuedResource | None = request
+            while (
+                current is not None and (step := self._steps.get(current.state)) and step(current)
+            ):
+                current = self._requests.find(request.uid)
+            if current is not None:
+                waits += self._wait(current)
         return min(waits, default=None)
 
     def _wait(self, request: QueuedResource) -> list[float]:
         if request.state == "ACTIVE":
             nodes = self._nodes.of_queued_resource(request.uid)
-            return [max(0.0, end - time.time()) for end in _ends(nodes)]
+            return [max(0.0, end - time.time()) for end in _termination_times(nodes)]
         if request.state == "ACCEPTED" and request.valid_from:
             return [max(0.0, request.valid_from - time.time())]
         if request.state == "WAITING_FOR_RESOURCES":
-            until = request.valid_until
-            return [min(RETRY_S, max(0.0, until - time.time()) if until else RETRY_S)]
+            valid_until = request.valid_until
+            return [min(RETRY_S, max(0.0, valid_until - time.time()) if valid_until else RETRY_S)]
         return []
 
     def _enqueue(self, request: QueuedResource) -> bool:
-        early = request.valid_from is not None and request.valid_from > time.time()
+        is_early = request.valid_from is not None and request.valid_from > time.time()
         with self._database.transaction():
-            self._requests.move(request, "ACCEPTED" if early else "WAITING_FOR_RESOURCES")
+            self._requests.move(request, "ACCEPTED" if is_early else "WAITING_FOR_RESOURCES")
             self._succeed(request, "create")
         return True
 
@@ -104,8 +106,8 @@ class Queue:
     def _expired(self, request: QueuedResource) -> bool:
         if request.valid_until is None or request.valid_until > time.time():
             return False
-        until = timestamp(request.valid_until)
-        message = f"no capacity was available before the request expired at {until}"
+        expiry = timestamp(request.valid_until)
+        message = f"no capacity was available before the request expired at {expiry}"
         return self._fail(request, RPC_DEADLINE_EXCEEDED, message)
 
     def _fail(self, request: QueuedResource, code: int, message: str) -> bool:
@@ -114,33 +116,37 @@ class Queue:
     def _allocate(self, request: QueuedResource) -> bool:
         if self._expired(request):
             return True
-        wanted = self._wanted(request)
-        if any(self._faults.shortage(request.zone, it["acceleratorType"]) for _, it in wanted):
+        requested = self._requested_nodes(request)
+        if any(
+            self._faults.shortage(request.zone, node["acceleratorType"]) for _, node in requested
+        ):
             return False
-        begun = []
+        operations = []
         try:
             with self._database.transaction():
-                for node_id, body in wanted:
-                    begun.append(self._add(request, node_id, body))
+                for node_id, body in requested:
+                    operations.append(self._add(request, node_id, body))
                 self._requests.move(request, "PROVISIONING")
         except NoCapacityError:
             return False
         except ApiError as error:
             return self._fail(request, error.rpc_code, error.message)
-        for operation in begun:
+        for operation in operations:
             self._lifecycle.begin(operation)
         return True
 
-    def _wanted(self, request: QueuedResource) -> list[tuple[str, dict[str, Any]]]:
-        return wanted_nodes(request.body, request.zone, request.request_name)
+    def _requested_nodes(self, request: QueuedResource) -> list[tuple[str, dict[str, Any]]]:
+        return requested_nodes(request.body, request.zone, request.request_name)
 
-    def _add(self, request: QueuedResource, node_id: str, wanted: Mapping[str, Any]) -> Operation:
+    def _add(
+        self, request: QueuedResource, node_id: str, requested: Mapping[str, Any]
+    ) -> Operation:
         zone = request.zone
-        body = self._resources.resolved(wanted, zone)
+        body = self._resources.resolved(requested, zone)
         body["queuedResource"] = request.name
         if (end := run_end(request.body, time.time())) is not None:
-            ends = {"terminationTimestamp": timestamp(end)}
-            body["schedulingConfig"] = {**body["schedulingConfig"], **ends}
+            termination = {"terminationTimestamp": timestamp(end)}
+            body["schedulingConfig"] = {**body["schedulingConfig"], **termination}
         node = self._nodes.add(
             zone,
             node_id,
@@ -156,11 +162,11 @@ class Queue:
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.error is not None:
             self._delete_nodes(nodes, since=request.create_time)
-            over = all(self._stuck(node, request.create_time) for node in nodes)
-            return over and self._requests.move(request, "FAILED", error=request.error)
-        wanted = self._wanted(request)
-        lost = {node_id for node_id, _ in wanted} - {
-            node.node_id for node in nodes if node.wanted != GONE
+            is_over = all(self._deletion_error(node, request.create_time) for node in nodes)
+            return is_over and self._requests.move(request, "FAILED", error=request.error)
+        requested = self._requested_nodes(request)
+        lost = {node_id for node_id, _ in requested} - {
+            node.node_id for node in nodes if node.desired_state != DELETED
         }
         if any(node.state == "PREEMPTED" for node in nodes):
             return self._requests.move(request, "SUSPENDING")
@@ -183,7 +189,7 @@ class Queue:
             states = {node.state for node in nodes}
             if "RESTARTING" not in states:
                 self._succeed(request, "reset")
-        if "PREEMPTED" in states or any(end <= time.time() for end in _ends(nodes)):
+        if "PREEMPTED" in states or any(end <= time.time() for end in _termination_times(nodes)):
             return self._requests.move(request, "SUSPENDING", SERVICE)
         if states <= {"DELETING"}:
             return self._requests.move(request, "SUSPENDING", USER)
@@ -201,9 +207,9 @@ class Queue:
                 with suppress(ApiError):  # the node is busy with another operation; retried later
                     if node.state in ("READY", "RESTARTING"):
                         self._lifecycle.preempt_later(node)
-        over = not any(node.workers or node.state == "DELETING" for node in nodes)
+        is_over = not any(node.workers or node.state == "DELETING" for node in nodes)
         self._fail_operation(request, "reset", "the nodes were deleted")
-        return over and self._requests.move(request, "SUSPENDED", request.initiator)
+        return is_over and self._requests.move(request, "SUSPENDED", request.initiator)
 
     def _delete(self, request: QueuedResource) -> bool:
         operation = self._operations.of(request.uid, "delete")
@@ -213,9 +219,9 @@ class Queue:
         self._fail_operation(request, "create", "the request was deleted")
         self._fail_operation(request, "reset", "the request was deleted")
         for node in nodes:
-            if trouble := self._stuck(node, operation.create_time):
+            if last_error := self._deletion_error(node, operation.create_time):
                 with self._database.transaction():
-                    self._operations.fail(operation, RPC_INTERNAL, trouble)
+                    self._operations.fail(operation, RPC_INTERNAL, last_error)
                     return self._requests.move(request, "SUSPENDED", SERVICE)
         self._delete_nodes(nodes, since=operation.create_time)
         if nodes:
@@ -225,28 +231,28 @@ class Queue:
             self._operations.succeed(operation, EMPTY)
         return True
 
-    def _stuck(self, node: Node, since: str) -> str:
+    def _deletion_error(self, node: Node, since: str) -> str:
         """Return the error of the node's deletion, or "" if none failed after ``since``."""
-        tried = self._operations.of(node.uid, "delete")
-        error = tried.error if tried and tried.create_time > since else None
+        deletion = self._operations.of(node.uid, "delete")
+        error = deletion.error if deletion and deletion.create_time > since else None
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
         """Start deleting each deletable node, unless its deletion has failed after ``since``."""
         for node in nodes:
             with self._database.transaction():
-                if self._stuck(node, since):
+                if self._deletion_error(node, since):
                     continue
-                if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
+                if not self._nodes.move(node.uid, DELETABLE, "DELETING", desired_state=DELETED):
                     continue
                 operation = self._operations.add(node.zone, node.uid, "delete", node.name)
             self._lifecycle.begin(operation)
 
     def _succeed(self, request: QueuedResource, verb: str) -> None:
         operation = self._operations.of(request.uid, verb)
-        now = self._requests.find(request.uid)
-        if operation and now and not operation.end_time:
-            message = stored(now)
+        current = self._requests.find(request.uid)
+        if operation and current and not operation.end_time:
+            message = stored(current)
             self._operations.succeed(operation, {"@type": TYPE, **message})
 
     def _fail_operation(self, request: QueuedResource, verb: str, message: str) -> None:
@@ -255,7 +261,7 @@ class Queue:
             self._operations.fail(operation, RPC_INTERNAL, message)
 
 
-def _ends(nodes: Sequence[Node]) -> list[float]:
+def _termination_times(nodes: Sequence[Node]) -> list[float]:
     """Return the termination times of nodes with a limited run duration (seconds since 1970)."""
     times = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
     return [moment_of(text) for text in times if text]

@@ -11,7 +11,7 @@ from typing import Any
 from localcloud.api.catalog import PARENT
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
-from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, shown
+from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, select_fields
 from localcloud.api.node_message import NODES, checked, checked_node_id
 from localcloud.api.queued_resource_table import QueuedResource
 from localcloud.api.versions import Version
@@ -104,7 +104,7 @@ def read_request(value: Any, zone: str, version: Version) -> dict[str, Any]:
     if not fields.get("tpu", {}).get("nodeSpec"):
         raise invalid("queuedResource.tpu.nodeSpec", "tpu.nodeSpec must have an entry")
     fields["apiVersion"] = version.node_value
-    ids = [node_id for node_id, _ in wanted_nodes(fields, zone, "x")]
+    ids = [node_id for node_id, _ in requested_nodes(fields, zone, "x")]
     if len(set(ids)) < len(ids):
         raise invalid(
             "queuedResource.tpu.nodeSpec", f"two nodes have the same name: {', '.join(ids)}"
@@ -143,7 +143,7 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
     return None
 
 
-def wanted_nodes(
+def requested_nodes(
     body: Mapping[str, Any], zone: str, request_name: str
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the id and body of each node that a queued resource requests.
@@ -151,7 +151,7 @@ def wanted_nodes(
     ``body`` are the stored fields of the queued resource, ``request_name`` is its name. Raises HTTP
     400 that names an invalid field.
     """
-    found: list[tuple[str, dict[str, Any]]] = []
+    nodes: list[tuple[str, dict[str, Any]]] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"
         location = f"{PARENT}/locations/{zone}"
@@ -160,8 +160,8 @@ def wanted_nodes(
         node = checked(_scheduled(spec.get("node", {}), body), zone, f"{path}.node")
         if "multisliceParams" in spec:
             node["multisliceNode"] = True
-        found += [(node_id, node) for node_id in _node_ids(spec, path, request_name)]
-    return found
+        nodes += [(node_id, node) for node_id in _node_ids(spec, path, request_name)]
+    return nodes
 
 
 def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator[str]:
@@ -210,8 +210,8 @@ def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float |
         else:
             end = "startTime" if "After" in name else "endTime"
             relative = name.endswith("Duration")
-            when = _time(path, text, seconds_of if relative else moment_of)
-            bounds[end] = now + when if relative else when
+            bound = _time(path, text, seconds_of if relative else moment_of)
+            bounds[end] = now + bound if relative else bound
     return bounds.get("startTime"), bounds.get("endTime")
 
 
@@ -229,7 +229,7 @@ def write(request: QueuedResource, version: Version) -> dict[str, Any]:
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
     """Convert a message returned by ``stored`` to ``version``."""
-    return shown(message, QUEUED_RESOURCES[version])
+    return select_fields(message, QUEUED_RESOURCES[version])
 
 
 def stored(request: QueuedResource) -> dict[str, Any]:

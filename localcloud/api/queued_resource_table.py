@@ -70,18 +70,18 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         )
         return QueuedResource(*row, error=None, body=body)
 
-    def everything(self) -> list[QueuedResource]:
+    def all(self) -> list[QueuedResource]:
         """Return all queued resources, oldest first."""
         return self._some("TRUE ORDER BY create_time, rowid")
 
     def move(
         self,
         request: QueuedResource,
-        to: str,
+        new_state: str,
         initiator: str = SERVICE,
         error: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Change the state to ``to`` if it still equals ``request.state``.
+        """Change the state to ``new_state`` if it still equals ``request.state``.
 
         Returns whether the state changed. ``initiator`` is who caused the change: USER or SERVICE.
         """
@@ -90,7 +90,7 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
             "WHERE uid = ? AND state = ?"
         )
         text = None if error is None else json.dumps(error)
-        values = (to, initiator, text, request.uid, request.state)
+        values = (new_state, initiator, text, request.uid, request.state)
         return self._database.execute(update, *values) == 1
 
     def remove(self, uid: int) -> None:

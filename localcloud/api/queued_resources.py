@@ -10,12 +10,12 @@ from localcloud.api.methods import Methods
 from localcloud.api.node_message import checked_request_name
 from localcloud.api.node_table import Node
 from localcloud.api.project import LOCATION
-from localcloud.api.queued_resource_message import read_request, validity, wanted_nodes, write
+from localcloud.api.queued_resource_message import read_request, requested_nodes, validity, write
 from localcloud.api.queued_resource_table import USER
 from localcloud.api.routing import Call, Route
 
 # States in which a queued resource with nodes can be deleted without ``force``.
-DEAD = ("ACCEPTED", "FAILED", "SUSPENDED")
+INACTIVE = ("ACCEPTED", "FAILED", "SUSPENDED")
 
 
 class QueuedResources(Methods):
@@ -23,16 +23,18 @@ class QueuedResources(Methods):
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        all_of_them = f"{LOCATION}/queuedResources"
-        one = f"{all_of_them}/{{request}}"
-        named = ("queuedResourceId", "requestId")
+        collection = f"{LOCATION}/queuedResources"
+        resource = f"{collection}/{{request}}"
+        parameters = ("queuedResourceId", "requestId")
         page = ("pageSize", "pageToken")
         return (
-            Route("queuedResources.list", "GET", all_of_them, self._list, page),
-            Route("queuedResources.create", "POST", all_of_them, self._create, named),
-            Route("queuedResources.get", "GET", one, self._get),
-            Route("queuedResources.delete", "DELETE", one, self._delete, ("force", "requestId")),
-            Route("queuedResources.reset", "POST", f"{one}:reset", self._reset),
+            Route("queuedResources.list", "GET", collection, self._list, page),
+            Route("queuedResources.create", "POST", collection, self._create, parameters),
+            Route("queuedResources.get", "GET", resource, self._get),
+            Route(
+                "queuedResources.delete", "DELETE", resource, self._delete, ("force", "requestId")
+            ),
+            Route("queuedResources.reset", "POST", f"{resource}:reset", self._reset),
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
@@ -43,23 +45,23 @@ class QueuedResources(Methods):
 
     def _create(self, call: Call) -> Mapping[str, Any]:
         """Store a queued resource; return the operation, which ends when the queue accepts it."""
-        zone = self._project.one(call.names)
+        zone = self._project.zone_of(call.names)
         field = "queuedResourceId"
         request_name = checked_request_name(field, call.query.get(field, ""))
         body = read_request(call.json(), zone, call.version)
         valid = validity(body, time.time())
         name = name_of("queuedResources", zone, request_name)
         with self._database.transaction():
-            if found := self._earlier(call, "create", name):
-                return self._answer(call, found)
+            if earlier := self._earlier(call, "create", name):
+                return self._answer(call, earlier)
             if self._requests.get(zone, request_name):
                 raise already_exists(name)
-            wanted = wanted_nodes(body, zone, request_name)
-            for node_id, node in wanted:
+            requested = requested_nodes(body, zone, request_name)
+            for node_id, node in requested:
                 if self._nodes.get(zone, node_id):
                     raise already_exists(name_of("nodes", zone, node_id))
                 self._resources.resolved(node, zone)
-            self._quota.check(zone, [node for _, node in wanted])
+            self._quota.check(zone, [node for _, node in requested])
             request = self._requests.add(zone, request_name, valid, body)
             operation = self._add(call, "create", name, request.uid)
         self._wake()
@@ -68,18 +70,18 @@ class QueuedResources(Methods):
     def _delete(self, call: Call) -> Mapping[str, Any]:
         """Start deleting a queued resource; return the running operation.
 
-        Its nodes are deleted too, which requires ``force`` unless the state is one of DEAD.
+        Its nodes are deleted too, which requires ``force`` unless the state is one of INACTIVE.
         """
-        force, zone = _flag(call, "force"), self._project.one(call.names)
+        force, zone = _flag(call, "force"), self._project.zone_of(call.names)
         name = name_of("queuedResources", zone, call.names["request"])
         with self._database.transaction():
-            if found := self._earlier(call, "delete", name):
-                return self._answer(call, found)
+            if earlier := self._earlier(call, "delete", name):
+                return self._answer(call, earlier)
             request = self._find_request(call)
             if request.state == "DELETING":
                 raise failed_precondition(f"{name} is being deleted already")
             nodes = self._nodes.of_queued_resource(request.uid)
-            if nodes and request.state not in DEAD and not force:
+            if nodes and request.state not in INACTIVE and not force:
                 raise failed_precondition(
                     f"{name} is {request.state} and has nodes ({_names(nodes)}): "
                     "delete those first, or use force"

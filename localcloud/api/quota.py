@@ -14,7 +14,7 @@ from localcloud.api.fault_message import Fault
 from localcloud.api.faults import Faults
 from localcloud.api.node_message import accelerator_of, is_spot
 from localcloud.api.node_table import NodeTable
-from localcloud.api.queued_resource_message import wanted_nodes
+from localcloud.api.queued_resource_message import requested_nodes
 from localcloud.api.queued_resource_table import QueuedResourceTable
 
 
@@ -26,44 +26,44 @@ class Quota:
         self._requests = QueuedResourceTable(database)
         self._faults = faults
 
-    def check(self, zone: str, wanted: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, zone: str, bodies: Sequence[Mapping[str, Any]]) -> None:
         """Raise HTTP 429 that names the quota if nodes with these bodies would exceed it."""
         limits = self._faults.quotas()
         if not limits:
             return
-        used = list(self._in_use())
+        used_nodes = list(self._in_use())
         for limit in limits:
-            mine = sum(_chips(limit, zone, body) for body in wanted)
-            theirs = sum(_chips(limit, *node) for node in used)
-            if mine and mine + theirs > limit.details["chips"]:
+            requested_chips = sum(_chips(limit, zone, body) for body in bodies)
+            used_chips = sum(_chips(limit, *node) for node in used_nodes)
+            if requested_chips and requested_chips + used_chips > limit.details["chips"]:
                 name = _name(limit)
-                place = f"zone {limit.zone}" if limit.zone else "project"
+                scope = f"zone {limit.zone}" if limit.zone else "project"
                 raise quota_exceeded(
                     name,
                     PARENT,
                     f"Quota limit '{name}' has been exceeded. Limit: {limit.details['chips']} in "
-                    f"{place}: {mine} chips are requested, {theirs} are in use.",
+                    f"{scope}: {requested_chips} chips are requested, {used_chips} are in use.",
                 )
 
     def _in_use(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield zone and body of each node that uses quota."""
-        for node in self._nodes.everything():
+        for node in self._nodes.all():
             if node.queued_resource is None and node.workers:
                 yield node.zone, node.body
-        for request in self._requests.everything():
-            for _, body in wanted_nodes(request.body, request.zone, request.request_name):
+        for request in self._requests.all():
+            for _, body in requested_nodes(request.body, request.zone, request.request_name):
                 yield request.zone, body
 
 
 def _chips(limit: Fault, zone: str, body: Mapping[str, Any]) -> int:
     """Return the number of a node's chips that count against a limit."""
     accelerator = accelerator_of(body)
-    counts = (
+    is_counted = (
         limit.zone in ("", zone)
         and limit.details["generation"] in ("", accelerator.name.partition("-")[0])
         and limit.details["tier"] in ("", "spot" if is_spot(body) else "on-demand")
     )
-    return accelerator.chips if counts else 0
+    return accelerator.chips if is_counted else 0
 
 
 def _name(limit: Fault) -> str:

@@ -129,25 +129,25 @@ def no_such_method(verb: str, target: str) -> ApiError:
     return ApiError(404, f"The API has no method for {verb} {urlsplit(target).path}")
 
 
-def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
+def alpha_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
     """Return a v2alpha1 copy of each v2 route, unless ``routes`` already has a v2alpha1 route."""
-    known = tuple(routes)
-    existing = {(route.verb, route.template) for route in known}
-    twins = []
-    for route in known:
+    originals = tuple(routes)
+    existing = {(route.verb, route.template) for route in originals}
+    copies = []
+    for route in originals:
         if not route.template.startswith("/v2/"):
             continue
         template = route.template.replace("/v2/", "/v2alpha1/", 1)
         if (route.verb, template) not in existing:
-            more = ("requestId",) if route.name in ("nodes.create", "nodes.delete") else ()
-            twins.append(replace(route, template=template, query=(*route.query, *more)))
-    return tuple(twins)
+            extra_query = ("requestId",) if route.name in ("nodes.create", "nodes.delete") else ()
+            copies.append(replace(route, template=template, query=(*route.query, *extra_query)))
+    return tuple(copies)
 
 
 _V1_METHODS = ("nodes.list", "nodes.get", "operations.list", "operations.get")
 
 
-def v1_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
+def v1_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
     """Return v1 copies of the v2 routes that list and get nodes and operations.
 
     ``gcloud compute tpus list`` uses v1. The other methods of v1 are for the older TPU Node

@@ -28,12 +28,12 @@ class _Term:
     value: str
 
     def holds(self, item: Item) -> bool:
-        found = [_text(value) for value in _values(item, self.path)] or [""]
+        texts = [_text(value) for value in _values(item, self.path)] or [""]
         if self.operator == ":":
-            return any(self.value.strip("*").lower() in text.lower() for text in found)
+            return any(self.value.strip("*").lower() in text.lower() for text in texts)
         # Escape fnmatch's brackets and question marks: in a filter, only the star is a wildcard.
         pattern = re.sub(r"([\[?])", r"[\1]", self.value)
-        matches = any(fnmatchcase(text, pattern) for text in found)
+        matches = any(fnmatchcase(text, pattern) for text in texts)
         return matches == (self.operator == "=")
 
 
@@ -43,12 +43,14 @@ def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
     Raises HTTP 400 for invalid syntax, or for a field that is not one of ``fields``.
     """
     terms = []
-    for part in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
-        found = _TERM.fullmatch(part)
-        if found is None:
-            raise invalid("filter", f"filter '{part}' is not FIELD=VALUE, FIELD!=VALUE, FIELD:TEXT")
-        path = _path("filter", found[1], fields)
-        terms.append(_Term(path, found[2], found[3].strip("\"'")))
+    for clause in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
+        match = _TERM.fullmatch(clause)
+        if match is None:
+            raise invalid(
+                "filter", f"filter '{clause}' is not FIELD=VALUE, FIELD!=VALUE, FIELD:TEXT"
+            )
+        path = _path("filter", match[1], fields)
+        terms.append(_Term(path, match[2], match[3].strip("\"'")))
     return lambda item: all(term.holds(item) for term in terms)
 
 
@@ -58,12 +60,12 @@ def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Ite
     Raises HTTP 400 for invalid syntax, or for a field that is not one of ``fields``.
     """
     result = list(items)
-    for part in reversed(text.split(",") if text.strip() else []):
-        found = _ORDER.fullmatch(part)
-        if found is None:
-            raise invalid("orderBy", f"orderBy '{part}' is not FIELD or FIELD desc")
-        path = _path("orderBy", found[1], fields)
-        result.sort(key=lambda it: [*_values(it, path)], reverse=found[2] == "desc")
+    for term in reversed(text.split(",") if text.strip() else []):
+        match = _ORDER.fullmatch(term)
+        if match is None:
+            raise invalid("orderBy", f"orderBy '{term}' is not FIELD or FIELD desc")
+        path = _path("orderBy", match[1], fields)
+        result.sort(key=lambda item: [*_values(item, path)], reverse=match[2] == "desc")
     return result
 
 
@@ -98,10 +100,10 @@ def parse_compute_filter(text: str, fields: Sequence[str]) -> Callable[[Item], b
     sends, for example, ``name eq ".*\\bx\\b.*"``. Raises HTTP 400 for invalid syntax or unknown
     fields.
     """
-    found = _COMPUTE_TERM.fullmatch(text.strip())
-    if found is None:
+    match = _COMPUTE_TERM.fullmatch(text.strip())
+    if match is None:
         return parse_filter(_without_brackets(text), fields)
-    name, positive, value = found[1], found[2] == "eq", found[3].strip("\"'")
+    name, positive, value = match[1], match[2] == "eq", match[3].strip("\"'")
     if name not in fields:
         raise invalid("filter", f"filter: unknown field '{name}'; known: {', '.join(fields)}")
     try:

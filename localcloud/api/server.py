@@ -34,11 +34,11 @@ from localcloud.api.queued_resources import QueuedResources
 from localcloud.api.routing import (
     Call,
     Route,
-    alpha_twins,
+    alpha_copies,
     find_route,
     no_such_method,
     query_of,
-    v1_twins,
+    v1_copies,
 )
 from localcloud.machines.interface import Machines
 
@@ -72,16 +72,16 @@ class ApiServer:
         loop: ReconcileLoop,
         metadata: MetadataServer | None,
         log: logging.Logger,
-        opened: ExitStack,
+        resources: ExitStack,
     ) -> None:
-        """``opened`` closes the ports, the database, the log and the lock."""
+        """``resources`` closes the ports, the database, the log and the lock."""
         self._front = front
         self._metadata = metadata
         self._lifecycle = lifecycle
         self._jobs = jobs
         self._loop = loop
         self._log = log
-        self._opened = opened
+        self._resources = resources
         self.routes = tuple(routes)
         #: Connections to the port wait in its backlog until ``serve`` is called.
         self.port: int = front.server_port
@@ -117,11 +117,13 @@ class ApiServer:
         """
         self._front.server_close()
         self._loop.stop()
-        ended = self._jobs.stop(GRACE_S)
+        finished = self._jobs.stop(GRACE_S)
         if self._metadata:
             self._metadata.close()
-        self._log.info("stopped%s", "" if ended else "; unfinished jobs resume at the next start")
-        self._opened.close()
+        self._log.info(
+            "stopped%s", "" if finished else "; unfinished jobs resume at the next start"
+        )
+        self._resources.close()
 
 
 @dataclass(frozen=True)
@@ -141,33 +143,37 @@ class _ApiService:
         Logs the HTTP verb, path, status code and API method, but no query or headers, which may
         contain secrets.
         """
-        found = find_route(self.routes, request.verb, request.target)
-        name = found[0].name if found else "-"
-        answer = self._guarded(request, found)
+        match = find_route(self.routes, request.verb, request.target)
+        name = match[0].name if match else "-"
+        answer = self._handle_errors(request, match)
         path = urlsplit(request.target).path
         self.log.info("request %s %s %d %s", request.verb, path, answer.code, name)
         return answer
 
-    def _guarded(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
+    def _handle_errors(
+        self, request: Request, match: tuple[Route, Mapping[str, str]] | None
+    ) -> Answer:
         try:
-            return self._answered(request, found)
+            return self._call_method(request, match)
         except GrantError as error:
             return Answer(400, {"error": error.code, "error_description": str(error)})
         except ApiError as error:
             headers = {"WWW-Authenticate": "Bearer"} if error.code == 401 else {}
-            return Answer(error.code, _refusal(request, error), headers)
+            return Answer(error.code, _error_body(request, error), headers)
         except Exception:
             self.log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
             error = ApiError(500, "Internal error; see the cloud's server.log")
-            return Answer(500, _refusal(request, error))
+            return Answer(500, _error_body(request, error))
 
-    def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
-        if found is None or not found[0].public:
+    def _call_method(
+        self, request: Request, match: tuple[Route, Mapping[str, str]] | None
+    ) -> Answer:
+        if match is None or not match[0].public:
             api = COMPUTE_AUDIENCE if _is_for_compute(request) else TPU_AUDIENCE
             self.accounts.check(request.authorization, (self.audience, api))
-        if found is None:
+        if match is None:
             raise no_such_method(request.verb, request.target)
-        route, names = found
+        route, names = match
         self.project.check_project(route.name, names)
         effect = self.faults.effect(route.name, names.get("zone", ""))
         if effect.delay:
@@ -181,7 +187,7 @@ class _ApiService:
         return Answer(200, body, dropped=effect.drop == DROP_AFTER)
 
 
-def _refusal(request: Request, error: ApiError) -> dict[str, Any]:
+def _error_body(request: Request, error: ApiError) -> dict[str, Any]:
     """Return an error response in the format of the called API (Compute or Cloud TPU)."""
     return body_of(error) if _is_for_compute(request) else error.body()
 
@@ -209,25 +215,25 @@ def create_server(
     RuntimeError if a newer version of the local cloud wrote the state.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as opened:
-        opened.callback(os.close, _lock(state_dir))
-        log = opened.enter_context(_open_log(state_dir))
-        database = opened.enter_context(closing(Database(state_dir / "state.sqlite")))
+    with ExitStack() as resources:
+        resources.callback(os.close, _lock(state_dir))
+        log = resources.enter_context(_open_log(state_dir))
+        database = resources.enter_context(closing(Database(state_dir / "state.sqlite")))
         front = Front(port, log)
-        opened.callback(front.server_close)
+        resources.callback(front.server_close)
         metadata = None
         if metadata_at:
-            known = Metadata(database)
-            database.changed = known.changes.add
-            metadata = MetadataServer(metadata_at, known, log)
-            opened.callback(metadata.server_close)
+            metadata_handler = Metadata(database)
+            database.changed = metadata_handler.changes.add
+            metadata = MetadataServer(metadata_at, metadata_handler, log)
+            resources.callback(metadata.server_close)
         endpoint = f"http://127.0.0.1:{front.server_port}"
         accounts = Accounts(database)
         accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, f"{endpoint}/token")
         jobs = Jobs(log, PARALLEL)
         faults = Faults()
         project = Project(faults)
-        lifecycle = Lifecycle(database, machines, jobs, faults.lateness, log)
+        lifecycle = Lifecycle(database, machines, jobs, faults.boot_delay, log)
         queue = Queue(database, machines, lifecycle, faults)
         steps = (
             lifecycle.preempt_due_nodes,
@@ -237,25 +243,25 @@ def create_server(
         )
         loop = ReconcileLoop(steps, log)
         jobs.changed = loop.wake
-        shared = (database, project, machines, faults, lifecycle, loop.wake)
+        dependencies = (database, project, machines, faults, lifecycle, loop.wake)
         tpu_routes = (
-            *Nodes(*shared).routes(),
-            *NodeChanges(*shared).routes(),
-            *QueuedResources(*shared).routes(),
+            *Nodes(*dependencies).routes(),
+            *NodeChanges(*dependencies).routes(),
+            *QueuedResources(*dependencies).routes(),
             *Operations(database, project).routes(),
             *Locations(project).routes(),
         )
         routes = (
             token_route(accounts, f"{endpoint}/token"),
             *tpu_routes,
-            *alpha_twins(tpu_routes),
-            *v1_twins(tpu_routes),
+            *alpha_copies(tpu_routes),
+            *v1_copies(tpu_routes),
             *compute_routes(database, project, endpoint, machines, faults),
-            *Admin(*shared).routes(),
+            *Admin(*dependencies).routes(),
         )
         faults.methods = frozenset(route.name for route in routes)
         front.answer = _ApiService(routes, accounts, project, faults, f"{endpoint}/", log).answer
-        return ApiServer(front, routes, lifecycle, jobs, loop, metadata, log, opened.pop_all())
+        return ApiServer(front, routes, lifecycle, jobs, loop, metadata, log, resources.pop_all())
 
 
 def _lock(state_dir: Path) -> int:

@@ -21,8 +21,8 @@ class Table[Row]:
         return self._read(self._database.rows(query, *values))
 
     def _one(self, where: str, *values: object) -> Row | None:
-        found = self._some(where, *values)
-        return found[0] if found else None
+        rows = self._some(where, *values)
+        return rows[0] if rows else None
 
     def _read(self, rows: Sequence[tuple]) -> list[Row]:
         raise NotImplementedError
@@ -43,9 +43,10 @@ class ZonalTable[Row](Table[Row]):
 
     def page(self, zones: Collection[str], after: tuple[str, ...] | None, size: int) -> list[Row]:
         """Return up to ``size`` resources of ``zones`` whose ``key`` follows ``after``."""
-        marks = ", ".join("?" * len(zones))
+        placeholders = ", ".join("?" * len(zones))
         where = (
-            f"zone IN ({marks}) AND (zone, {self._id}) > (?, ?) ORDER BY zone, {self._id} LIMIT ?"
+            f"zone IN ({placeholders}) AND (zone, {self._id}) > (?, ?) "
+            f"ORDER BY zone, {self._id} LIMIT ?"
         )
         return self._some(where, *zones, *(after or ("", "")), size)
 

@@ -125,7 +125,7 @@ def test_a_tpu_cannot_attach_a_disk_of_another_zone(local_api, source, expected)
 
 
 def test_a_disk_is_ready_when_its_operation_ends(local_api, compute, monkeypatch):
-    monkeypatch.setattr(compute_operation_table, "LASTS_S", 3600.0)
+    monkeypatch.setattr(compute_operation_table, "DURATION_S", 3600.0)
     compute.call("POST", DISKS, {"name": "data"})
     status = compute.get(f"{DISKS}/data")["status"]
 

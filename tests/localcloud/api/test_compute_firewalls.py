@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcloud.api.compute_firewalls import FIREWALL, complete_rule, read_whole
+from localcloud.api.compute_firewalls import FIREWALL, complete_rule, read_resource
 from localcloud.api.errors import ApiError
 
 RULES = "global/firewalls"
@@ -107,7 +107,7 @@ ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), m
 def test_any_input_gives_a_complete_rule_or_a_400(body, entries):
     for allowed in (entries, body.get("allowed")):
         try:
-            fields = read_whole({"name": "a", **body, "allowed": allowed}, FIREWALL)
+            fields = read_resource({"name": "a", **body, "allowed": allowed}, FIREWALL)
             rule = complete_rule({**fields, "network": NETWORK})
         except ApiError as error:
             assert error.code == 400

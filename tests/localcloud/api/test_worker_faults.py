@@ -170,7 +170,7 @@ def test_machines_of_an_announced_preemption_are_not_restarted_by_the_next_serve
 
 
 def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api, monkeypatch):
-    monkeypatch.setattr(lifecycle, "SWEEP_AGAIN_S", 0.05)
+    monkeypatch.setattr(lifecycle, "SWEEP_RETRY_S", 0.05)
     local_api.ready("pod")
     local_api.halt()
     known = set(local_api.machines.specs)
