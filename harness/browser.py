@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 
 def installed() -> list[str]:
     """Return the paths of the browsers on the PATH."""
-    return [found for name in NAMES if (found := shutil.which(name))]
+    return [path for name in NAMES if (path := shutil.which(name))]
 
 
 class BrowserError(Exception):
@@ -41,9 +41,9 @@ class Browser:
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self.errors: list[str] = []
-        self._to, self._from = to_browser, from_browser
+        self._to_browser, self._from_browser = to_browser, from_browser
         self._buffer, self._events = b"", []
-        self._last, self._tab = 0, ""
+        self._last_id, self._tab = 0, ""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._tab = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -51,16 +51,16 @@ class Browser:
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol and return its result. Raises BrowserError."""
-        self._last += 1
-        message = {"id": self._last, "method": method, "params": params}
+        self._last_id += 1
+        message = {"id": self._last_id, "method": method, "params": params}
         message |= {"sessionId": self._tab} if self._tab else {}
-        os.write(self._to, json.dumps(message).encode() + b"\0")
+        os.write(self._to_browser, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("id") == self._last:
-                if "error" in found:
-                    raise BrowserError(f"{method}: {found['error']}")
-                return found["result"]
+            reply = self._next()
+            if reply.get("id") == self._last_id:
+                if "error" in reply:
+                    raise BrowserError(f"{method}: {reply['error']}")
+                return reply["result"]
 
     def open(
         self, url: str, width: int = 1280, height: int = 900, *, is_dark: bool = False
@@ -82,47 +82,50 @@ class Browser:
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression; await a promise. Raises BrowserError."""
-        found = self.ask(
+        reply = self.ask(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise BrowserError(f"{script}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        if "exceptionDetails" in reply:
+            raise BrowserError(f"{script}: {reply['exceptionDetails']}")
+        return reply["result"].get("value")
 
     def picture(self, path: Path, *, is_whole: bool = False) -> None:
         """Write a screenshot of the window, or of the whole page if ``is_whole``, as a PNG file."""
-        found = self.ask("Page.captureScreenshot", captureBeyondViewport=is_whole)
-        path.write_bytes(base64.b64decode(found["data"]))
+        reply = self.ask("Page.captureScreenshot", captureBeyondViewport=is_whole)
+        path.write_bytes(base64.b64decode(reply["data"]))
 
     def _next(self) -> dict[str, Any]:
         """Return the next message; if it is an event, record the event's name and error."""
         deadline = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from], [], [], deadline - time.monotonic())
-            more = os.read(self._from, 1 << 20) if ready else b""
-            if not more:
+            ready, _, _ = select.select([self._from_browser], [], [], deadline - time.monotonic())
+            chunk = os.read(self._from_browser, 1 << 20) if ready else b""
+            if not chunk:
                 raise BrowserError("the browser exited unexpectedly" if ready else "no answer")
-            self._buffer += more
+            self._buffer += chunk
         text, _, self._buffer = self._buffer.partition(b"\0")
-        found = json.loads(text)
-        event = found.get("method", "")
+        message = json.loads(text)
+        event = message.get("method", "")
         self._events.append(event)
         if event == "Runtime.exceptionThrown":
-            self.errors.append(str(found["params"]["exceptionDetails"]))
-        if event == "Log.entryAdded" and found["params"]["entry"]["level"] == "error":
-            self.errors.append(found["params"]["entry"]["text"])
-        return found
+            self.errors.append(str(message["params"]["exceptionDetails"]))
+        if event == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
+            self.errors.append(message["params"]["entry"]["text"])
+        return message
 
 
 @contextmanager
 def browser(program: str) -> Iterator[Browser]:
     """Run the browser ``program`` in a temporary directory, until the block ends."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
+        browser_input, our_output = os.pipe()
+        our_input, browser_output = os.pipe()
         # Duplicate the browser's ends of the pipes to descriptors from 10 on: later they become the
         # browser's descriptors 3 and 4, which must not be in use.
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
+        browser_ends = [
+            fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+            for descriptor in (browser_input, browser_output)
+        ]
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         process = os.posix_spawn(
             program,
@@ -130,17 +133,17 @@ def browser(program: str) -> Iterator[Browser]:
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_DUP2, ends[0], 3),
-                (os.POSIX_SPAWN_DUP2, ends[1], 4),
+                (os.POSIX_SPAWN_DUP2, browser_ends[0], 3),
+                (os.POSIX_SPAWN_DUP2, browser_ends[1], 4),
             ],
             setpgroup=0,
         )
-        for end in (*ends, theirs_in, theirs_out):
-            os.close(end)
+        for descriptor in (*browser_ends, browser_input, browser_output):
+            os.close(descriptor)
         try:
-            yield Browser(ours_out, ours_in)
+            yield Browser(our_output, our_input)
         finally:
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            os.close(ours_out)
-            os.close(ours_in)
+            os.close(our_output)
+            os.close(our_input)

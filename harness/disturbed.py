@@ -39,7 +39,7 @@ class Losses:
         self.repeated = 0
         self._pattern = f"*-w-0/root/var/lib/tpufleet/runs/{run}/metrics.jsonl"
         self._machines = machines
-        self._read: dict[tuple[Path, int], tuple[int, bytes]] = {}
+        self._positions: dict[tuple[Path, int], tuple[int, bytes]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._collect, daemon=True)
 
@@ -62,23 +62,23 @@ class Losses:
         while not self._stop.wait(0.2):
             for file in self._machines.glob(self._pattern):
                 try:
-                    self._take(file)
+                    self._read_file(file)
                 except OSError:
                     continue  # the machine is being deleted
 
-    def _take(self, file: Path) -> None:
+    def _read_file(self, file: Path) -> None:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
-            begin, last = self._read.get((file, inode), (0, b""))
+            offset, last = self._positions.get((file, inode), (0, b""))
             # A resuming trainer removes the steps that it repeats from the file. If the line that
             # was read last is no longer there, read the whole file again.
-            stream.seek(begin - len(last))
+            stream.seek(offset - len(last))
             if stream.read(len(last)) != last:
-                begin = stream.seek(0)
-            whole, newline, _ = stream.read().rpartition(b"\n")
+                offset = stream.seek(0)
+            complete_lines, newline, _ = stream.read().rpartition(b"\n")
         if not newline:
             return
-        for line in whole.splitlines():
+        for line in complete_lines.splitlines():
             entry = json.loads(line)
             step, loss = entry["step"], entry["loss"]
             if self.finished_at.get(step, entry["time"]) != entry["time"]:
@@ -86,8 +86,8 @@ class Losses:
             self.finished_at[step] = entry["time"]
             if self.by_step.setdefault(step, loss) != loss:
                 self.differing.append(step)
-        last = whole.rpartition(b"\n")[2] + newline
-        self._read[file, inode] = begin + len(whole) + len(newline), last
+        last = complete_lines.rpartition(b"\n")[2] + newline
+        self._positions[file, inode] = offset + len(complete_lines) + len(newline), last
 
 
 @dataclass
@@ -110,9 +110,9 @@ class Disturbed:
     fleet_state: str = f"{BUCKET}/fleet"
     passes: list[str] = field(default_factory=list)
 
-    def fault(self, *words: str) -> None:
-        """Inject a fault into the cloud; ``words`` are arguments of python -m localcloud fault."""
-        self._localcloud("fault", *words)
+    def fault(self, *arguments: str) -> None:
+        """Inject a fault into the cloud: python -m localcloud fault with these arguments."""
+        self._localcloud("fault", *arguments)
 
     def bucket(self, verb: str) -> None:
         """Run ``localcloud bucket`` with a verb such as stop or start."""
@@ -158,9 +158,9 @@ class Disturbed:
         api = {"project": "local-fleet", "endpoint": "http://127.0.0.1", "zones": ["-"]}
         return record_store(self.fleet_state, api | {"storage_endpoint": endpoint}).read(self.run)
 
-    def watch_log(self, since: int = 0) -> str:
-        """Return the watch's log from the character ``since`` on."""
-        return self.log.read_text()[since:] if self.log.exists() else ""
+    def watch_log(self, offset: int = 0) -> str:
+        """Return the watch's log from the character ``offset`` on."""
+        return self.log.read_text()[offset:] if self.log.exists() else ""
 
     def can_write(self, worker: str) -> bool:
         """Return whether a worker's disk has space for a file of a megabyte."""
@@ -173,21 +173,21 @@ class Disturbed:
 
     def objects(self, prefix: str, timeout_s: float = 30) -> list[dict[str, str]]:
         """Return the JSON of the objects in the bucket whose names begin with ``prefix``."""
-        answer = requests.get(self._objects_url(), params={"prefix": prefix}, timeout=timeout_s)
-        answer.raise_for_status()
-        return answer.json().get("items", [])
+        response = requests.get(self._objects_url(), params={"prefix": prefix}, timeout=timeout_s)
+        response.raise_for_status()
+        return response.json().get("items", [])
 
     def read_object(self, name: str) -> bytes:
         """Return the content of an object in the bucket."""
-        answer = requests.get(self._objects_url(name), params={"alt": "media"}, timeout=30)
-        answer.raise_for_status()
-        return answer.content
+        response = requests.get(self._objects_url(name), params={"alt": "media"}, timeout=30)
+        response.raise_for_status()
+        return response.content
 
     def put_object(self, name: str, content: bytes) -> None:
         """Write an object into the bucket."""
-        where = {"uploadType": "media", "name": name}
+        params = {"uploadType": "media", "name": name}
         upload = self._objects_url().replace("/storage/", "/upload/storage/", 1)
-        requests.post(upload, params=where, data=content, timeout=30).raise_for_status()
+        requests.post(upload, params=params, data=content, timeout=30).raise_for_status()
 
     def delete_object(self, name: str) -> None:
         """Delete an object from the bucket."""
@@ -196,15 +196,15 @@ class Disturbed:
     def _objects_url(self, name: str = "") -> str:
         """Return the URL of an object in the bucket, or of all if ``name`` is empty."""
         endpoint = self.fleet.cloud.bucket_endpoint.read_text().strip()
-        every = f"{endpoint}/storage/v1/b/{BUCKET.removeprefix('gs://')}/o"
-        return f"{every}/{quote(name, safe='')}" if name else every
+        collection_url = f"{endpoint}/storage/v1/b/{BUCKET.removeprefix('gs://')}/o"
+        return f"{collection_url}/{quote(name, safe='')}" if name else collection_url
 
-    def watch(self, *words: str) -> int:
+    def watch(self, *arguments: str) -> int:
         """Run one pass of the watch, as its timer does, and return its exit code.
 
-        ``words`` are further arguments of ansible-playbook.
+        ``arguments`` are further arguments of ansible-playbook.
         """
-        played = self.fleet.play("playbooks/watch.yml", *words, limit_s=1800)
+        played = self.fleet.play("playbooks/watch.yml", *arguments, limit_s=1800)
         self.passes.append(played.output)
         return played.code
 
@@ -212,10 +212,10 @@ class Disturbed:
         """Start watch.yml in the background, as another controller would."""
         return self.begin("playbooks/watch.yml")
 
-    def begin(self, *words: str) -> subprocess.Popen:
+    def begin(self, *arguments: str) -> subprocess.Popen:
         """Start a playbook in the background."""
         return subprocess.Popen(
-            ["ansible-playbook", *words],
+            ["ansible-playbook", *arguments],
             cwd=PROJECT_ROOT,
             env=self.fleet.environment(),
             stdin=subprocess.DEVNULL,
@@ -245,12 +245,12 @@ class Disturbed:
             time.sleep(0.3)
         return result
 
-    def _localcloud(self, *words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "localcloud", "--name", self.fleet.cloud.name, *words],
+    def _localcloud(self, *arguments: str) -> None:
+        result = subprocess.run(
+            [sys.executable, "-m", "localcloud", "--name", self.fleet.cloud.name, *arguments],
             cwd=PROJECT_ROOT,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert result.returncode == 0, result.stdout + result.stderr

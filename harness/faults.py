@@ -40,11 +40,11 @@ class Fault:
     loses_machines: bool = False
 
 
-def _one(number: str) -> Callable[[Disturbed], None]:
+def _signal_one(number: str) -> Callable[[Disturbed], None]:
     return lambda run: run.signal_trainer(number, f"{TPU}-w1")
 
 
-def _all(number: str) -> Callable[[Disturbed], None]:
+def _signal_all(number: str) -> Callable[[Disturbed], None]:
     return lambda run: run.signal_trainer(number, *run.workers())
 
 
@@ -56,11 +56,11 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
     attempt to suspend them must be shorter.
     """
     for _ in range(5):
-        _all("STOP")(run)
+        _signal_all("STOP")(run)
         try:
             run.objects("fleet/", timeout_s=4)
         except requests.Timeout:
-            _all("CONT")(run)
+            _signal_all("CONT")(run)
         else:
             return
     raise AssertionError("in five attempts to suspend all trainers, the bucket never responded")
@@ -142,18 +142,18 @@ def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     """
 
     def inject(run: Disturbed) -> None:
-        since = len(run.watch_log())
+        offset = len(run.watch_log())
         if playbook == "playbooks/watch.yml":
             run.signal_trainer("KILL", f"{TPU}-w1")
-        launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.watch_log(since))  # noqa: E731
-        words = ("-e", f"run={run.run}") if "restart" in playbook else ()
-        controller, deadline = run.begin(playbook, *words), time.monotonic() + NO_LEASE_S
+        launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.watch_log(offset))  # noqa: E731
+        arguments = ("-e", f"run={run.run}") if "restart" in playbook else ()
+        controller, deadline = run.begin(playbook, *arguments), time.monotonic() + NO_LEASE_S
         try:
             while not run.wait(launched, 1):
                 if controller.poll() is not None:
                     assert time.monotonic() < deadline, "nothing was launched"
                     # A controller that an earlier fault killed may still have the run's lease.
-                    controller = run.begin(playbook, *words)
+                    controller = run.begin(playbook, *arguments)
             run.fault("worker", f"{TPU}-w1", "cut")
             controller.wait()
         finally:
@@ -166,27 +166,27 @@ def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
 def _hang_in_a_pass(run: Disturbed) -> None:
     run.fault("worker", f"{TPU}-w1", "hang")
     try:
-        since = len(run.passes)
+        pass_count = len(run.passes)
         run.watch("-e", "watch_answer_seconds=15")
-        assert f"{TPU}-w1 can't be reached" in run.watch_log() + run.passes[since]
+        assert f"{TPU}-w1 can't be reached" in run.watch_log() + run.passes[pass_count]
     finally:
         run.fault("worker", f"{TPU}-w1", "resume")
 
 
 def _no_release(run: Disturbed) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")
-    cache, away = _releases(), _releases().with_name("releases-away")
-    cache.rename(away)
+    cache, hidden = _releases(), _releases().with_name("releases-away")
+    cache.rename(hidden)
     try:
         # The watch needs the release only once all trainers have ended, which may take some passes.
-        waiting, since = "waiting for a controller that has the release", len(run.passes)
-        run.watch_until(lambda: waiting in "".join(run.passes[since:]), 120)
+        message, pass_count = "waiting for a controller that has the release", len(run.passes)
+        run.watch_until(lambda: message in "".join(run.passes[pass_count:]), 120)
         before = run.record()
         run.watch()
-        assert waiting in run.passes[-1]
+        assert message in run.passes[-1]
         assert run.record() == before
     finally:
-        away.rename(cache)
+        hidden.rename(cache)
 
 
 def _releases() -> Path:
@@ -194,18 +194,18 @@ def _releases() -> Path:
 
 
 def _same_name(run: Disturbed) -> None:
-    other = OTHER_ZONE if run.zone() == HOME_ZONE else HOME_ZONE
-    nodes = f"/v2/projects/local-fleet/locations/{other}/nodes"
+    other_zone = OTHER_ZONE if run.zone() == HOME_ZONE else HOME_ZONE
+    nodes = f"/v2/projects/local-fleet/locations/{other_zone}/nodes"
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.ask(run.fleet.cloud, "POST", f"{nodes}?nodeId={TPU}", body)
-    foreign = lambda: client.ask(run.fleet.cloud, "GET", f"{nodes}/{TPU}")  # noqa: E731
+    get_foreign = lambda: client.ask(run.fleet.cloud, "GET", f"{nodes}/{TPU}")  # noqa: E731
     try:
-        assert run.wait(lambda: foreign()["state"] == "READY", 300)
-        before = foreign()
+        assert run.wait(lambda: get_foreign()["state"] == "READY", 300)
+        before = get_foreign()
         run.watch()
         run.preempt()
         run.watch()
-        after = foreign()
+        after = get_foreign()
         assert (after["id"], after["state"]) == (before["id"], "READY")
         assert after.get("labels", {}) == before.get("labels", {})
     finally:
@@ -228,16 +228,16 @@ def _hostile_record(run: Disturbed) -> None:
 
 
 def _truncated(run: Disturbed) -> None:
-    _all("KILL")(run)
-    before = _set_aside(run)
+    _signal_all("KILL")(run)
+    before = _damaged_objects(run)
     truncate_newest(run)
-    run.watch_until(lambda: _set_aside(run) != before, 300)
+    run.watch_until(lambda: _damaged_objects(run) != before, 300)
 
 
-def _set_aside(run: Disturbed) -> set[tuple[str, str]]:
+def _damaged_objects(run: Disturbed) -> set[tuple[str, str]]:
     """Return name and generation of each object of the checkpoints that are marked as damaged."""
-    found = run.objects(f"checkpoints/{run.run}/")
-    return {(each["name"], each["generation"]) for each in found if ".damaged/" in each["name"]}
+    objects = run.objects(f"checkpoints/{run.run}/")
+    return {(item["name"], item["generation"]) for item in objects if ".damaged/" in item["name"]}
 
 
 def _not_shared(run: Disturbed) -> None:
@@ -245,26 +245,35 @@ def _not_shared(run: Disturbed) -> None:
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()
-    mine = ("-e", f"run={run.run}")
-    words = (f"run=apart-{run.run}", "command='python3 trainer.py'", f"code={code}", f"tpu={TPU}")
-    launch = [word for each in (*words, "checkpoints=/dev/shm/apart") for word in ("-e", each)]
-    run.fleet.must_play("playbooks/kill.yml", *mine)
+    run_option = ("-e", f"run={run.run}")
+    variables = (
+        f"run=apart-{run.run}",
+        "command='python3 trainer.py'",
+        f"code={code}",
+        f"tpu={TPU}",
+    )
+    launch = [
+        argument
+        for variable in (*variables, "checkpoints=/dev/shm/apart")
+        for argument in ("-e", variable)
+    ]
+    run.fleet.must_play("playbooks/kill.yml", *run_option)
     try:
         played = run.fleet.play("train.yml", *launch)
         assert "is not the same directory" in " ".join(played.output.split()), played.output
         assert played.code != 0
     finally:
-        run.fleet.must_play("playbooks/restart.yml", *mine, "-e", "even_if_stopped=true")
+        run.fleet.must_play("playbooks/restart.yml", *run_option, "-e", "even_if_stopped=true")
 
 
 def _controller_killed(run: Disturbed) -> None:
-    since = len(run.watch_log())
+    offset = len(run.watch_log())
     run.signal_trainer("KILL", f"{TPU}-w1")
     controller = run.begin_watch()
-    began = lambda: "$ ansible-playbook train.yml" in run.watch_log(since)  # noqa: E731
-    while not began() and controller.poll() is None:
+    has_launched = lambda: "$ ansible-playbook train.yml" in run.watch_log(offset)  # noqa: E731
+    while not has_launched() and controller.poll() is None:
         time.sleep(0.1)
-        if controller.poll() is not None and not began():
+        if controller.poll() is not None and not has_launched():
             controller = run.begin_watch()
     time.sleep(2)
     kill_tree(controller.pid)
@@ -275,8 +284,8 @@ def _two_controllers(run: Disturbed) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")
     before = run.attempt()
     for _ in range(3):
-        both = [run.begin_watch(), run.begin_watch()]
-        for controller in both:
+        controllers = [run.begin_watch(), run.begin_watch()]
+        for controller in controllers:
             controller.wait()
         if run.attempt() > before:
             break
@@ -304,10 +313,10 @@ def truncate_newest(run: Disturbed) -> None:
 # After TERM, the watch logs "launch" if all trainers have ended, "restart" if one takes too long.
 _AFTER_TERM = r"interrupted.*: launch|ended on some workers.*: restart"
 FAULTS = (
-    Fault("TERM to one trainer", _one("TERM"), _AFTER_TERM),
-    Fault("KILL to one trainer", _one("KILL"), r"killed: launch"),
-    Fault("TERM to all trainers", _all("TERM"), _AFTER_TERM),
-    Fault("KILL to all trainers", _all("KILL"), r"killed: launch"),
+    Fault("TERM to one trainer", _signal_one("TERM"), _AFTER_TERM),
+    Fault("KILL to one trainer", _signal_one("KILL"), r"killed: launch"),
+    Fault("TERM to all trainers", _signal_all("TERM"), _AFTER_TERM),
+    Fault("KILL to all trainers", _signal_all("KILL"), r"killed: launch"),
     Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", loses_machines=True),
     Fault("the leader powered off, and on again", _leader_off_and_on, r": launch"),
     Fault("maintenance with a new address", _maintenance, r": launch"),
@@ -348,21 +357,24 @@ SOME = (
 """Five faults: in a trainer, the bucket, a checkpoint, the controller and the machines."""
 
 
-def chosen(what: str, seed: int) -> list[Fault]:
+def select_faults(selection: str, seed: int) -> list[Fault]:
     """Return the faults to inject, in order.
 
-    ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``)
-    or ``all`` (``alone``, then ``order``). Another text selects the faults whose names contain it.
+    ``selection`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by
+    ``seed``) or ``all`` (``alone``, then ``order``). Another text selects the faults whose names
+    contain it.
     """
-    if what == "some":
+    if selection == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]
-    if what == "alone":
+    if selection == "alone":
         return list(FAULTS)
-    if what in ("order", "all"):
+    if selection in ("order", "all"):
         order = random.Random(seed).sample(FAULTS, len(FAULTS))  # noqa: S311
-        return order if what == "order" else [*FAULTS, *order]
-    found = [fault for fault in FAULTS if what in fault.name]
-    if not found:
+        return order if selection == "order" else [*FAULTS, *order]
+    matching = [fault for fault in FAULTS if selection in fault.name]
+    if not matching:
         names = ", ".join(fault.name for fault in FAULTS)
-        raise ValueError(f"unknown fault {what!r}; use some, alone, order, all, or one of {names}")
-    return found
+        raise ValueError(
+            f"unknown fault {selection!r}; use some, alone, order, all, or one of {names}"
+        )
+    return matching

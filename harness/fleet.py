@@ -27,7 +27,7 @@ class Played:
 
     def changed(self) -> int:
         """Return the number of changed tasks, summed over the hosts in the recap."""
-        counts = [word for word in self.output.split() if word.startswith("changed=")]
+        counts = [field for field in self.output.split() if field.startswith("changed=")]
         return sum(int(count.partition("=")[2]) for count in counts)
 
 
@@ -56,7 +56,7 @@ def beside(folder: Path, **variables: Any) -> Path:
     return folder
 
 
-def unpacked(folder: Path, worker: str) -> Path:
+def unpack(folder: Path, worker: str) -> Path:
     """Unpack the archive that fetch.yml saved in ``folder`` for a worker; return the directory."""
     target = folder / worker
     with tarfile.open(folder / f"{worker}.tar.gz") as archive:
@@ -80,8 +80,8 @@ class Fleet:
 
         ``limit_s`` is the time limit in seconds.
         """
-        done = self._run("ansible-playbook", playbook, *arguments, limit_s=limit_s)
-        return Played(done.returncode, done.stdout + done.stderr)
+        result = self._run("ansible-playbook", playbook, *arguments, limit_s=limit_s)
+        return Played(result.returncode, result.stdout + result.stderr)
 
     def must_play(self, playbook: str, *arguments: str) -> Played:
         """Run a playbook that must succeed."""
@@ -91,9 +91,9 @@ class Fleet:
 
     def must_run(self, *command: str) -> str:
         """Run a command of Ansible that must succeed, and return its output."""
-        done = self._run(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = self._run(*command)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def groups(self) -> dict[str, list[str]]:
         """Return the inventory's groups with their hosts."""
@@ -112,15 +112,17 @@ class Fleet:
 
     def on(self, worker: str, *command: str) -> str:
         """Run a command as root on a worker and return its output; it must succeed."""
-        words = ("-b", "-m", "ansible.builtin.command", "-a", shlex.join(command))
-        return self.must_run("ansible", worker, *words).partition(">>\n")[2]
+        options = ("-b", "-m", "ansible.builtin.command", "-a", shlex.join(command))
+        return self.must_run("ansible", worker, *options).partition(">>\n")[2]
 
     def module(self, worker: str, module: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Run a module as root on a worker and return its result; it must succeed."""
-        words = ("-b", "-m", module, "-a", json.dumps(options))
-        done = self._run("ansible", worker, *words, more={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"})
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout.partition("=> ")[2])
+        arguments = ("-b", "-m", module, "-a", json.dumps(options))
+        result = self._run(
+            "ansible", worker, *arguments, variables={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return json.loads(result.stdout.partition("=> ")[2])
 
     def read(self, worker: int, path: str) -> str:
         """Return a file's content on the worker with this index, without a connection to it."""
@@ -141,11 +143,11 @@ class Fleet:
         Raises AssertionError after ten minutes, or if the log has a traceback.
         """
         deadline = time.monotonic() + 600
-        while not (found := re.search(pattern, self.log(run))):
+        while not (match := re.search(pattern, self.log(run))):
             assert "Traceback" not in self.log(run), self.log(run)[-3000:]
             assert time.monotonic() < deadline, self.log(run)[-3000:]
             time.sleep(0.5)
-        return found
+        return match
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
         """Return the leader's metrics of a run."""
@@ -163,12 +165,12 @@ class Fleet:
         }
 
     def _run(
-        self, *command: str, limit_s: float = 600, more: Mapping[str, str] | None = None
+        self, *command: str, limit_s: float = 600, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess:
         with subprocess.Popen(
             command,
             cwd=PROJECT_ROOT,
-            env={**self.environment(), **(more or {})},
+            env={**self.environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -45,21 +45,21 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
     }
 
 
-def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:
-    """Return the command that runs a playbook; ``words`` are further arguments."""
+def command(playbook: str | Path, *arguments: str, inventory: str = "inventory/local") -> list[str]:
+    """Return the command that runs a playbook; ``arguments`` are further arguments."""
     tool = str(Path(sys.executable).with_name("ansible-playbook"))
-    return [tool, "-i", inventory, str(playbook), *words]
+    return [tool, "-i", inventory, str(playbook), *arguments]
 
 
 def play(
-    environment: dict[str, str], playbook: str | Path, *words: str, **more: Any
+    environment: dict[str, str], playbook: str | Path, *arguments: str, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a playbook without a terminal; ``words`` and ``more`` are passed to ``command``.
+    """Run a playbook without a terminal; ``arguments`` and ``options`` are passed to ``command``.
 
     ``environment`` comes from ``environment_of``.
     """
     return subprocess.run(
-        command(playbook, *words, **more),
+        command(playbook, *arguments, **options),
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,

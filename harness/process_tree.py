@@ -14,10 +14,10 @@ def tree_of(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids += children.get(parent, [])
+    return pids
 
 
 def kill_all(pids: Iterable[int]) -> None:

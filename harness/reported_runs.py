@@ -33,21 +33,20 @@ def curves(
     A curve is a list of (step, value). ``begin`` and ``end`` are the times of the first and the
     last step in unix seconds, and ``seed`` selects the random numbers.
     """
-    chance = random.Random(seed)  # noqa: S311 - no secret
+    rng = random.Random(seed)  # noqa: S311 - no secret
     rate = 1.1e6  # tokens per second
-    floor, each = 2.2 + chance.random() * 0.5, steps / points
-    xs = [each * (number + 0.5) for number in range(points)]
-    loss = [(x, floor + 8.4 * (1 + x / 40) ** -0.42 + chance.gauss(0, 0.03)) for x in xs]
+    floor, interval = 2.2 + rng.random() * 0.5, steps / points
+    xs = [interval * (number + 0.5) for number in range(points)]
+    loss = [(x, floor + 8.4 * (1 + x / 40) ** -0.42 + rng.gauss(0, 0.03)) for x in xs]
     speed = [
-        (x, rate * (1 + chance.gauss(0, 0.01)) * (0.6 if chance.random() < 0.004 else 1))
-        for x in xs
+        (x, rate * (1 + rng.gauss(0, 0.01)) * (0.6 if rng.random() < 0.004 else 1)) for x in xs
     ]
     return {
         "loss": loss,
         "heldout": [(x, y + 0.08) for x, y in loss[:: max(points // 40, 1)]],
         "rate": speed,
         "mfu": [(x, y / rate * 0.47) for x, y in speed],
-        "memory": [(x, 27.4 + 0.3 * math.tanh(x / each / 100)) for x in xs],
+        "memory": [(x, 27.4 + 0.3 * math.tanh(x / interval / 100)) for x in xs],
         "times": [(x, begin + (end - begin) * x / steps) for x in xs],
     }
 
@@ -68,8 +67,8 @@ def run(
     ``ended`` is when the attempt ended, in unix seconds. For ``seed`` and ``points`` see
     ``curves``.
     """
-    begin, last = ended - hours * HOUR, int(steps * share)
-    found = curves(seed, last, begin, ended, points)
+    start, last = ended - hours * HOUR, int(steps * share)
+    run_curves = curves(seed, last, start, ended, points)
     wall = hours * HOUR
     causes = {
         "training": 0.91 * wall,
@@ -80,24 +79,24 @@ def run(
         "boot": 190.0,
         "capacity": 0.05 * wall,
     }
-    how = {RunState.DONE: "done", RunState.FAILED: "crash"}.get(state, "")
+    ending = {RunState.DONE: "done", RunState.FAILED: "crash"}.get(state, "")
     return RunView(
         name,
         "running" if state is RunState.TRAINING else state.value,
         "pod",
         "11fb70639a58a9c0",
-        curves=found,
+        curves=run_curves,
         last={
             "step": float(last),
-            "loss": found["loss"][-1][1],
-            "heldout_loss": found["heldout"][-1][1],
-            "tokens_per_second": found["rate"][-1][1],
-            "mfu": found["mfu"][-1][1],
+            "loss": run_curves["loss"][-1][1],
+            "heldout_loss": run_curves["heldout"][-1][1],
+            "tokens_per_second": run_curves["rate"][-1][1],
+            "mfu": run_curves["mfu"][-1][1],
             "device_memory_gib": 27.7,
         },
         steps=steps,
-        events=[Event(begin - 6, "launch", "launched with release 11fb70639a58a9c0")],
-        attempts=[Attempt(1, begin, ended, how, how)],
+        events=[Event(start - 6, "launch", "launched with release 11fb70639a58a9c0")],
+        attempts=[Attempt(1, start, ended, ending, ending)],
         goodput=causes["training"] / sum(causes.values()),
         goodput_by_cause=causes,
         state=state.value,
@@ -110,17 +109,17 @@ def run(
 def preempted_run(name: str) -> RunView:
     """Return a run in its sixth attempt: its TPU was preempted five times."""
     view = run(name, RunState.TRAINING, seed=5, share=0.62, hours=31)
-    attempts, events, begin = [], [], NOW - 31 * HOUR
+    attempts, events, start = [], [], NOW - 31 * HOUR
     for number, hours in enumerate((7.0, 2.5, 9.0, 0.6, 4.0, 5.4), start=1):
-        first_step = int(62_000 * (begin - NOW + 31 * HOUR) / (31 * HOUR))
+        first_step = int(62_000 * (start - NOW + 31 * HOUR) / (31 * HOUR))
         is_last = number == 6
-        end = NOW if is_last else begin + hours * HOUR
-        ended = "" if is_last else "preempted"
-        attempts.append(Attempt(number, begin, end, ended, ended, first_step))
-        events.append(Event(begin - 5, "launch", "launched with release 11fb70639a58a9c0"))
+        end = NOW if is_last else start + hours * HOUR
+        ending = "" if is_last else "preempted"
+        attempts.append(Attempt(number, start, end, ending, ending, first_step))
+        events.append(Event(start - 5, "launch", "launched with release 11fb70639a58a9c0"))
         if not is_last:
             events.append(Event(end + 20, "preempted", "preempted: its TPU is PREEMPTED: recreate"))
-        begin = end + 0.45 * HOUR
+        start = end + 0.45 * HOUR
     causes = {
         "training": 90_000.0,
         "saves": 1_900.0,
@@ -170,7 +169,7 @@ def crashed_run(name: str) -> RunView:
 
 def swept_runs(name: str, count: int = 20) -> list[RunView]:
     """Return ``count`` finished runs of a sweep over learning rates and widths."""
-    found = []
+    views = []
     for number in range(count):
         rate, width = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)[number % 5], (256, 512, 768, 1024)[number // 5]
         view = run(
@@ -182,8 +181,8 @@ def swept_runs(name: str, count: int = 20) -> list[RunView]:
             ended=NOW - 30 * HOUR - 60 * number,
         )
         overrides = {"optimizer.learning_rate": f"{rate:g}", "model.width": str(width)}
-        found.append(replace(view, overrides=overrides, config="sweep.yml", tpu=f"sweep-{number}"))
-    return found
+        views.append(replace(view, overrides=overrides, config="sweep.yml", tpu=f"sweep-{number}"))
+    return views
 
 
 def old_runs(count: int, points: int = 1000) -> list[RunView]:
@@ -205,7 +204,7 @@ def old_runs(count: int, points: int = 1000) -> list[RunView]:
 
 def every_kind() -> list[RunView]:
     """Return runs of every kind, the most recently changed first."""
-    found = [
+    views = [
         run("shakespeare-large", RunState.TRAINING, seed=1, share=0.37, hours=6),
         preempted_run("openwebtext-1.5b"),
         replace(
@@ -217,4 +216,4 @@ def every_kind() -> list[RunView]:
         run("shakespeare", RunState.DONE, seed=4, hours=2, ended=NOW - 26 * HOUR),
         *swept_runs("lr-width"),
     ]
-    return sorted(found, key=lambda view: view.changed, reverse=True)
+    return sorted(views, key=lambda view: view.changed, reverse=True)

@@ -45,13 +45,13 @@ class Request:
     authorization: str
 
 
-def error(code: int, message: str, status: str = "", **more: Any) -> Say:
+def error(code: int, message: str, status: str = "", **fields: Any) -> Say:
     """Return an error response in the format of Google's APIs.
 
-    ``code`` is the HTTP status, ``status`` the canonical code, and ``more`` has further fields of
+    ``code`` is the HTTP status, ``status`` the canonical code, and ``fields`` has further fields of
     the error.
     """
-    return Say({"error": {"code": code, "message": message, "status": status, **more}}, code)
+    return Say({"error": {"code": code, "message": message, "status": status, **fields}}, code)
 
 
 Answerer = Callable[[Request], Say | Drop]
@@ -60,8 +60,8 @@ Answerer = Callable[[Request], Say | Drop]
 @cache
 def _private_key() -> str:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    kind, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, kind, plain).decode()
+    kind, no_encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, kind, no_encryption).decode()
 
 
 class ScriptedApi:
@@ -130,18 +130,22 @@ class ScriptedApi:
 
             def do(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
-                sent = self.rfile.read(length)
+                content = self.rfile.read(length)
                 path, _, query = self.path.partition("?")
                 is_json = "json" in self.headers.get("Content-Type", "")
-                body = json.loads(sent) if sent and is_json else None
+                body = json.loads(content) if content and is_json else None
                 authorization = self.headers.get("Authorization", "")
-                said = api._answer(Request(self.command, path, query, body, authorization))
-                if isinstance(said, Drop):
+                response = api._answer(Request(self.command, path, query, body, authorization))
+                if isinstance(response, Drop):
                     self.close_connection = True
                     return
-                raw = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
-                self.send_response(said.status)
-                for name, value in said.headers:
+                raw = (
+                    response.body
+                    if isinstance(response.body, bytes)
+                    else json.dumps(response.body).encode()
+                )
+                self.send_response(response.status)
+                for name, value in response.headers:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(raw)))
                 self.end_headers()

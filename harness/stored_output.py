@@ -28,14 +28,14 @@ EXITS: dict[str, dict[str, Any]] = {
 }
 
 
-def line(step: int, **more: Any) -> dict[str, Any]:
-    """Return the metrics of a step that took one second; ``more`` has further fields."""
+def line(step: int, **fields: Any) -> dict[str, Any]:
+    """Return the metrics of a step that took one second; ``fields`` has further fields."""
     loss = {"loss": 5 / step, "tokens_per_second": 1000.0}
-    return {"step": step, "time": BEGAN + 10 + step, **loss, **more}
+    return {"step": step, "time": BEGAN + 10 + step, **loss, **fields}
 
 
 def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(f"{json.dumps(each)}\n" for each in lines).encode()
+    return "".join(f"{json.dumps(entry)}\n" for entry in lines).encode()
 
 
 def segments(name: str, content: bytes, size: int) -> dict[str, bytes]:
@@ -43,13 +43,13 @@ def segments(name: str, content: bytes, size: int) -> dict[str, bytes]:
 
     The cuts are at line ends; a longer line is cut anywhere. ``name`` is ``log`` or ``metrics``.
     """
-    found: dict[str, bytes] = {}
+    objects: dict[str, bytes] = {}
     while content:
         cut = content.rfind(b"\n", 0, size) + 1
         cut = cut if len(content) > size and cut else size
-        found[f"{name}/{len(found) * SEGMENT_BYTES:012d}"] = content[:cut]
+        objects[f"{name}/{len(objects) * SEGMENT_BYTES:012d}"] = content[:cut]
         content = content[cut:]
-    return found
+    return objects
 
 
 def attempt(
@@ -78,9 +78,9 @@ def attempt(
     objects = {"start.json": json.dumps(start).encode()}
     objects |= segments("log", log, size) | segments("metrics", metrics, size)
     if end is not None:
-        ended = {"attempt": number, "time": began + 1000, **end}
-        objects["exit.json"] = json.dumps(ended).encode()
-    return {f"{run}/{number}/{process_id}/{name}": each for name, each in objects.items()}
+        exit_record = {"attempt": number, "time": began + 1000, **end}
+        objects["exit.json"] = json.dumps(exit_record).encode()
+    return {f"{run}/{number}/{process_id}/{name}": content for name, content in objects.items()}
 
 
 def in_directory(folder: Path, objects: Mapping[str, bytes]) -> OutputDirectory:
@@ -97,4 +97,4 @@ def in_bucket(address: str, prefix: str, cache: Path, objects: Mapping[str, byte
 
 
 def content_of(store: OutputStore) -> dict[str, bytes]:
-    return {each.name: store.read(each) for each in store.list("mine")}
+    return {stored.name: store.read(stored) for stored in store.list("mine")}

@@ -77,7 +77,12 @@ class Attempt:
         ]
 
     def _start(
-        self, index: int, coordinator: str, config: Path, overrides: list[str], apart: bool
+        self,
+        index: int,
+        coordinator: str,
+        config: Path,
+        overrides: list[str],
+        has_own_checkpoints: bool,
     ) -> subprocess.Popen[bytes]:
         run_dir = self.directory / f"w{index}"
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,9 @@ class Attempt:
                 "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as launches on a fleet set it
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
-                "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
+                "TPUFLEET_CHECKPOINTS": str(
+                    (run_dir if has_own_checkpoints else self.directory) / "checkpoints"
+                ),
                 "TPUFLEET_COORDINATOR": coordinator,
                 "TPUFLEET_PROCESS_ID": str(index),
             }
@@ -113,9 +120,9 @@ class Attempt:
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Wait until a condition is true; fail if a process ends or after LIMIT_SECONDS."""
-        end = time.monotonic() + LIMIT_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not ready():
-            assert time.monotonic() < end, self.logs()
+            assert time.monotonic() < deadline, self.logs()
             assert all(process.poll() is None for process in self.processes), self.logs()
             time.sleep(0.02)
 
@@ -140,14 +147,14 @@ def train_here(cfg: Config, directory: Path) -> int:
     """
     from train.run.loop import Run
 
-    place = Contract("alone", directory, directory / "checkpoints")
-    check_writable(place)
+    contract = Contract("alone", directory, directory / "checkpoints")
+    check_writable(contract)
     corpus = Corpus(prepare_all(cfg.data), cfg)
     # hang_after must be 0: after an exception, the watchdog would end this process.
-    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
+    return Run(cfg, contract, corpus, Heartbeat(directory, cfg.steps)).train()
 
 
-def restored_here(cfg: Config, place: Contract) -> Any:
+def restored_here(cfg: Config, contract: Contract) -> Any:
     """Return the parameters of a run's newest checkpoint, on this process's devices."""
     import jax
 
@@ -155,14 +162,14 @@ def restored_here(cfg: Config, place: Contract) -> Any:
     from train.run.restore import restored_params
 
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    return restored_params(cfg, place, corpus, mesh.over(jax.devices()))
+    return restored_params(cfg, contract, corpus, mesh.over(jax.devices()))
 
 
 def clean_environment() -> dict[str, str]:
     """Return this process's environment without variables of runs, XLA and JAX."""
     foreign = ("TPUFLEET_", "XLA_", "JAX_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    return kept | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    return inherited | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
 
 
 def loss_log(run_dir: Path) -> list[tuple[int, float]]:

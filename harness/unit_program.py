@@ -11,25 +11,25 @@ from harness.playbooks import ROOT
 
 
 def unit_program(
-    place: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
+    directory: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Create the files of the run ``mine`` in ``place``; return the unit's command and variables.
+    """Create the files of the run ``mine`` in a directory; return the unit's command, variables.
 
     ``launch`` is the content of launch.json. If it is empty, launch.json describes the process
     ``process_id`` of ``spec`` in the environment ``python_env``.
     """
     for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
-        (place / folder).mkdir(parents=True)
+        (directory / folder).mkdir(parents=True)
     for file in (ROOT / "roles/run/files").iterdir():
-        (place / "bin" / file.name).symlink_to(file)
-    whole = {"spec": spec.to_json(), "process_id": process_id, "python_env": python_env}
-    (place / "etc/runs/mine/launch.json").write_text(launch or json.dumps(whole))
+        (directory / "bin" / file.name).symlink_to(file)
+    description = {"spec": spec.to_json(), "process_id": process_id, "python_env": python_env}
+    (directory / "etc/runs/mine/launch.json").write_text(launch or json.dumps(description))
     variables = {
         "PATH": os.environ["PATH"],
-        "TPUFLEET_ETC": str(place / "etc"),
+        "TPUFLEET_ETC": str(directory / "etc"),
         "TPUFLEET_RUN": "mine",
         "TPUFLEET_ATTEMPT": str(spec.attempt),
-        "TPUFLEET_RUN_DIR": str(place / "run"),
+        "TPUFLEET_RUN_DIR": str(directory / "run"),
     }
     # -I as in the program's shebang line.
-    return [sys.executable, "-I", str(place / "bin/attempt"), "begin", "mine"], variables
+    return [sys.executable, "-I", str(directory / "bin/attempt"), "begin", "mine"], variables

@@ -41,8 +41,8 @@ def launch_spec(run: str = "mine", **fields: Any) -> LaunchSpec:
 
 def process(process_id: int = 0, **fields: Any) -> Process:
     """Return a process of a valid launch of two workers; ``fields`` replaces some of its fields."""
-    two = {"workers": 2, "placement": ["pod-w0", "pod-w1"]}
-    return Process(launch_spec(**(two | fields)), process_id, python_env="e" * 16)
+    two_workers = {"workers": 2, "placement": ["pod-w0", "pod-w1"]}
+    return Process(launch_spec(**(two_workers | fields)), process_id, python_env="e" * 16)
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:

@@ -12,18 +12,18 @@ import re
 import pytest
 
 from harness.disturbed import BUCKET, TPU, Disturbed, Losses
-from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, chosen
+from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, select_faults
 from harness.fleet import Fleet, beside
 from harness.own_cloud import EXISTING, own_or_existing_cloud
 from localcloud import client
 
-WHAT = os.environ.get("TPUFLEET_CHAOS", "")
+SELECTION = os.environ.get("TPUFLEET_CHAOS", "")
 pytestmark = [
     pytest.mark.machines,
-    pytest.mark.skipif(not WHAT, reason="TPUFLEET_CHAOS is not set: make chaos"),
+    pytest.mark.skipif(not SELECTION, reason="TPUFLEET_CHAOS is not set: make chaos"),
 ]
 SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
-SELECTED = chosen(WHAT or "some", SEED)
+SELECTED = select_faults(SELECTION or "some", SEED)
 FOUR_WORKERS = ("alone", "all")
 """Selections that run on four workers. All others run on two, which is faster."""
 CHECKPOINT_EVERY = 20
@@ -57,7 +57,7 @@ def fleet(tmp_path_factory):
     tpu = {
         "name": TPU,
         "zones": [HOME_ZONE, OTHER_ZONE],
-        "accelerator_type": "v4-32" if WHAT in FOUR_WORKERS and not EXISTING else "v4-16",
+        "accelerator_type": "v4-32" if SELECTION in FOUR_WORKERS and not EXISTING else "v4-16",
         "runtime_version": "tpu-ubuntu2204-base",
         "spot": True,
     }
@@ -87,10 +87,10 @@ def disturbed(fleet, config):
 
 @pytest.mark.parametrize("fault", SELECTED, ids=[fault.name for fault in SELECTED])
 def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Fault):
-    attempt, log = disturbed.attempt(), len(disturbed.watch_log())
+    attempt, offset = disturbed.attempt(), len(disturbed.watch_log())
     # Wait for a checkpoint from which the run can resume.
-    enough = disturbed.losses.best + CHECKPOINT_EVERY + 5
-    disturbed.watch_until(lambda: disturbed.losses.best >= enough, BACK_WITHIN_S)
+    resumable_step = disturbed.losses.best + CHECKPOINT_EVERY + 5
+    disturbed.watch_until(lambda: disturbed.losses.best >= resumable_step, BACK_WITHIN_S)
 
     fault.inject(disturbed)
     before = disturbed.losses.best
@@ -104,7 +104,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Faul
     client.ask(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"
-    assert re.search(fault.log_pattern, disturbed.watch_log(log)), disturbed.watch_log(log)
+    assert re.search(fault.log_pattern, disturbed.watch_log(offset)), disturbed.watch_log(offset)
     assert disturbed.losses.differing == []
 
 
@@ -118,23 +118,23 @@ def test_no_fault_leaks_a_node_machine_or_run(disturbed: Disturbed):
     assert len(list(disturbed.fleet.cloud.machines.iterdir())) == len(workers)
     for worker in workers:
         units = "systemctl list-units --plain --no-legend --state=active 'tpufleet-run@*'"
-        there = f'test "$({units} | wc -l)" = 1'
-        disturbed.fleet.on(worker, "sh", "-c", there)
+        has_one_run = f'test "$({units} | wc -l)" = 1'
+        disturbed.fleet.on(worker, "sh", "-c", has_one_run)
 
 
 def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, config):
     fleet = disturbed.fleet
     fleet.must_play("playbooks/kill.yml", "-e", f"run={disturbed.run}")
-    reached, whole = disturbed.losses.best, f"whole-{disturbed.run}"
-    with Losses(fleet.cloud.machines, whole).collected() as losses:
-        fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={whole}")
+    reached, undisturbed = disturbed.losses.best, f"whole-{disturbed.run}"
+    with Losses(fleet.cloud.machines, undisturbed).collected() as losses:
+        fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={undisturbed}")
         assert disturbed.wait(lambda: losses.best >= reached, 1800)
-        fleet.must_play("playbooks/kill.yml", "-e", f"run={whole}")
+        fleet.must_play("playbooks/kill.yml", "-e", f"run={undisturbed}")
 
     assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
         disturbed.losses.by_step
     )
     # Only a deleted machine may lose lines before they are read.
     lost = reached - len(disturbed.losses.by_step)
-    gone = sum(fault.loses_machines for fault in SELECTED)
-    assert lost <= gone * CHECKPOINT_EVERY
+    deletions = sum(fault.loses_machines for fault in SELECTED)
+    assert lost <= deletions * CHECKPOINT_EVERY

@@ -8,35 +8,35 @@ from pathlib import Path
 import pytest
 
 from harness.disturbed import Losses
-from harness.faults import FAULTS, SOME, chosen
+from harness.faults import FAULTS, SOME, select_faults
 from harness.fleet import Fleet
 from harness.process_tree import kill_tree
 from localcloud.local_cloud import LocalCloud
 
 
 def test_all_selects_each_fault_once_and_then_again_in_an_order_set_by_the_seed():
-    faults = chosen("all", 7)
+    faults = select_faults("all", 7)
 
     assert faults[: len(FAULTS)] == list(FAULTS)
     assert sorted(fault.name for fault in faults[len(FAULTS) :]) == sorted(
         fault.name for fault in FAULTS
     )
-    assert faults == chosen("all", 7)
-    assert faults != chosen("all", 8)
+    assert faults == select_faults("all", 7)
+    assert faults != select_faults("all", 8)
 
 
 def test_order_selects_the_second_half_of_all():
-    assert chosen("order", 7) == chosen("all", 7)[len(FAULTS) :]
+    assert select_faults("order", 7) == select_faults("all", 7)[len(FAULTS) :]
 
 
 def test_some_selects_five_faults():
-    assert [fault.name for fault in chosen("some", 1)] == list(SOME)
+    assert [fault.name for fault in select_faults("some", 1)] == list(SOME)
     assert len(SOME) == 5
 
 
 def test_an_unknown_fault_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"unknown fault 'flood'.*a full disk"):
-        chosen("flood", 1)
+        select_faults("flood", 1)
 
 
 def test_losses_are_collected_from_all_machines_and_differing_steps_are_named(tmp_path):
@@ -67,8 +67,8 @@ def test_losses_are_read_again_after_a_trainer_truncates_the_file(tmp_path):
     folder.mkdir(parents=True)
     file = folder / "metrics.jsonl"
 
-    def line(step: int, loss: float, at: float) -> str:
-        return json.dumps({"step": step, "loss": loss, "time": at}) + "\n"
+    def line(step: int, loss: float, time_s: float) -> str:
+        return json.dumps({"step": step, "loss": loss, "time": time_s}) + "\n"
 
     file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 11.0))
     with Losses(tmp_path, "mine").collected() as losses:
@@ -91,18 +91,18 @@ def test_a_process_tree_is_killed_across_sessions():
     parent.wait()
     parent.stdout.close()
 
-    assert ends(child)
+    assert ends_soon(child)
 
 
-def ends(pid: int) -> bool:
+def ends_soon(pid: int) -> bool:
     """Return whether a process ends within 30 s of SIGKILL: a busy kernel may delay its end."""
     deadline = time.monotonic() + 30
-    while alive(pid) and time.monotonic() < deadline:
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not alive(pid)
+    return not is_alive(pid)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] != "Z"
@@ -119,4 +119,4 @@ def test_a_playbook_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch)
     with pytest.raises(subprocess.TimeoutExpired):
         Fleet(LocalCloud.of("nobody-s")).play("setup.yml", limit_s=2)
 
-    assert ends(int(worker.read_text()))
+    assert ends_soon(int(worker.read_text()))

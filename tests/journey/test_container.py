@@ -131,17 +131,17 @@ def launch(run: str, image: str, command: str = TRAIN, **options: str) -> tuple[
 
 def log(fleet: Fleet, run: str) -> str:
     """Return the log of the last attempt, or "" if there is none."""
-    found = script(fleet, "pod-w0", f"cat {RUNS}/{run}/log 2>/dev/null || true")
-    return found.rpartition("--- ")[2]
+    text = script(fleet, "pod-w0", f"cat {RUNS}/{run}/log 2>/dev/null || true")
+    return text.rpartition("--- ")[2]
 
 
 def resumed_from(fleet: Fleet, run: str) -> int:
     """Wait for the trainer's first line; return the step from which it started."""
     deadline = time.monotonic() + SOON
-    while not (found := re.search(r"the image: from step (\d+), indeed", log(fleet, run))):
+    while not (match := re.search(r"the image: from step (\d+), indeed", log(fleet, run))):
         assert time.monotonic() < deadline, log(fleet, run)[-3000:]
         time.sleep(1)
-    return int(found[1])
+    return int(match[1])
 
 
 def wait_for_steps(fleet: Fleet, run: str) -> None:

@@ -21,8 +21,8 @@ def fleet(tmp_path_factory):
     inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPUS])
     with own_or_existing_cloud("cookbook") as cloud:
         fleet = Fleet(cloud, inventory)
-        once = [{"acceleratorType": "v4-8", "times": 1}]
-        client.ask(cloud, "POST", "/_localcloud/faults", {"capacity": once})
+        shortage = [{"acceleratorType": "v4-8", "times": 1}]
+        client.ask(cloud, "POST", "/_localcloud/faults", {"capacity": shortage})
         fleet.must_play("playbooks/create.yml", "-e", "wait_for_capacity=600")
         fleet.must_play("setup.yml")
         yield fleet
@@ -47,8 +47,8 @@ def test_a_run_trains_on_text_that_was_copied_to_the_workers(fleet, tmp_path):
     text = ("-b", "-m", "copy", "-a", f"src={tmp_path}/ dest=/mnt/shared/corpus/")
     fleet.must_run("ansible", "tpu", *text)
     keys = "data.text=/mnt/shared/corpus/*.txt data.tokenizer=bytes model.vocabulary=256"
-    mine = ("-e", f'set="{keys} steps=5"', "-e", "tpu=sweep-0", "-e", "run=mine")
-    fleet.must_play("train.yml", *SMALL, *mine)
+    options = ("-e", f'set="{keys} steps=5"', "-e", "tpu=sweep-0", "-e", "run=mine")
+    fleet.must_play("train.yml", *SMALL, *options)
 
     log = fleet.must_play("playbooks/logs.yml", "-e", "run=mine").output
     assert "step 5/5 loss" in log
@@ -58,8 +58,8 @@ def test_a_sweep_runs_each_tpu_with_different_settings(fleet, tmp_path):
     sweep = tmp_path / "lr.yml"
     rates = (1e-3, 3e-3)
     sweep.write_text(json.dumps([{"set": {"optimizer.learning_rate": rate}} for rate in rates]))
-    swept = ("-e", f"sweep={sweep}", "--limit", "sweep-[0-1]-w*", "-e", "set=steps=5")
-    fleet.must_play("train.yml", *SMALL, *swept)
+    options = ("-e", f"sweep={sweep}", "--limit", "sweep-[0-1]-w*", "-e", "set=steps=5")
+    fleet.must_play("train.yml", *SMALL, *options)
 
     runs = [fleet.status(f"shakespeare-sweep-{n}", tmp_path) for n in (0, 1)]
     assert [row["state"] for rows in runs for row in rows.values()] == ["done", "done"]
@@ -101,8 +101,8 @@ def test_a_run_on_one_chip_is_followed_to_its_end(fleet, tmp_path):
 
 
 def test_a_limit_shows_only_the_tpus_of_a_zone(fleet):
-    here = fleet.must_play("playbooks/status.yml", "--limit", "zone_us_central2_b").output
-    assert re.search(r"\bsweep-0\b", here)
+    output = fleet.must_play("playbooks/status.yml", "--limit", "zone_us_central2_b").output
+    assert re.search(r"\bsweep-0\b", output)
 
 
 def test_setup_installs_tools_for_interactive_work(fleet):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry, unpacked
+from harness.fleet import Fleet, beside, fleet_entry, unpack
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.local_cloud import PROJECT_ROOT
@@ -162,15 +162,15 @@ def kill(fleet: Fleet, trainer: Trainer) -> None:
     """Kill the run; check its exit status on each worker, and that no process is left."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={trainer.name}")
     file = f"/var/lib/tpufleet/runs/{trainer.name}/exit.json"
-    ends = {json.loads(fleet.read(index, file))["status"] for index in range(trainer.workers)}
-    assert ends == {trainer.status}
+    statuses = {json.loads(fleet.read(index, file))["status"] for index in range(trainer.workers)}
+    assert statuses == {trainer.status}
     for worker in trainer.hosts:
         fleet.on(worker, "sh", "-c", f"! pgrep -u tpufleet -f {trainer.name}")
 
 
 def test_a_trainer_trains_and_is_killed(fleet, trainer, requirements, launch):
-    done = fleet.play("setup.yml", "-e", f"requirements={requirements}", limit_s=SETUP_SECONDS)
-    assert done.code == 0, done.output[-4000:]
+    played = fleet.play("setup.yml", "-e", f"requirements={requirements}", limit_s=SETUP_SECONDS)
+    assert played.code == 0, played.output[-4000:]
     fleet.must_play(*launch)
     wait_for(fleet, trainer, trainer.safe)
     for worker in trainer.hosts:
@@ -189,8 +189,8 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     client.ask(fleet.cloud, "POST", "/_localcloud/nodes/own:preempt")
 
     for _ in range(4):
-        done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
-        assert done.code == 0, done.output[-4000:]
+        played = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
+        assert played.code == 0, played.output[-4000:]
         if fleet.log(trainer.name):
             break
 
@@ -211,5 +211,5 @@ def test_the_newest_checkpoint_is_fetched_after_a_kill(fleet, trainer, tmp_path)
         "playbooks/fetch.yml", *options, "-e", f"checkpoint_pattern={trainer.checkpoint}"
     )
 
-    fetched = unpacked(tmp_path, "own-w0").rglob(f"checkpoints/{trainer.checkpoint}")
+    fetched = unpack(tmp_path, "own-w0").rglob(f"checkpoints/{trainer.checkpoint}")
     assert len(list(fetched)) == 1

@@ -44,17 +44,17 @@ def shell(fleet: Fleet, command: str) -> str:
 
 def page(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - http
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - http
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, ""
 
 
 def test_a_missing_package_of_an_app_is_an_error_with_its_fix(fleet, port):
     options = ("-e", "open=jupyter", "-e", f"local_port={port}")
-    done = fleet.play("playbooks/tunnel.yml", *options)
-    assert done.code != 0
-    assert "jupyterlab is not in the Python environment" in done.output
+    played = fleet.play("playbooks/tunnel.yml", *options)
+    assert played.code != 0
+    assert "jupyterlab is not in the Python environment" in played.output
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=10)
 
@@ -135,12 +135,12 @@ def test_another_program_on_the_port_of_jupyter_gets_no_token(with_apps, port):
         fleet, "systemd-run --collect --unit=squatter python3 -m http.server --bind 127.0.0.1 8888"
     )
     try:
-        done = fleet.play("playbooks/tunnel.yml", *options)
+        played = fleet.play("playbooks/tunnel.yml", *options)
     finally:
         shell(fleet, "systemctl stop squatter")
-    assert done.code != 0
-    assert "tpufleet-jupyter.service has ended" in done.output
-    assert "token=" not in done.output
+    assert played.code != 0
+    assert "tpufleet-jupyter.service has ended" in played.output
+    assert "token=" not in played.output
 
 
 def test_strays_are_ended_after_confirmation_and_the_lock_file_is_removed(fleet):
@@ -150,10 +150,11 @@ def test_strays_are_ended_after_confirmation_and_the_lock_file_is_removed(fleet)
         fleet, "until ls -l /proc/[0-9]*/fd 2>/dev/null | grep -q /dev/accel0; do sleep 0.2; done"
     )
     try:
-        asked = fleet.play("playbooks/kill.yml", "-e", "strays=true")
-        assert asked.code != 0
+        unconfirmed = fleet.play("playbooks/kill.yml", "-e", "strays=true")
+        assert unconfirmed.code != 0
         assert re.search(
-            r"solo-w0: pid \d+ of root, since \S+, holds /dev/accel0: \S*python3", asked.output
+            r"solo-w0: pid \d+ of root, since \S+, holds /dev/accel0: \S*python3",
+            unconfirmed.output,
         )
         shell(fleet, "systemctl is-active stray")
 

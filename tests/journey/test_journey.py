@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, unpacked
+from harness.fleet import Fleet, unpack
 from harness.own_cloud import own_cloud
 from localcloud import client, cloud
 from localcloud.local_cloud import PROJECT_ROOT
@@ -85,12 +85,12 @@ def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
 
 
 def test_the_output_of_a_done_run_is_stored_in_the_bucket(fleet):
-    stored = fleet.cloud.bucket / "local-fleet/runs/whole/1/0"
+    directory = fleet.cloud.bucket / "local-fleet/runs/whole/1/0"
     deadline = time.monotonic() + 60
-    while not (stored / "exit.json").exists():
+    while not (directory / "exit.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    segments = sorted((stored / "metrics").glob("[0-9]*[0-9]"))
+    segments = sorted((directory / "metrics").glob("[0-9]*[0-9]"))
     lines = b"".join(segment.read_bytes() for segment in segments).splitlines()
     assert [json.loads(line) for line in lines] == fleet.metrics("whole")
 
@@ -171,9 +171,9 @@ def test_check_mode_shows_that_a_killed_run_would_be_started(fleet, config):
     ],
 )
 def test_a_bad_config_is_reported_on_one_line(fleet, tmp_path, text, reason):
-    bad = tmp_path / "bad.yml"
-    bad.write_text(text)
-    played = fleet.play("train.yml", "-e", f"config={bad}")
+    file = tmp_path / "bad.yml"
+    file.write_text(text)
+    played = fleet.play("train.yml", "-e", f"config={file}")
     assert played.code != 0
     assert reason in played.output
     assert "Traceback" not in played.output
@@ -207,18 +207,18 @@ def test_logs_shows_the_logs_of_every_worker(fleet, tmp_path):
 
 def test_a_tunnel_forwards_a_loopback_port_to_a_worker_until_it_is_closed(fleet):
     with socket.create_server(("127.0.0.1", 0)) as free:
-        here = free.getsockname()
-    options = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={here[1]}")
+        address = free.getsockname()
+    options = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={address[1]}")
 
     assert fleet.must_play(*options).changed() == 1
-    with socket.create_connection(here, timeout=10) as connection:
+    with socket.create_connection(address, timeout=10) as connection:
         assert connection.recv(8) == b"SSH-2.0-"
     again = fleet.must_play(*options)
     assert again.changed() == 0
     assert "WARNING" not in again.output
     assert fleet.must_play(*options, "-e", "close=true").changed() == 1
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(here, timeout=10)
+        socket.create_connection(address, timeout=10)
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +251,7 @@ def test_the_checkpoint_of_a_foreign_trainer_is_fetched(fleet, tmp_path):
     saved = kill_plain(fleet)
     options = ("-e", "run=plain", "-e", "checkpoints=newest", "-e", "checkpoint_pattern=step")
     fleet.must_play("playbooks/fetch.yml", *options, "-e", f"to={tmp_path}")
-    [fetched] = unpacked(tmp_path, "demo-w0").rglob("checkpoints/step")
+    [fetched] = unpack(tmp_path, "demo-w0").rglob("checkpoints/step")
     assert int(fetched.read_text()) == saved
 
 

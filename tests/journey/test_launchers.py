@@ -33,12 +33,12 @@ def proof(fleet: Fleet, worker: str) -> dict:
 def test_torch_starts_the_ranks_of_two_workers(fleet, tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
     command = "tpufleet_launch torch --processes 2 -- python ranks.py"
-    words = ("-e", "run=ranks", "-e", f"code={tmp_path}", "-e", f'command="{command}"')
+    options = ("-e", "run=ranks", "-e", f"code={tmp_path}", "-e", f'command="{command}"')
 
-    fleet.must_play("train.yml", *words, "-e", "wait=done")
+    fleet.must_play("train.yml", *options, "-e", "wait=done")
 
-    said = [sorted(re.findall("rank .*", fleet.log("ranks", worker))) for worker in (0, 1)]
-    assert said == [["rank 0 4 0 0", "rank 1 4 1 0"], ["rank 2 4 0 1", "rank 3 4 1 1"]]
+    ranks = [sorted(re.findall("rank .*", fleet.log("ranks", worker))) for worker in (0, 1)]
+    assert ranks == [["rank 0 4 0 0", "rank 1 4 1 0"], ["rank 2 4 0 1", "rank 3 4 1 1"]]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_an_environment_without_jax_is_proven_and_runs_a_trainer(fleet, no_jax, 
 
     (tmp_path / "device.py").write_text("import idna, os; print(os.environ['PJRT_DEVICE'])")
     command = ("-e", 'command="tpufleet_launch xla -- python device.py"')
-    words = (*lock, "-e", "run=device", "-e", f"code={tmp_path}", "-e", "wait=done")
-    fleet.must_play("train.yml", *words, *command)
+    options = (*lock, "-e", "run=device", "-e", f"code={tmp_path}", "-e", "wait=done")
+    fleet.must_play("train.yml", *options, *command)
 
     assert "\nCPU\n" in fleet.log("device")
 

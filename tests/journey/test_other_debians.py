@@ -58,7 +58,7 @@ def test_the_firewall_rules_are_loaded(fleet):
 
 
 def test_a_too_old_python_is_reported_on_one_line_with_the_fix(fleet):
-    done = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
-    assert done.code
-    assert "system's Python is too old" in " ".join(done.output.split())
-    assert "set python_mirror" in done.output
+    played = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
+    assert played.code
+    assert "system's Python is too old" in " ".join(played.output.split())
+    assert "set python_mirror" in played.output

@@ -31,7 +31,7 @@ READABLE = (
     *("/tmp", "/dev/shm"),  # noqa: S108
 )
 NOBODY = 65534
-AT_ONCE, TRY_S = 500, 1.0
+MAX_CONNECTIONS, CONNECT_TIMEOUT_S = 500, 1.0
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +89,16 @@ def open_ports(source: str, address: str, ports: set[int]) -> set[int]:
         async with limit:
             connection = asyncio.open_connection(address, port, local_addr=(source, 0))
             try:
-                _, writer = await asyncio.wait_for(connection, TRY_S)
+                _, writer = await asyncio.wait_for(connection, CONNECT_TIMEOUT_S)
             except (OSError, TimeoutError):
                 return None
             writer.close()
             return port
 
     async def scan() -> set[int]:
-        limit = asyncio.Semaphore(AT_ONCE)
-        found = await asyncio.gather(*(connect(port, limit) for port in sorted(ports)))
-        return {port for port in found if port is not None}
+        limit = asyncio.Semaphore(MAX_CONNECTIONS)
+        open_or_none = await asyncio.gather(*(connect(port, limit) for port in sorted(ports)))
+        return {port for port in open_or_none if port is not None}
 
     return asyncio.run(scan())
 
@@ -128,7 +128,7 @@ class ProcessList:
     """
 
     def __init__(self, secrets: dict[str, str]) -> None:
-        self.shown: set[str] = set()
+        self.leaks: set[str] = set()
         self.reads = 0
         self._secrets = secrets
         self._ended = threading.Event()
@@ -148,10 +148,10 @@ class ProcessList:
             for file in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     text = file.read_bytes().decode(errors="replace")
-                    self.shown |= {f"{name}: {text}" for name in found(text, self._secrets)}
+                    self.leaks |= {f"{name}: {text}" for name in secrets_in(text, self._secrets)}
 
 
-def found(text: str, secrets: dict[str, str]) -> list[str]:
+def secrets_in(text: str, secrets: dict[str, str]) -> list[str]:
     """Return the names of the secrets in a text."""
     return [name for name, secret in secrets.items() if secret in text]
 
@@ -162,7 +162,7 @@ def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
         f"{name} in {file}"
         for file in folder.rglob("*")
         if file.is_file()
-        for name in found(file.read_bytes().decode(errors="replace"), secrets)
+        for name in secrets_in(file.read_bytes().decode(errors="replace"), secrets)
     }
 
 
@@ -175,8 +175,8 @@ def private_lines(text: str) -> str:
 @pytest.fixture(scope="module")
 def launched(fleet, tmp_path_factory):
     """A run with secrets: the output and files of all verbs at -vvv, and their command lines."""
-    here = tmp_path_factory.mktemp("guarded")
-    state, logs, code = here / "state", here / "logs", here / "code"
+    directory = tmp_path_factory.mktemp("guarded")
+    state, logs, code = directory / "state", directory / "logs", directory / "code"
     code.mkdir()
     (code / "mine.sh").write_text(
         'printf "%s" "$WANDB_API_KEY$HF_TOKEN" | wc -c\nsleep 600 & wait\n'
@@ -186,8 +186,8 @@ def launched(fleet, tmp_path_factory):
         "the service account's key": (fleet.cloud.directory / "service-account.json").read_text(),
     }
     secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
-    common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={here / 'watch.log'}")
-    begin = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
+    common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={directory / 'watch.log'}")
+    launch_options = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
     printed: dict[str, str] = {}
 
     def play(playbook: str, *options: str) -> None:
@@ -202,17 +202,17 @@ def launched(fleet, tmp_path_factory):
         environment = fleet.on("demo-w0", "cat", f"/etc/tpufleet/runs/{RUN}/environment")
         secrets[name] = re.search(r"TPUFLEET_RENDEZVOUS_TOKEN=\"?(\w+)", environment)[1]
 
-    with pytest.MonkeyPatch.context() as environment, ProcessList(secrets) as shown:
+    with pytest.MonkeyPatch.context() as environment, ProcessList(secrets) as process_list:
         environment.setenv("TPUFLEET_LOG_DIR", str(logs))
         play("playbooks/create.yml")
         play("setup.yml")
         play("playbooks/push.yml", "-e", f"code={code}")
-        play("train.yml", *begin, "-e", f"run={RUN}", "-e", "wait=started")
+        play("train.yml", *launch_options, "-e", f"run={RUN}", "-e", "wait=started")
         add_token("the rendezvous token")
-        play("playbooks/status.yml", "-e", f"status_json={here / 'status.json'}")
-        play("playbooks/report.yml", "-e", f"report={here / 'report.html'}")
-        play("playbooks/logs.yml", "-e", f"run={RUN}", "-e", f"logs_dir={here / 'copied'}")
-        bundle = ("-e", f"run={RUN}", "-e", f"to={here / 'fetched'}")
+        play("playbooks/status.yml", "-e", f"status_json={directory / 'status.json'}")
+        play("playbooks/report.yml", "-e", f"report={directory / 'report.html'}")
+        play("playbooks/logs.yml", "-e", f"run={RUN}", "-e", f"logs_dir={directory / 'copied'}")
+        bundle = ("-e", f"run={RUN}", "-e", f"to={directory / 'fetched'}")
         play("playbooks/fetch.yml", *bundle, "-e", "bundle=true")
         play("playbooks/doctor.yml")
         play("playbooks/watch.yml")
@@ -223,7 +223,13 @@ def launched(fleet, tmp_path_factory):
         play("playbooks/kill.yml", "-e", f"run={RUN}")
         play("playbooks/restart.yml", "-e", f"run={RUN}", "-e", "even_if_stopped=true")
         add_token("the last attempt's rendezvous token")
-    yield {"fleet": fleet, "secrets": secrets, "printed": printed, "at": here, "processes": shown}
+    yield {
+        "fleet": fleet,
+        "secrets": secrets,
+        "printed": printed,
+        "at": directory,
+        "processes": process_list,
+    }
     fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}", "-e", f"fleet_state={state}")
 
 
@@ -234,7 +240,7 @@ def until_read(fleet: Fleet, worker: str) -> None:
     fleet.on(worker, "timeout", "60", "sh", "-c", command)
 
 
-def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str = "") -> str:
+def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, stdin: str = "") -> str:
     """Run a command in a worker's namespaces as a user with id ``user``; return its output.
 
     Does not use Ansible, so that a search for a secret does not write the secret to the worker.
@@ -242,7 +248,7 @@ def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str =
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     return subprocess.run(
         ["nsenter", f"--target={init_of(fleet, worker)}", "--all", *become, *command],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         errors="replace",
@@ -271,31 +277,31 @@ def files_with(fleet: Fleet, worker: str, secrets: dict[str, str], *, user: int)
     """Return the files of a worker that contain a secret and that the user can read."""
     search = ("grep", "--recursive", "--files-with-matches", "--no-messages", "--fixed-strings")
     patterns = "".join(f"{secret}\n" for secret in secrets.values())
-    more = ("--devices=skip", "--text", "--file=-", *READABLE)
-    return inside(fleet, worker, *search, *more, user=user, given=patterns).splitlines()
+    options = ("--devices=skip", "--text", "--file=-", *READABLE)
+    return inside(fleet, worker, *search, *options, user=user, stdin=patterns).splitlines()
 
 
 def test_no_verb_prints_a_secret_at_vvv(launched):
-    shown = {
+    leaks = {
         f"{name} in {verb}"
         for verb, text in launched["printed"].items()
-        for name in found(text, launched["secrets"])
+        for name in secrets_in(text, launched["secrets"])
     }
-    assert shown == set()
+    assert leaks == set()
     assert all("ESTABLISH" in text or "TASK [" in text for text in launched["printed"].values())
 
 
 def test_no_log_record_release_status_or_report_contains_a_secret(launched):
-    at = launched["at"]
+    directory = launched["at"]
     directories = ("state", "logs", "fetched", "copied")
-    for written in (*directories, "status.json", "report.html", "watch.log"):
-        assert (at / written).exists(), written
-    assert in_files(at, launched["secrets"]) == set()
+    for name in (*directories, "status.json", "report.html", "watch.log"):
+        assert (directory / name).exists(), name
+    assert in_files(directory, launched["secrets"]) == set()
 
 
 def test_no_command_line_contains_a_secret_while_verbs_run(launched):
     assert launched["processes"].reads > 20
-    assert launched["processes"].shown == set()
+    assert launched["processes"].leaks == set()
 
 
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
@@ -316,8 +322,12 @@ def test_another_user_of_a_worker_finds_no_secret(launched, worker):
     }
     assert "mine.sh" in reply["processes"]
     assert f"tpufleet-run@{RUN}" in reply["units"]
-    shown = {f"{name} in {what}" for what, text in reply.items() for name in found(text, secrets)}
-    assert shown == set()
+    leaks = {
+        f"{name} in {source}"
+        for source, text in reply.items()
+        for name in secrets_in(text, secrets)
+    }
+    assert leaks == set()
 
 
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
@@ -327,8 +337,8 @@ def test_no_unit_journal_or_other_file_contains_a_secret(launched, worker):
     journal = inside(fleet, worker, "journalctl", "--no-pager", "--all")
     assert "ExecStart" in unit
     assert f"tpufleet-run@{RUN}" in journal
-    assert found(unit + journal, secrets) == []
+    assert secrets_in(unit + journal, secrets) == []
     # Root may find secrets only in the run's files and in systemd's copies of them.
-    kept = (f"/etc/tpufleet/runs/{RUN}/", "/run/credentials/")
-    held = files_with(fleet, worker, secrets, user=0)
-    assert [file for file in held if not file.startswith(kept)] == []
+    allowed = (f"/etc/tpufleet/runs/{RUN}/", "/run/credentials/")
+    files = files_with(fleet, worker, secrets, user=0)
+    assert [file for file in files if not file.startswith(allowed)] == []

@@ -59,7 +59,7 @@ def controller(fleet, tmp_path_factory):
     }
 
 
-def begun(controller):
+def start_setup(controller):
     """Start setup in a new session; return its process."""
     return subprocess.Popen(
         ["ansible-playbook", "setup.yml"],
@@ -73,7 +73,7 @@ def begun(controller):
     )
 
 
-def reached(play, task):
+def wait_for_task(play, task):
     """Wait until a task has run for half a second; return False if it did not start."""
     for line in play.stdout:
         if line.startswith(f"TASK [{task}"):
@@ -82,21 +82,21 @@ def reached(play, task):
     return False
 
 
-def killed_at(controller, task):
+def kill_at(controller, task):
     """Start setup, and kill it with all its processes at a task."""
-    with begun(controller) as play:
-        assert reached(play, task), task
+    with start_setup(controller) as play:
+        assert wait_for_task(play, task), task
         kill_tree(play.pid)
 
 
-def lost_at(controller, task, fleet, fault):
+def lose_worker_at(controller, task, fleet, fault):
     """Start setup, inject a fault into the second worker at a task, and return the output."""
-    with begun(controller) as play:
-        assert reached(play, task), task
+    with start_setup(controller) as play:
+        assert wait_for_task(play, task), task
         inject(fleet, fault)
-        printed = play.stdout.read()
+        output = play.stdout.read()
     assert play.returncode != 0
-    return printed
+    return output
 
 
 def inject(fleet, fault):
@@ -116,8 +116,8 @@ def wait_for_ssh(fleet):
         "-a",
         "timeout=120",
     ]
-    where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.cloud.name}
-    subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
+    variables = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.cloud.name}
+    subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, **variables}, check=True)
 
 
 def stamps(fleet):
@@ -134,17 +134,17 @@ def stamps(fleet):
 def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, controller):
     for point in POINTS:
         if point in (CUT, OFF):
-            bad, good = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
-            printed = lost_at(controller, point, fleet, bad)
+            fault, recovery = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
+            output = lose_worker_at(controller, point, fleet, fault)
             # Setup completes the leader and reports the failed worker.
-            assert "demo-w1" in printed.rpartition("PLAY RECAP")[2]
-            assert re.search(r"demo-w1 .*(unreachable|failed)=1", printed)
+            assert "demo-w1" in output.rpartition("PLAY RECAP")[2]
+            assert re.search(r"demo-w1 .*(unreachable|failed)=1", output)
             assert list(stamps(fleet)) == [0]
-            inject(fleet, good)
+            inject(fleet, recovery)
             wait_for_ssh(fleet)
             fleet.on("demo-w0", "rm", "/opt/tpufleet/ready.json")
         else:
-            killed_at(controller, point)
+            kill_at(controller, point)
             assert stamps(fleet) == {}
     fleet.must_play("setup.yml")
     assert all(stamp["environment"] for stamp in stamps(fleet).values())

@@ -51,31 +51,31 @@ def label(fleet: Fleet) -> str:
 
 
 def test_setup_shows_how_to_fill_an_empty_shared_disk(fleet):
-    done = setup(fleet)
-    assert done.code
+    played = setup(fleet)
+    assert played.code
     assert (
-        "is empty and read-only. Fill it: ansible-playbook playbooks/fill_disk.yml" in done.output
+        "is empty and read-only. Fill it: ansible-playbook playbooks/fill_disk.yml" in played.output
     )
 
 
 def test_a_dry_run_changes_nothing(fleet, corpus):
-    done = fill(fleet, "-e", f"source={corpus}", "--check")
-    assert done.code == 0, done.output
+    played = fill(fleet, "-e", f"source={corpus}", "--check")
+    assert played.code == 0, played.output
     for task in (
         "Detach the disk from all its TPUs",
         "Attach the disk for writing",
         "Attach the disk read-only",
     ):
-        assert re.search(f"would change  {task} +localhost", done.output)
+        assert re.search(f"would change  {task} +localhost", played.output)
     again = setup(fleet)
     assert "is empty and read-only" in again.output
 
 
 def test_a_filled_disk_is_read_by_every_worker_of_every_tpu(fleet, corpus):
-    done = fill(fleet, "-e", f"source={corpus}")
-    assert done.code == 0, done.output
-    done = setup(fleet)
-    assert done.code == 0, done.output
+    played = fill(fleet, "-e", f"source={corpus}")
+    assert played.code == 0, played.output
+    played = setup(fleet)
+    assert played.code == 0, played.output
 
     for worker in WORKERS:
         assert "ro" in mounted(fleet, worker).split(",")
@@ -85,27 +85,29 @@ def test_a_filled_disk_is_read_by_every_worker_of_every_tpu(fleet, corpus):
 
 
 def test_a_second_setup_changes_nothing(fleet):
-    done = setup(fleet, "-e", "renew=true")
-    assert done.code == 0, done.output
-    assert "changed   mounts" not in done.output
+    played = setup(fleet, "-e", "renew=true")
+    assert played.code == 0, played.output
+    assert "changed   mounts" not in played.output
 
 
 def test_a_disk_in_use_is_not_detached(fleet, corpus):
     hold = "cd /mnt/disks/my-corpus && exec sleep 600 >/dev/null 2>&1 </dev/null"
     fleet.on("pod-w1", "sh", "-c", f"setsid sh -c '{hold}' >/dev/null 2>&1 </dev/null &")
     try:
-        done = fill(fleet, "-e", f"source={corpus}")
+        played = fill(fleet, "-e", f"source={corpus}")
     finally:
         fleet.on("pod-w1", "sh", "-c", "kill $(pidof sleep)")
 
-    assert done.code
-    assert "The disk was not detached" in done.output
+    assert played.code
+    assert "The disk was not detached" in played.output
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/read me") == "text\n"
 
 
 def test_a_disk_stays_mounted_while_a_run_is_active(fleet, corpus):
-    made = "mkdir -p /etc/tpufleet/runs/mine && echo {} >/etc/tpufleet/runs/mine/launch.json"
-    fleet.on("pod-w1", "sh", "-c", f"{made} && systemd-run --unit=tpufleet-run@mine sleep 600")
+    create_run = "mkdir -p /etc/tpufleet/runs/mine && echo {} >/etc/tpufleet/runs/mine/launch.json"
+    fleet.on(
+        "pod-w1", "sh", "-c", f"{create_run} && systemd-run --unit=tpufleet-run@mine sleep 600"
+    )
     try:
         filling = fill(fleet, "-e", f"source={corpus}")
         unmounting = setup(fleet, "-e", '{"mounts": []}', "--limit", "pod-w1")
@@ -120,8 +122,8 @@ def test_a_disk_stays_mounted_while_a_run_is_active(fleet, corpus):
 
 
 def test_a_command_adds_to_the_disk_which_is_then_mounted_again(fleet):
-    done = fill(fleet, "-e", '{"command": "echo more > note"}')
-    assert done.code == 0, done.output
+    played = fill(fleet, "-e", '{"command": "echo more > note"}')
+    assert played.code == 0, played.output
 
     for worker in WORKERS:
         assert fleet.on(worker, "cat", "/mnt/disks/my-corpus/note") == "more\n"
@@ -137,22 +139,22 @@ def test_a_failed_fill_can_be_repeated(fleet):
     assert created.code
     assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in created.output
 
-    done = fill(fleet, "-e", '{"command": "cp half whole"}')
-    assert done.code == 0, done.output
+    played = fill(fleet, "-e", '{"command": "cp half whole"}')
+    assert played.code == 0, played.output
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/whole") == "half\n"
     assert label(fleet) == "corpus"
 
 
 def test_a_disk_is_not_detached_unless_all_its_workers_answered(fleet, corpus):
-    done = fill(fleet, "-e", f"source={corpus}", "--limit", "localhost,pod-w0")
-    assert done.code
-    assert "1 of 3 workers answered, so the disk was not detached" in done.output
+    played = fill(fleet, "-e", f"source={corpus}", "--limit", "localhost,pod-w0")
+    assert played.code
+    assert "1 of 3 workers answered, so the disk was not detached" in played.output
     assert fleet.on("pod-w1", "cat", "/mnt/disks/my-corpus/note") == "more\n"
 
 
 def test_a_mount_that_is_removed_from_the_list_is_unmounted(fleet):
-    done = setup(fleet, "-e", '{"mounts": []}')
-    assert done.code == 0, done.output
+    played = setup(fleet, "-e", '{"mounts": []}')
+    assert played.code == 0, played.output
     assert {mounted(fleet, worker) for worker in WORKERS} == {"no"}
 
 
@@ -164,6 +166,6 @@ def test_an_unreachable_package_repository_is_named(fleet):
         "mounts_gcsfuse_repository": nowhere,
         "mounts_gcsfuse_key": f"{nowhere}/key",
     }
-    done = setup(fleet, "-e", json.dumps(variables))
-    assert done.code
-    assert f"Let the worker reach {nowhere}, or set mounts_gcsfuse_repository" in done.output
+    played = setup(fleet, "-e", json.dumps(variables))
+    assert played.code
+    assert f"Let the worker reach {nowhere}, or set mounts_gcsfuse_repository" in played.output

@@ -44,7 +44,7 @@ class Output:
     def stored(self, name: str) -> list[dict]:
         """Return the steps in complete lines of the log or the metrics in the bucket."""
         segments = sorted((self.folder / name).glob("[0-9]*[0-9]"))
-        return steps(b"".join(each.read_bytes() for each in segments).decode())
+        return steps(b"".join(segment.read_bytes() for segment in segments).decode())
 
     def written(self, name: str) -> list[dict]:
         """Return the steps in complete lines on the disk; none while the worker is off."""
@@ -157,7 +157,7 @@ def test_the_watch_collects_output_into_a_directory_of_the_controller(fleet, lau
     folder = Path(outputs[1].partition("=")[2]) / COLLECTED / "1"
     for process_id in (0, 1):
         segments = sorted((folder / f"{process_id}/log").glob("[0-9]*"))
-        stored = steps(b"".join(each.read_bytes() for each in segments).decode())
+        stored = steps(b"".join(segment.read_bytes() for segment in segments).decode())
         assert [line["step"] for line in stored] == list(range(len(stored)))
         assert len(stored) > 10
 
@@ -182,4 +182,4 @@ def test_the_output_of_runs_is_readable_after_all_tpus_are_deleted(fleet, output
 def steps_of_attempt(output: Output) -> list[dict]:
     """Return the lines of the newest attempt in the log: those since the last step 0."""
     written = output.written("log")
-    return written[max(at for at, line in enumerate(written) if line["step"] == 0) :]
+    return written[max(index for index, line in enumerate(written) if line["step"] == 0) :]

@@ -28,10 +28,10 @@ class Controller:
         tool = {"project": "/", "tool": "/usr/local/bin/50% work", "inventories": ["here"]}
         return self.fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
 
-    def done(self) -> list[str]:
+    def wait_for_commands(self) -> list[str]:
         """Wait until the watch has run twice more; return the logged commands of other verbs."""
-        seen = f"$(grep -c watch.yml {LOG} || true)"
-        self.sh(f"n={seen}; until test {seen} -ge $((n + 2)); do sleep 0.2; done")
+        count = f"$(grep -c watch.yml {LOG} || true)"
+        self.sh(f"n={count}; until test {count} -ge $((n + 2)); do sleep 0.2; done")
         return [line for line in self.fleet.read(0, LOG).splitlines() if "watch.yml" not in line]
 
 
@@ -65,7 +65,7 @@ def test_timers_are_created_listed_and_removed(controller):
     assert reply["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
     assert any("2099-01-01 18:00" in line for line in reply["lines"])
 
-    assert controller.done() == []
+    assert controller.wait_for_commands() == []
     for name in reply["timers"]:
         controller.schedule(state="absent", name=name)
 
@@ -74,7 +74,7 @@ def test_timers_are_created_listed_and_removed(controller):
 
 
 def test_dollars_percents_and_quotes_reach_the_playbook(controller):
-    controller.done()
+    controller.wait_for_commands()
     first = controller.fleet.read(0, LOG).splitlines()[0]
     assert first == f"-i here playbooks/watch.yml {ODD}"
 
@@ -89,7 +89,7 @@ def test_a_timer_runs_at_its_time(controller):
         at="*:*:0/1",
     )
     controller.sh(f"until grep -q delete.yml {LOG}; do sleep 0.2; done")
-    assert set(controller.done()) == {
+    assert set(controller.wait_for_commands()) == {
         "-i here playbooks/delete.yml -e tpu=demo -e zone=us-central2-b -e node_id=123 -e yes=true "
     }
 
@@ -109,7 +109,7 @@ def test_a_missed_time_is_not_caught_up(controller):
     controller.schedule(**kill, at=f"*-*-* {hour_ago}:01")
     controller.sh(f"{backdate}; systemctl stop {name}.timer; systemctl start {name}.timer")
 
-    assert controller.done() == []
+    assert controller.wait_for_commands() == []
 
 
 def test_a_service_that_starts_late_is_skipped(controller):
@@ -118,9 +118,9 @@ def test_a_service_that_starts_late_is_skipped(controller):
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     controller.schedule(**kill, at=f"*-*-* {hour_ago}")
     controller.sh("systemctl start tpufleet-do-kill-mine.service")
-    assert controller.done() == []
+    assert controller.wait_for_commands() == []
 
     minute_ago = controller.sh("date -d '1 minute ago' +%H:%M:%S").strip()
     controller.schedule(**kill, at=f"*-*-* {minute_ago}")
     controller.sh("systemctl start tpufleet-do-kill-mine.service")
-    assert controller.done() == ["-i here playbooks/kill.yml -e run=mine "]
+    assert controller.wait_for_commands() == ["-i here playbooks/kill.yml -e run=mine "]

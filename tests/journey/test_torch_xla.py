@@ -25,15 +25,18 @@ SETUP_SECONDS = 1800
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, code):
-    folder, mine = tmp_path_factory.mktemp("inventory"), f"{code}/mine.in"
+    folder, requirements = tmp_path_factory.mktemp("inventory"), f"{code}/mine.in"
     inventory = beside(
-        folder, tpu_fleet=[fleet_entry("solo", 1)], requirements=mine, checkpoints=CHECKPOINTS
+        folder,
+        tpu_fleet=[fleet_entry("solo", 1)],
+        requirements=requirements,
+        checkpoints=CHECKPOINTS,
     )
     with own_or_existing_cloud("xla") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
-        done = fleet.play("setup.yml", limit_s=SETUP_SECONDS)
-        assert done.code == 0, done.output[-4000:]
+        played = fleet.play("setup.yml", limit_s=SETUP_SECONDS)
+        assert played.code == 0, played.output[-4000:]
         yield fleet
 
 
@@ -61,8 +64,8 @@ def steps(fleet: Fleet, run: str) -> int:
 def kill(fleet: Fleet, run: str) -> int:
     """Kill a run, check its exit code and that no process is left, and return the saved step."""
     fleet.must_play("playbooks/kill.yml", "-e", f"run={run}")
-    ended = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{run}/exit.json"))
-    assert ended["status"] == "75"
+    exit_record = json.loads(fleet.read(0, f"/var/lib/tpufleet/runs/{run}/exit.json"))
+    assert exit_record["status"] == "75"
     fleet.on("solo-w0", "sh", "-c", "! pgrep -u tpufleet -f xla_gpt")
     return saved_step(fleet, run)
 
@@ -88,8 +91,8 @@ def test_status_and_logs_show_the_state_and_completions(fleet, tmp_path):
     steps(fleet, "gpt")
 
     assert fleet.status("gpt", tmp_path)["solo-w0"]["state"] == "training"
-    shown = fleet.must_play("playbooks/logs.yml", "-e", "run=gpt").output
-    assert re.search(r"step \d+, loss \d\.\d+, sample: to be \w+", shown)
+    logs = fleet.must_play("playbooks/logs.yml", "-e", "run=gpt").output
+    assert re.search(r"step \d+, loss \d\.\d+, sample: to be \w+", logs)
 
 
 def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
@@ -97,8 +100,8 @@ def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
     client.ask(fleet.cloud, "POST", "/_localcloud/nodes/solo:preempt")
 
     for _ in range(4):
-        done = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
-        assert done.code == 0, done.output[-4000:]
+        played = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)
+        assert played.code == 0, played.output[-4000:]
         if "solo-w0" in fleet.groups().get("tpu", []):
             break
 

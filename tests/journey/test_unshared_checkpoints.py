@@ -37,7 +37,7 @@ def train(fleet: Fleet, code, run: str, *options: str, tpu: str = "demo") -> Pla
     return fleet.play("train.yml", *launch, "-e", f"tpu={tpu}", "-e", "wait=done", *options)
 
 
-def began(fleet: Fleet, run: str) -> list[str]:
+def workers_that_began(fleet: Fleet, run: str) -> list[str]:
     command = f"test -e {RUNS}/{run}/began && echo yes || echo no"
     return [worker for worker in WORKERS if "yes" in fleet.on(worker, "sh", "-c", command)]
 
@@ -52,7 +52,7 @@ def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, co
     )
     assert "-e bucket=gs://BUCKET" in text
     assert "-e volatile_checkpoints=true" in text
-    assert began(fleet, "apart") == []
+    assert workers_that_began(fleet, "apart") == []
     ended = json.loads(fleet.on("demo-w1", "cat", f"{RUNS}/apart/exit.json"))
     assert ended["status"] == "78"
 
@@ -66,7 +66,7 @@ def test_the_doctor_names_the_directory_that_is_not_shared(fleet):
 
 def test_a_run_with_volatile_checkpoints_starts(fleet, code):
     assert train(fleet, code, "volatile", "-e", "volatile_checkpoints=true").code == 0
-    assert began(fleet, "volatile") == list(WORKERS)
+    assert workers_that_began(fleet, "volatile") == list(WORKERS)
 
 
 def test_a_run_of_one_worker_starts(fleet, code):
@@ -82,7 +82,7 @@ def test_a_run_with_a_bucket_starts_and_writes_its_done_marker_there(fleet, code
     bucket = "gs://local-fleet/checkpoints"
 
     assert train(fleet, code, "bucketed", "-e", f"checkpoints={bucket}").code == 0
-    assert began(fleet, "bucketed") == list(WORKERS)
+    assert workers_that_began(fleet, "bucketed") == list(WORKERS)
     [marker] = (fleet.cloud.directory / "bucket").rglob("bucketed/tpufleet-done.json")
     assert json.loads(marker.read_bytes())["attempt"] == 1
 

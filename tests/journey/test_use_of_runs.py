@@ -36,7 +36,9 @@ def test_eval_reads_the_checkpoint_of_a_step(fleet):
     newest = fleet.must_play("playbooks/eval.yml", "-e", "run=mine")
     earlier = fleet.must_play("playbooks/eval.yml", "-e", "run=mine", "-e", "step=3")
 
-    losses = [re.search(r"held-out loss ([\d.]+)", done.output)[1] for done in (newest, earlier)]
+    losses = [
+        re.search(r"held-out loss ([\d.]+)", played.output)[1] for played in (newest, earlier)
+    ]
     assert losses[0] != losses[1]
     missing = fleet.play("playbooks/eval.yml", "-e", "run=mine", "-e", "step=5")
     assert missing.code != 0
@@ -44,10 +46,10 @@ def test_eval_reads_the_checkpoint_of_a_step(fleet):
 
 
 def test_bench_measures_the_devices_of_both_workers(fleet):
-    done = fleet.must_play("playbooks/bench.yml", "-e", "run=mine", "-e", "steps=2")
+    played = fleet.must_play("playbooks/bench.yml", "-e", "run=mine", "-e", "steps=2")
 
-    assert re.search(r"2 x cpu: .* ms per step over 2 steps", done.output)
-    assert "[Gloo]" not in done.output
+    assert re.search(r"2 x cpu: .* ms per step over 2 steps", played.output)
+    assert "[Gloo]" not in played.output
 
 
 def test_bench_with_a_limit_that_omits_a_worker_is_refused(fleet):
@@ -67,17 +69,22 @@ def test_the_worker_writes_an_export_to_a_bucket(fleet):
 
 def test_export_copies_the_parameters_also_after_the_tpu_is_deleted(fleet, tmp_path):
     def export(name: str, *options: str) -> dict[str, bytes]:
-        to = tmp_path / name
-        fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", f"to={to}", *options)
-        assert sorted(path.name for path in to.iterdir()) == ["config.json", "model.safetensors"]
-        return {key: a.tobytes() for key, a in load_file(to / "model.safetensors").items()}
+        target = tmp_path / name
+        fleet.must_play("playbooks/export.yml", "-e", "run=mine", "-e", f"to={target}", *options)
+        assert sorted(path.name for path in target.iterdir()) == [
+            "config.json",
+            "model.safetensors",
+        ]
+        return {
+            key: array.tobytes() for key, array in load_file(target / "model.safetensors").items()
+        }
 
     before = export("before")
-    left = fleet.on("demo-w0", "ls", "-A", "/var/lib/tpufleet/runs/mine")
-    assert ".export" not in left
+    files = fleet.on("demo-w0", "ls", "-A", "/var/lib/tpufleet/runs/mine")
+    assert ".export" not in files
     fleet.must_play("playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
-    gone = fleet.play("playbooks/sample.yml", "-e", "run=mine")
-    assert gone.code != 0
-    assert "no worker of the TPU demo is READY. Use another TPU" in " ".join(gone.output.split())
+    refused = fleet.play("playbooks/sample.yml", "-e", "run=mine")
+    assert refused.code != 0
+    assert "no worker of the TPU demo is READY. Use another TPU" in " ".join(refused.output.split())
 
     assert export("after", "-e", "tpu=solo") == before

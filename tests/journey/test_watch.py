@@ -69,7 +69,7 @@ def test_watching_a_done_run_changes_nothing(fleet):
 def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     fleet, config, tmp_path
 ):
-    whole = {line["step"]: line["loss"] for line in fleet.metrics("whole")}
+    expected = {line["step"]: line["loss"] for line in fleet.metrics("whole")}
     fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
     deadline = time.monotonic() + 120
     while fleet.metrics("cut")[-1]["step"] < 50 and time.monotonic() < deadline:
@@ -90,7 +90,7 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     after = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
     assert max(after) == STEPS
     assert min(after) <= max(before) + 1
-    assert {**before, **after} == whole
+    assert {**before, **after} == expected
 
 
 def test_the_wanted_time_of_the_recreated_run_is_divided_by_cause(fleet):
@@ -99,12 +99,14 @@ def test_the_wanted_time_of_the_recreated_run_is_divided_by_cause(fleet):
     store = OutputDirectory(objects / "runs")
     output = summary_of(store, "cut", stored_processes(store.list("cut")))
 
-    found = by_cause(record, output.attempts, time.time())
+    times = by_cause(record, output.attempts, time.time())
 
-    print(f"wanted {found.wanted:.1f} s: {found.seconds}")  # noqa: T201
-    assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
+    print(f"wanted {times.wanted:.1f} s: {times.seconds}")  # noqa: T201
+    assert sum(times.seconds.values()) == pytest.approx(times.wanted, rel=0.01)
     may_be_zero = (Spent.REDONE, Spent.OTHER)
-    assert [each for each in Spent if each not in may_be_zero and found.seconds[each] <= 0] == []
+    assert [
+        cause for cause in Spent if cause not in may_be_zero and times.seconds[cause] <= 0
+    ] == []
 
 
 def test_a_killed_run_stays_stopped(fleet, config):
