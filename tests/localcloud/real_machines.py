@@ -12,8 +12,8 @@ def until(poll, timeout_s: float = 60.0):
     """Call ``poll`` until its result is true; return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if seen := poll():
-            return seen
+        if result := poll():
+            return result
         time.sleep(0.2)
     raise AssertionError(f"no result within {timeout_s} s")
 

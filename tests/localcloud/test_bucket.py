@@ -40,7 +40,7 @@ def endpoint(cloud: LocalCloud) -> str:
     return cloud.bucket_endpoint.read_text().strip()
 
 
-def alive(cloud: LocalCloud) -> list[int]:
+def bucket_pids(cloud: LocalCloud) -> list[int]:
     arguments = (bucket._emulator_argument(cloud), bucket._proxy_argument(cloud))
     return [pid for argument in arguments for pid in processes.with_argument(argument)]
 
@@ -57,12 +57,12 @@ def download(endpoint: str, name: str) -> str:
 
 
 def test_up_starts_the_bucket_once(cloud, endpoint):
-    before = alive(cloud)
+    before = bucket_pids(cloud)
 
     bucket.up(cloud, LOOPBACK, print)
 
     assert len(before) == 1
-    assert alive(cloud) == before
+    assert bucket_pids(cloud) == before
     assert bucket.observe(cloud) == bucket.Bucket(endpoint, bucket.UP)
 
 
@@ -77,7 +77,7 @@ def test_objects_are_written_read_and_listed(endpoint):
 
     path = f"{endpoint}/storage/v1/b/{bucket.NAME}/o"
     listed = requests.get(path, params={"prefix": "a/"}, timeout=20).json()["items"]
-    assert [it["name"] for it in listed] == ["a/b"]
+    assert [item["name"] for item in listed] == ["a/b"]
     assert download(endpoint, "a%2Fb") == "text"
     assert requests.get(listed[0]["mediaLink"], timeout=20).text == "text"
 
@@ -100,8 +100,8 @@ def test_one_of_several_writes_with_the_same_generation_succeeds(endpoint):
     assert [swap(endpoint, "a", text, "0") for text in ("first", "second")] == [200, 412]
     generation = requests.get(path, timeout=20).json()["generation"]
 
-    with ThreadPoolExecutor(8) as hands:
-        codes = hands.map(lambda hand: swap(endpoint, "a", f"{hand}", generation), range(8))
+    with ThreadPoolExecutor(8) as pool:
+        codes = pool.map(lambda writer: swap(endpoint, "a", f"{writer}", generation), range(8))
 
     assert sorted(codes) == [200] + [412] * 7
     assert swap(endpoint, "a", "late", generation) == 412
@@ -109,9 +109,9 @@ def test_one_of_several_writes_with_the_same_generation_succeeds(endpoint):
 
 def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(cloud, endpoint):
     upload(endpoint, "a", "text")
-    for pid in alive(cloud):
+    for pid in bucket_pids(cloud):
         os.kill(pid, signal.SIGKILL)
-    while alive(cloud):
+    while bucket_pids(cloud):
         time.sleep(0.01)
     crashed = bucket.observe(cloud)
 
@@ -147,17 +147,17 @@ def test_the_bucket_moves_to_a_new_address_of_the_bridge(cloud, endpoint):
 
     moved = cloud.bucket_endpoint.read_text().strip()
     assert moved.startswith("http://127.0.0.2:")
-    assert len(alive(cloud)) == 1
+    assert len(bucket_pids(cloud)) == 1
     assert download(moved, "a") == "text"
 
 
 def test_down_ends_the_emulator_and_the_proxy(cloud, endpoint):
     bucket.make_read_only(cloud)
-    assert len(alive(cloud)) == 2
+    assert len(bucket_pids(cloud)) == 2
 
     bucket.down(cloud)
 
-    assert alive(cloud) == []
+    assert bucket_pids(cloud) == []
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.45, 0.6, 0.9])
@@ -174,10 +174,10 @@ def test_down_ends_the_emulator_of_a_killed_up(cloud, delay):
     starter.wait()
 
     bucket.up(cloud, LOOPBACK, print)
-    assert len(alive(cloud)) == 1
+    assert len(bucket_pids(cloud)) == 1
     bucket.down(cloud)
 
-    assert alive(cloud) == []
+    assert bucket_pids(cloud) == []
 
 
 def test_a_stopped_bucket_refuses_connections_until_it_is_started(cloud, endpoint):
@@ -195,23 +195,25 @@ def test_a_stopped_bucket_refuses_connections_until_it_is_started(cloud, endpoin
 
 def test_a_read_only_bucket_answers_every_change_with_a_403(cloud, endpoint):
     upload(endpoint, "a", "text")
-    one = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
+    url = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
 
     bucket.make_read_only(cloud)
-    written, read = upload(endpoint, "b", "more" * 100_000), download(endpoint, "a")
-    deleted = requests.delete(one, timeout=20)
-    missing = requests.get(f"{one}-none", timeout=20)
-    part = requests.get(one, params={"alt": "media"}, headers={"Range": "bytes=1-2"}, timeout=20)
+    write_status, read = upload(endpoint, "b", "more" * 100_000), download(endpoint, "a")
+    deleted = requests.delete(url, timeout=20)
+    missing = requests.get(f"{url}-none", timeout=20)
+    range_response = requests.get(
+        url, params={"alt": "media"}, headers={"Range": "bytes=1-2"}, timeout=20
+    )
     state = bucket.observe(cloud)
     bucket.up(cloud, LOOPBACK, print)
-    kept = upload(endpoint, "b", "more")
+    later_write_status = upload(endpoint, "b", "more")
     bucket.start(cloud)
 
-    assert (written, read, deleted.status_code) == (403, "text", 403)
+    assert (write_status, read, deleted.status_code) == (403, "text", 403)
     assert deleted.json()["error"]["errors"][0]["reason"] == "forbidden"
-    assert (missing.status_code, part.text) == (404, "ex")
+    assert (missing.status_code, range_response.text) == (404, "ex")
     assert state == bucket.Bucket(endpoint, bucket.READ_ONLY)
-    assert kept == 403, "up does not make a read-only bucket writable"
+    assert later_write_status == 403, "up does not make a read-only bucket writable"
     assert upload(endpoint, "b", "more") == 200
 
 

@@ -41,8 +41,8 @@ def test_qemu_machines_have_their_own_mnt_shared():
 def test_only_machines_with_a_shared_mnt_shared_mount_the_hosts_directory(tmp_path: Path):
     cloud = LocalCloud("one", tmp_path / "one")
     for mnt_shared, directory in (("shared", cloud.shared), ("local", None)):
-        made = kinds.KINDS["nspawn"].machines(cloud, None, tmp_path, mnt_shared)
-        assert made.shared == directory
+        machines = kinds.KINDS["nspawn"].machines(cloud, None, tmp_path, mnt_shared)
+        assert machines.shared == directory
 
 
 def test_a_cloud_keeps_its_settings_when_it_comes_up_again():

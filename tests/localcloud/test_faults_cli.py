@@ -9,21 +9,21 @@ from tests.localcloud.api.local_api import ZONE, wait_for
 
 
 @pytest.fixture
-def typed(local_api, tmp_path, monkeypatch, capsys):
+def run_cli(local_api, tmp_path, monkeypatch, capsys):
     """Return a function that runs a command line; it returns exit code, output and errors."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path))
-    here = LocalCloud("cloud", local_api.state)
-    settings.write(here, Settings(name="cloud", port=local_api.port, subnet="", image=""))
+    cloud = LocalCloud("cloud", local_api.state)
+    settings.write(cloud, Settings(name="cloud", port=local_api.port, subnet="", image=""))
 
-    def command(*words):
-        code = cli.main(["--name", "cloud", *words])
+    def command(*arguments):
+        code = cli.main(["--name", "cloud", *arguments])
         return code, *capsys.readouterr()
 
     return command
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "fault"),
+    ("arguments", "kind", "fault"),
     [
         (
             ["error", "nodes.create", "429", "--times", "2", "--zone", ZONE],
@@ -68,37 +68,37 @@ def typed(local_api, tmp_path, monkeypatch, capsys):
         (["reuse-addresses", "--times", "1"], "reuse", {"times": 1}),
     ],
 )
-def test_a_fault_is_activated_and_shown(local_api, typed, words, kind, fault):
-    code, out, _ = typed("fault", *words)
+def test_a_fault_is_activated_and_shown(local_api, run_cli, arguments, kind, fault):
+    code, output, _ = run_cli("fault", *arguments)
 
     in_force = local_api.get("/_localcloud/faults")
     assert code == 0
     assert in_force.pop(kind) == [fault]
     assert not any(in_force.values())
-    assert out.startswith(kind)
-    assert typed("fault", "show")[1] == out
+    assert output.startswith(kind)
+    assert run_cli("fault", "show")[1] == output
 
 
-def test_clear_ends_all_faults_of_requests_and_machines(local_api, typed):
+def test_clear_ends_all_faults_of_requests_and_machines(local_api, run_cli):
     local_api.ready("one")
-    typed("fault", "worker", "one-w0", "hang")
-    typed("fault", "worker", "--zone", ZONE, "one-w0", "cut")
-    typed("fault", "worker", "one-w1", "late", "5")
-    typed("fault", "error", "*", "503")
-    typed("fault", "unreachable", ZONE)
+    run_cli("fault", "worker", "one-w0", "hang")
+    run_cli("fault", "worker", "--zone", ZONE, "one-w0", "cut")
+    run_cli("fault", "worker", "one-w1", "late", "5")
+    run_cli("fault", "error", "*", "503")
+    run_cli("fault", "unreachable", ZONE)
 
-    assert typed("fault", "clear")[1] == "no active faults\n"
+    assert run_cli("fault", "clear")[1] == "no active faults\n"
     assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
     assert not any(local_api.get("/_localcloud/faults").values())
 
 
-def test_a_health_with_a_symptom_is_set_and_cleared(local_api, typed):
+def test_a_health_with_a_symptom_is_set_and_cleared(local_api, run_cli):
     local_api.ready("one")
 
     unwell = ["UNHEALTHY_TENSORFLOW", "--symptom", "LOW_MEMORY", "--worker", "1"]
-    assert typed("fault", "health", "one", *unwell)[0] == 0
+    assert run_cli("fault", "health", "one", *unwell)[0] == 0
     node = local_api.node("one")
-    typed("fault", "health", "one", "HEALTHY")
+    run_cli("fault", "health", "one", "HEALTHY")
 
     assert node["health"] == "UNHEALTHY_TENSORFLOW"
     assert node["symptoms"][0]["workerId"] == "1"
@@ -107,85 +107,85 @@ def test_a_health_with_a_symptom_is_set_and_cleared(local_api, typed):
 
 
 @pytest.mark.parametrize(
-    ("word", "back", "trouble"),
+    ("action", "undo", "fault"),
     [
         ("hang", "resume", "hang"),
         ("cut", "reconnect", "cut"),
         ("fill-disk", "free-disk", "full-disk"),
     ],
 )
-def test_a_workers_fault_is_injected_and_cleared(local_api, typed, word, back, trouble):
+def test_a_workers_fault_is_injected_and_cleared(local_api, run_cli, action, undo, fault):
     local_api.ready("one")
 
-    assert typed("fault", "worker", "one-w1", word) == (0, f"one-w1: {word} succeeded\n", "")
-    shown = typed("fault", "show")[1]
-    typed("fault", "worker", "one-w1", back)
+    assert run_cli("fault", "worker", "one-w1", action) == (0, f"one-w1: {action} succeeded\n", "")
+    output = run_cli("fault", "show")[1]
+    run_cli("fault", "worker", "one-w1", undo)
 
-    assert shown == f"workers      one-w1 in {ZONE}: {trouble}\n"
-    assert typed("fault", "show")[1] == "no active faults\n"
+    assert output == f"workers      one-w1 in {ZONE}: {fault}\n"
+    assert run_cli("fault", "show")[1] == "no active faults\n"
 
 
-def test_a_worker_is_powered_off_and_on(local_api, typed):
+def test_a_worker_is_powered_off_and_on(local_api, run_cli):
     local_api.ready("one")
 
-    typed("fault", "worker", "one-w1", "power-off")
-    off = [name[-4:] for name in local_api.machines.offs]
-    typed("fault", "worker", "--zone", ZONE, "one-w1", "power-on")
+    run_cli("fault", "worker", "one-w1", "power-off")
+    powered_off = [name[-4:] for name in local_api.machines.offs]
+    run_cli("fault", "worker", "--zone", ZONE, "one-w1", "power-on")
 
-    assert off == ["-w-1"]
+    assert powered_off == ["-w-1"]
     wait_for(lambda: len(local_api.machines.running) == 2)
 
 
-def test_a_worker_is_late_once(local_api, typed):
-    code, out, _ = typed("fault", "worker", "one-w1", "late", "30")
+def test_a_worker_is_late_once(local_api, run_cli):
+    code, output, _ = run_cli("fault", "worker", "one-w1", "late", "30")
 
-    assert (code, out.split()[0]) == (0, "late")
-    late = {"worker": "one-w1", "delaySeconds": 30.0, "times": 1}
-    assert local_api.get("/_localcloud/faults")["late"] == [late]
+    assert (code, output.split()[0]) == (0, "late")
+    expected = {"worker": "one-w1", "delaySeconds": 30.0, "times": 1}
+    assert local_api.get("/_localcloud/faults")["late"] == [expected]
 
 
-def test_a_maintenance_reboots_the_named_worker(local_api, typed):
+def test_a_maintenance_reboots_the_named_worker(local_api, run_cli):
     local_api.ready("one")
 
-    code, out, _ = typed("fault", "maintenance", "one", "--worker", "1")
+    code, output, _ = run_cli("fault", "maintenance", "one", "--worker", "1")
 
-    assert (code, out) == (0, "one is REPAIRING: its worker 1 reboots\n")
+    assert (code, output) == (0, "one is REPAIRING: its worker 1 reboots\n")
     local_api.state_is("one", "READY")
     assert [name[-4:] for name in local_api.machines.offs] == ["-w-1"]
 
 
-def test_a_preemption_is_immediate_or_announced(local_api, typed):
+def test_a_preemption_is_immediate_or_announced(local_api, run_cli):
     local_api.ready("one")
 
-    _, announced, _ = typed("preempt", "one", "--warning", "3600")
+    _, announced, _ = run_cli("preempt", "one", "--warning", "3600")
     state = local_api.node("one")["state"]
-    _, gone, _ = typed("preempt", "one")
+    _, immediate, _ = run_cli("preempt", "one")
 
     assert (announced, state) == ("one will be preempted in 3600 s\n", "READY")
-    assert gone == "one is preempted: its machines are deleted\n"
+    assert immediate == "one is preempted: its machines are deleted\n"
     assert local_api.node("one")["state"] == "PREEMPTED"
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["preempt", "one"], ["fault", "health", "one", "TIMEOUT"], ["fault", "maintenance", "one"]],
 )
-def test_a_name_in_two_zones_needs_the_zone(local_api, typed, words):
+def test_a_name_in_two_zones_needs_the_zone(local_api, run_cli, arguments):
     for zone in ("us-central2-b", "us-east1-c"):
         local_api.ready("one", zone, acceleratorType="v2-8")
 
-    unsaid = typed(*words)
-    text = typed(*words, "--zone", "us-east1-c")
+    without_zone = run_cli(*arguments)
+    with_zone = run_cli(*arguments, "--zone", "us-east1-c")
 
-    assert unsaid[0] == 1
-    assert "several zones (us-central2-b, us-east1-c)" in unsaid[2]
-    assert text[0] == 0, text
+    assert without_zone[0] == 1
+    assert "several zones (us-central2-b, us-east1-c)" in without_zone[2]
+    assert with_zone[0] == 0, with_zone
     other = local_api.node("one", "us-central2-b")
     assert (other["state"], other["health"]) == ("READY", "HEALTHY")
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
         (["fault", "maintenance", "none"], "there is no TPU none"),
@@ -193,9 +193,9 @@ def test_a_name_in_two_zones_needs_the_zone(local_api, typed, words):
         (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
     ],
 )
-def test_an_invalid_fault_is_one_line_and_exit_code_1(typed, words, text):
-    code, out, errors = typed(*words)
+def test_an_invalid_fault_is_one_line_and_exit_code_1(run_cli, arguments, text):
+    code, output, errors = run_cli(*arguments)
 
-    assert (code, out) == (1, "")
+    assert (code, output) == (1, "")
     assert text in errors
     assert errors.count("\n") == 1

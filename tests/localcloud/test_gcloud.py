@@ -27,7 +27,7 @@ def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
     variables = environment(home, endpoint)
 
     def gcloud(*arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             ["gcloud", *arguments],
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -36,8 +36,8 @@ def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
             check=False,
             timeout=300,
         )
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
+        assert result.returncode == 0, f"{arguments}: {result.stderr}"
+        return result.stdout
 
     gcloud("auth", "activate-service-account", f"--key-file={credentials}")
     return gcloud
@@ -63,8 +63,8 @@ def local_api(shared_api) -> Iterator[LocalApi]:
     yield shared_api
     for kind, force in (("queuedResources", {"force": "true"}), ("nodes", {})):
         for resource in shared_api.get(f"locations/-/{kind}").get(kind, []):
-            answer = shared_api.call("DELETE", f"/v2/{resource['name']}", **force)
-            shared_api.ended(answer.json())
+            response = shared_api.call("DELETE", f"/v2/{resource['name']}", **force)
+            shared_api.ended(response.json())
 
 
 @pytest.mark.parametrize("track", [(), ("alpha",)])
@@ -140,23 +140,25 @@ def test_gcloud_lists_tpus_types_and_versions_through_v1(gcloud, local_api):
 
 
 @pytest.mark.parametrize(
-    ("tier", "shown"),
+    ("tier", "expected"),
     [
         ("--best-effort", {"bestEffort": {}}),
         ("--reserved", {"guaranteed": {"reserved": True}}),
         ("--provisioning-model=flex-start", {"runDuration": {"maxRunDuration": "3600s"}}),
     ],
 )
-def test_gcloud_alpha_creates_queued_resources_of_each_tier(gcloud, local_api, tier, shown):
+def test_gcloud_alpha_creates_queued_resources_of_each_tier(gcloud, local_api, tier, expected):
     queue = ("alpha", *TPUS, "queued-resources")
     kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
-    more = ("--max-run-duration=1h",) if "flex" in tier else ()
+    options = ("--max-run-duration=1h",) if "flex" in tier else ()
 
-    gcloud(*queue, "create", "qr", "--node-id=one", *kind, tier, *more, ZONE)
+    gcloud(*queue, "create", "qr", "--node-id=one", *kind, tier, *options, ZONE)
     local_api.state_is("one", "READY")
 
-    fields = ",".join(shown)
-    assert json.loads(gcloud(*queue, "describe", "qr", ZONE, f"--format=json({fields})")) == shown
+    fields = ",".join(expected)
+    assert (
+        json.loads(gcloud(*queue, "describe", "qr", ZONE, f"--format=json({fields})")) == expected
+    )
 
 
 def test_gcloud_alpha_attaches_and_detaches_a_disk(gcloud, local_api):
@@ -191,27 +193,27 @@ def test_gcloud_commands_of_maxtexts_scripts_succeed(gcloud, local_api, tmp_path
     """MaxText's scripts call gcloud with these arguments."""
     script = tmp_path / "startup_script.txt"
     script.write_text("#!/bin/bash\necho here\n")
-    where = ("--project=local-fleet", ZONE)
+    location = ("--project=local-fleet", ZONE)
     queue = ("alpha", *TPUS, "queued-resources")
     kind = ("--accelerator-type=v4-16", "--runtime-version=tpu-ubuntu2204-base")
     slices = ("--node-prefix=job", "--node-count=2", "--autocheckpoint-enabled")
 
     gcloud(
-        *(*queue, "create", "job", *kind, *where, *slices),
+        *(*queue, "create", "job", *kind, *location, *slices),
         f"--metadata-from-file=startup-script={script}",
     )
     for name in ("job-0", "job-1"):
         local_api.state_is(name, "READY")
     listed = gcloud(
         *("alpha", *TPUS, "tpu-vm", "list", "--filter=name~job"),
-        *("--format=csv(name,accelerator_type)", *where),
+        *("--format=csv(name,accelerator_type)", *location),
     )
     workers = gcloud(
         *(*TPUS, "tpu-vm", "describe", "job-0", "--flatten=networkEndpoints[]"),
-        *("--format=csv[no-heading](networkEndpoints.ipAddress)", *where),
+        *("--format=csv[no-heading](networkEndpoints.ipAddress)", *location),
     )
     specs = list(local_api.machines.specs.values())
-    gcloud(*queue, "delete", "job", "--force", "--quiet", *where)
+    gcloud(*queue, "delete", "job", "--force", "--quiet", *location)
 
     assert sorted(listed.split()[1:]) == ["job-0,v4-16", "job-1,v4-16"]
     assert len(workers.split()) == 2
@@ -228,14 +230,16 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
     local_cloud = LocalCloud.of(f"test-gcloud-{os.getpid()}")
     try:
-        up = cloud.up(local_cloud, report=print)
-        gcloud = gcloud_for(tmp_path, up.endpoint, local_cloud.directory / "service-account.json")
+        cloud_settings = cloud.up(local_cloud, report=print)
+        gcloud = gcloud_for(
+            tmp_path, cloud_settings.endpoint, local_cloud.directory / "service-account.json"
+        )
         tpus = (*TPUS, "tpu-vm")
         gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])
         (tmp_path / "file").write_text("from here\n")
 
-        copied = str(tmp_path / "file")
-        gcloud(*tpus, "scp", copied, "me@pod:there", ZONE, "--worker=all")
+        file = str(tmp_path / "file")
+        gcloud(*tpus, "scp", file, "me@pod:there", ZONE, "--worker=all")
         output = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
     finally:
         cloud.down(local_cloud, report=print)

@@ -10,17 +10,17 @@ from localcloud import cli, demo, faults_cli
 VERBS = [*([verb] for verb in cli.VERBS), *(["fault", kind] for kind in faults_cli.EXAMPLES)]
 
 
-def help_of(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as end:
-        cli.main([*words, "--help"])
+        cli.main([*arguments, "--help"])
     assert end.value.code == 0
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], *VERBS], ids=" ".join)
-def test_the_examples_of_a_verb_are_accepted(words, capsys):
-    shown = help_of(*words, capsys=capsys)
-    examples = re.findall(r"^  python -m localcloud (.+)$", shown, re.MULTILINE)
+@pytest.mark.parametrize("arguments", [[], *VERBS], ids=" ".join)
+def test_the_examples_of_a_verb_are_accepted(arguments, capsys):
+    text = help_of(*arguments, capsys=capsys)
+    examples = re.findall(r"^  python -m localcloud (.+)$", text, re.MULTILINE)
     assert examples
     for example in examples:
         assert cli.parser().parse_args(shlex.split(example)).verb in cli.VERBS

@@ -48,9 +48,9 @@ def workers(local_cloud, key) -> list[str]:
     return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
 
 
-def answers_ssh(address: str, patience_s: float) -> bool:
+def answers_ssh(address: str, timeout_s: float) -> bool:
     try:
-        with socket.create_connection((address, 22), timeout=patience_s) as connection:
+        with socket.create_connection((address, 22), timeout=timeout_s) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
@@ -80,26 +80,26 @@ def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
 def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
     local_cloud, workers, key, tmp_path
 ):
-    other = new_key(tmp_path)
+    other_key = new_key(tmp_path)
     patch = f"{NODES}/pod?updateMask=metadata"
-    public = other.with_suffix(".pub").read_text()
-    both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
+    public = other_key.with_suffix(".pub").read_text()
+    metadata_of_both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
 
-    client.ask(local_cloud, "PATCH", patch, {"metadata": both})
-    until(lambda: ssh(other, workers[1], "sudo -n true", "ada").returncode == 0)
+    client.ask(local_cloud, "PATCH", patch, {"metadata": metadata_of_both})
+    until(lambda: ssh(other_key, workers[1], "sudo -n true", "ada").returncode == 0)
     client.ask(local_cloud, "PATCH", patch, {"metadata": metadata(key)})
-    until(lambda: ssh(other, workers[1], "true", "ada").returncode != 0)
+    until(lambda: ssh(other_key, workers[1], "true", "ada").returncode != 0)
 
     assert ssh(key, workers[1], "true").returncode == 0
 
 
 def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers, key):
     fault(local_cloud, "inject", 1, "hang")
-    hung = answers_ssh(workers[1], 1.0)
+    has_answered = answers_ssh(workers[1], 1.0)
     state = client.ask(local_cloud, "GET", f"{NODES}/pod")["state"]
     fault(local_cloud, "clear", 1, "hang")
 
-    assert not hung
+    assert not has_answered
     assert state == "READY"
     assert ssh(key, workers[1], "true").returncode == 0
 
@@ -107,11 +107,11 @@ def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers,
 def test_a_cut_worker_is_unreachable_and_loses_no_process(local_cloud, workers, key):
     ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
     fault(local_cloud, "inject", 1, "cut")
-    reached = answers_ssh(workers[1], 1.0)
+    is_reachable = answers_ssh(workers[1], 1.0)
     neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
     client.ask(local_cloud, "POST", "/_localcloud/faults:clear")
 
-    assert not reached
+    assert not is_reachable
     assert neighbour != 0
     until(lambda: ssh(key, workers[1], "kill -0 $(cat ~/pid)").returncode == 0)
 
@@ -120,13 +120,13 @@ def test_a_full_disk_affects_one_worker_and_loses_no_file(local_cloud, workers, 
     ssh(key, workers[1], "echo kept > ~/before; sync")
     fault(local_cloud, "inject", 1, "full-disk")
     full = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8")
-    beside = ssh(key, workers[0], "dd if=/dev/zero of=big bs=1M count=8")
+    other_worker = ssh(key, workers[0], "dd if=/dev/zero of=big bs=1M count=8")
     fault(local_cloud, "clear", 1, "full-disk")
 
     assert "No space left on device" in full.stderr
-    assert beside.returncode == 0
-    again = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8 && cat ~/before")
-    assert again.stdout == "kept\n"
+    assert other_worker.returncode == 0
+    after_clear = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8 && cat ~/before")
+    assert after_clear.stdout == "kept\n"
 
 
 def test_a_powered_off_worker_has_its_files_after_a_boot(local_cloud, workers, key):

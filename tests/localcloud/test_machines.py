@@ -67,16 +67,16 @@ def test_a_node_has_as_many_machines_as_its_type_has_workers(pod):
 
 def test_the_user_in_the_metadata_can_log_in_and_use_sudo(pod, key):
     for address in addresses(pod):
-        done = ssh(key, address, "sudo -n id -un")
-        assert done.stdout == "root\n", done.stderr
+        result = ssh(key, address, "sudo -n id -un")
+        assert result.stdout == "root\n", result.stderr
 
 
 def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_use(pod, key):
     tools = "git lsof tmux patch pip virtualenv sudo screen"
-    looked = f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done"
-    assert ssh(key, addresses(pod)[0], looked).stdout == ""
-    done = ssh(key, addresses(pod)[0], "virtualenv -q made && made/bin/pip --version")
-    assert done.returncode == 0, done.stderr
+    print_missing = f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done"
+    assert ssh(key, addresses(pod)[0], print_missing).stdout == ""
+    result = ssh(key, addresses(pod)[0], "virtualenv -q made && made/bin/pip --version")
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_worker_can_open_as_many_files_as_the_host_allows(pod, key):
@@ -90,9 +90,9 @@ def test_a_worker_can_open_as_many_files_as_the_host_allows(pod, key):
 
 def test_workers_resolve_each_others_and_their_own_names(local_cloud, pod, key):
     first, second = addresses(pod)
-    other = ssh(key, second, "hostname").stdout.strip()
-    assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
-    assert ssh(key, second, f"getent hosts {other}").stdout.split()[0] == second
+    name = ssh(key, second, "hostname").stdout.strip()
+    assert ssh(key, first, f"getent hosts {name}").stdout.split()[0] == second
+    assert ssh(key, second, f"getent hosts {name}").stdout.split()[0] == second
 
 
 def test_guest_attributes_are_sshds_host_keys(local_cloud, pod, key):
@@ -133,14 +133,15 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
 
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     address = addresses(pod)[1]
-    began = "stat -c %Y-%i /proc/1/ns/pid"  # each boot of a machine creates a new namespace
-    before = ssh(key, address, f"echo kept > ~/note; {began}").stdout
+    # Each boot of a machine creates a new namespace.
+    print_namespace = "stat -c %Y-%i /proc/1/ns/pid"
+    before = ssh(key, address, f"echo kept > ~/note; {print_namespace}").stdout
     ssh(key, address, "sudo systemctl reboot")
     deadline = time.monotonic() + 60
     after = before
     while after in (before, "") and time.monotonic() < deadline:
         time.sleep(0.3)
-        after = ssh(key, address, began).stdout
+        after = ssh(key, address, print_namespace).stdout
     assert after not in (before, "")
     assert ssh(key, address, "cat ~/note").stdout == "kept\n"
 
@@ -191,21 +192,21 @@ def test_a_machine_without_a_node_is_deleted_at_the_start(local_cloud, pod):
 
 
 def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
-    beside = LocalCloud.of(f"test-beside-{os.getpid()}")
-    there = cloud.up(beside, report=print)
-    here = settings.read(local_cloud)
+    second_cloud = LocalCloud.of(f"test-beside-{os.getpid()}")
+    second_settings = cloud.up(second_cloud, report=print)
+    first_settings = settings.read(local_cloud)
     try:
-        assert not IPv4Network(there.subnet).overlaps(IPv4Network(here.subnet))
-        assert there.port != here.port
-        assert client.ask(beside, "GET", NODES) == {}
+        assert not IPv4Network(second_settings.subnet).overlaps(IPv4Network(first_settings.subnet))
+        assert second_settings.port != first_settings.port
+        assert client.ask(second_cloud, "GET", NODES) == {}
     finally:
-        cloud.down(beside, report=print)
+        cloud.down(second_cloud, report=print)
     first, second = addresses(pod)
-    other = ssh(key, second, "hostname").stdout.strip()
-    assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
+    name = ssh(key, second, "hostname").stdout.strip()
+    assert ssh(key, first, f"getent hosts {name}").stdout.split()[0] == second
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     assert local_cloud.nft_table in tables.stdout
-    assert beside.nft_table not in tables.stdout
+    assert second_cloud.nft_table not in tables.stdout
 
 
 def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud, pod, key):
@@ -216,9 +217,9 @@ def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud,
     before = set(local_cloud.machines.glob("*"))
     client.ask(local_cloud, "POST", "/_localcloud/nodes/spot:preempt")
     assert client.ask(local_cloud, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
-    gone = before - set(local_cloud.machines.glob("*"))
-    assert len(gone) == 1
-    assert processes.with_argument(f"--directory={gone.pop() / 'root'}") == []
+    deleted = before - set(local_cloud.machines.glob("*"))
+    assert len(deleted) == 1
+    assert processes.with_argument(f"--directory={deleted.pop() / 'root'}") == []
 
 
 def test_down_leaves_nothing_of_a_cloud():
@@ -227,15 +228,15 @@ def test_down_leaves_nothing_of_a_cloud():
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
     wait_for_ready(local_cloud, "one")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "localcloud", "--name", local_cloud.name, "down", "--yes"],
         check=False,
     )
-    assert done.returncode == 0
+    assert result.returncode == 0
     assert not local_cloud.directory.exists()
     assert mounts.below(local_cloud.directory) == []
     assert not Path(f"/sys/class/net/{local_cloud.bridge}").exists()
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     assert local_cloud.nft_table not in tables.stdout
-    commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not [c for c in commands if str(local_cloud.directory).encode() in c]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if str(local_cloud.directory).encode() in command]

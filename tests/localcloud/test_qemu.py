@@ -64,10 +64,10 @@ def node(local_cloud, key, tmp_path_factory):
     }
     client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
     until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
-    made = client.ask(local_cloud, "GET", f"{NODES}/one")
+    ready_node = client.ask(local_cloud, "GET", f"{NODES}/one")
     # READY means that sshd answers; the guest agent installs the key a little later.
-    until(lambda: boot_id(key, made), BOOT_S)
-    return made
+    until(lambda: boot_id(key, ready_node), BOOT_S)
+    return ready_node
 
 
 def fill_disks(local_cloud, scratch: Path) -> None:
@@ -88,15 +88,15 @@ def fill_disks(local_cloud, scratch: Path) -> None:
 
 
 def mount(
-    local_cloud, key: Path, disks: tuple[str, ...], scratch: Path, *how: str
+    local_cloud, key: Path, disks: tuple[str, ...], scratch: Path, *options: str
 ) -> subprocess.CompletedProcess:
     """Run the role ``mounts`` with only these disks."""
     mounts = [{"kind": "disk", "disk": disk, "path": f"/mnt/disks/{disk}"} for disk in disks]
-    told = {"ansible_ssh_private_key_file": str(key), "tpufleet_uid": 64042, "mounts": mounts}
+    variables = {"ansible_ssh_private_key_file": str(key), "tpufleet_uid": 64042, "mounts": mounts}
     (scratch / "mount.yml").write_text(MOUNT)
     return subprocess.run(
         ["ansible-playbook", "--inventory", str(PROJECT_ROOT / "inventory/local"), "--extra-vars",
-         json.dumps(told), *how, str(scratch / "mount.yml")],
+         json.dumps(variables), *options, str(scratch / "mount.yml")],
         capture_output=True, text=True, check=False, timeout=600,
         env=os.environ | {"TPUFLEET_LOCALCLOUD": local_cloud.name,
                           "ANSIBLE_CONFIG": str(PROJECT_ROOT / "ansible.cfg"),
@@ -145,8 +145,8 @@ def test_a_disk_with_foreign_data_is_refused_and_unchanged(local_cloud, node, ke
 
 
 def test_a_read_only_disk_is_mounted_read_only(local_cloud, node, key, tmp_path):
-    done = mount(local_cloud, key, ("corpus", "given"), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = mount(local_cloud, key, ("corpus", "given"), tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
     assert ssh(key, node, "cat /mnt/disks/given/note") == "given"
     assert "ro" in ssh(key, node, "findmnt -no OPTIONS /mnt/disks/given").split(",")
     assert ssh(key, node, "sudo blockdev --getro /dev/disk/by-id/google-given") == "1"

@@ -44,11 +44,11 @@ def parse_command(line: str) -> tuple[LocalCloud, argparse.Namespace]:
     st.booleans(),
     st.sampled_from(VERBS),
 )
-def test_a_suggested_command_selects_the_given_cloud(name, clouds, default, words):
+def test_a_suggested_command_selects_the_given_cloud(name, clouds, default, arguments):
     local_cloud = LocalCloud(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
-    there, options = parse_command(local_cloud.command(*words))
-    assert there == local_cloud
-    assert options.verb == words[0]
+    parsed_cloud, options = parse_command(local_cloud.command(*arguments))
+    assert parsed_cloud == local_cloud
+    assert options.verb == arguments[0]
 
 
 def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monkeypatch):
@@ -56,8 +56,8 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(CloudError) as refused:
         cli.down(own, argparse.Namespace(yes=False))
-    there, options = parse_command(str(refused.value).rpartition(": ")[2])
-    assert (there, options.verb, options.yes) == (own, "down", True)
+    parsed_cloud, options = parse_command(str(refused.value).rpartition(": ")[2])
+    assert (parsed_cloud, options.verb, options.yes) == (own, "down", True)
 
 
 def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
@@ -74,8 +74,8 @@ def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
     for ask in (lambda: settings.read(own), lambda: client.ask(own, "GET", "/")):
         with pytest.raises(CloudError) as refused:
             ask()
-        there, options = parse_command(str(refused.value).rpartition("Start it: ")[2])
-        assert (there, options.verb) == (own, "up")
+        parsed_cloud, options = parse_command(str(refused.value).rpartition("Start it: ")[2])
+        assert (parsed_cloud, options.verb) == (own, "up")
 
 
 def test_all_messages_use_local_cloud_to_build_commands():

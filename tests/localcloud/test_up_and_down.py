@@ -83,13 +83,13 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
 def test_a_root_file_system_removed_before_its_use_is_rebuilt(
     local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
-    made: list[Path] = []
+    images: list[Path] = []
 
     def make(*_: object) -> Path:
-        made.append(local_cloud.directory.parent / f"images/{len(made)}")
-        if len(made) == 2:
-            made[1].mkdir(parents=True)
-        return made[-1]
+        images.append(local_cloud.directory.parent / f"images/{len(images)}")
+        if len(images) == 2:
+            images[1].mkdir(parents=True)
+        return images[-1]
 
     def come_up(*_: object, **__: object) -> None:
         raise CloudError("far enough")
@@ -100,7 +100,7 @@ def test_a_root_file_system_removed_before_its_use_is_rebuilt(
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
         cloud.up(local_cloud, report=print)
-    assert len(made) == 2
+    assert len(images) == 2
 
 
 def test_two_clouds_build_the_same_root_file_system_once(
@@ -108,10 +108,10 @@ def test_two_clouds_build_the_same_root_file_system_once(
 ):
     builds, output, waiting = [], [], threading.Event()
 
-    def build(wanted: Path, *_: object) -> None:
+    def build(directory: Path, *_: object) -> None:
         assert waiting.wait(30)
-        builds.append(wanted)
-        wanted.mkdir()
+        builds.append(directory)
+        directory.mkdir()
 
     def report(line: str) -> None:
         output.append(line)
@@ -139,18 +139,22 @@ def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(local_cloud: LocalClou
 
     images = local_cloud.directory.parent / "images"
     with ThreadPoolExecutor() as pool, image.lock_images(print):
-        other = pool.submit(hold)
+        holder = pool.submit(hold)
         assert entered.wait(30)
         images.rmdir()
-    assert other.result()
+    assert holder.result()
 
 
 def test_clean_removes_only_clouds_and_images(local_cloud: LocalCloud, taken_down: list[str]):
     clouds = local_cloud.directory.parent
-    for ours in ("images/trixie-0123456789ab/etc", "images/trixie-0123456789ab.partial-7", "cut"):
-        (clouds / ours).mkdir(parents=True)
-    for theirs in ("images/holiday", "papers/2026"):
-        (clouds / theirs).mkdir(parents=True)
+    for removed in (
+        "images/trixie-0123456789ab/etc",
+        "images/trixie-0123456789ab.partial-7",
+        "cut",
+    ):
+        (clouds / removed).mkdir(parents=True)
+    for retained in ("images/holiday", "papers/2026"):
+        (clouds / retained).mkdir(parents=True)
     with pytest.raises(CloudError, match=r"it holds other files \(images, papers\)"):
         cli.clean(local_cloud, YES)
     assert taken_down == ["cut", "one"]

@@ -18,15 +18,15 @@ class Compute:
         return self.api.call(verb, f"{HERE}/{path}".rstrip("/"), body, **query)
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        answer = self.call("GET", path, **query)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.call("GET", path, **query)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def done(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
         """Send a request, wait until its operation has ended, and return the operation."""
-        answer = self.call(verb, path, body, **query)
-        assert answer.status_code == 200, answer.text
-        link = answer.json()["selfLink"].removeprefix(self.api.endpoint)
+        response = self.call(verb, path, body, **query)
+        assert response.status_code == 200, response.text
+        link = response.json()["selfLink"].removeprefix(self.api.endpoint)
         ended = self.api.call("POST", f"{link}/wait")
         assert ended.json()["status"] == "DONE", ended.text
         return ended.json()
@@ -38,10 +38,10 @@ class Compute:
 
     def names(self, path: str, **query: Any) -> list[str]:
         """Return the names on all pages of a list."""
-        found, token = [], None
+        names, token = [], None
         while token != "":
             pages = {**query, **({"pageToken": token} if token else {})}
-            answer = self.get(path, **pages)
-            found += [item["name"] for item in answer.get("items", [])]
-            token = answer.get("nextPageToken", "")
-        return found
+            response = self.get(path, **pages)
+            names += [item["name"] for item in response.get("items", [])]
+            token = response.get("nextPageToken", "")
+        return names

@@ -45,24 +45,24 @@ _ALWAYS = {
     "Status": {"code", "message"},
 }
 _NAMED = {"kind", "id", "name", "selfLink"}
-_MADE = {*_NAMED, "creationTimestamp"}
+_CREATED = {*_NAMED, "creationTimestamp"}
 _ALWAYS_IN_COMPUTE = {
     "Disk": {
-        *(*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
+        *(*_CREATED, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
         "labelFingerprint",
     },
     "DiskType": {*_NAMED, "zone", "defaultDiskSizeGb", "validDiskSize"},
-    "Firewall": {*_MADE, "network", "priority", "direction", "disabled", "logConfig"},
+    "Firewall": {*_CREATED, "network", "priority", "direction", "disabled", "logConfig"},
     "MachineType": {*_NAMED, "zone", "guestCpus", "memoryMb", "isSharedCpu"},
     "Metadata": {"kind", "fingerprint"},
-    "Network": {*_MADE, "autoCreateSubnetworks", "routingConfig"},
+    "Network": {*_CREATED, "autoCreateSubnetworks", "routingConfig"},
     "Operation": {
         *_NAMED,
         *("operationType", "targetLink", "targetId", "status", "progress", "user", "insertTime"),
     },
-    "Project": {*_MADE, "commonInstanceMetadata", "defaultServiceAccount"},
+    "Project": {*_CREATED, "commonInstanceMetadata", "defaultServiceAccount"},
     "Region": {*_NAMED, "status", "zones"},
-    "Subnetwork": {*_MADE, "network", "region", "ipCidrRange", "gatewayAddress"},
+    "Subnetwork": {*_CREATED, "network", "region", "ipCidrRange", "gatewayAddress"},
     "Zone": {*_NAMED, "status", "region"},
 }
 _SIMPLE = {"string": str, "boolean": bool, "integer": int}
@@ -111,7 +111,9 @@ def _methods(api: str) -> Iterator[Method]:
                 api,
                 method["httpMethod"],
                 re.compile("[^/:]+".join(map(re.escape, re.split(r"\{\w+\}", path)))),
-                frozenset(name for name, it in parameters if it["location"] == "query"),
+                frozenset(
+                    name for name, parameter in parameters if parameter["location"] == "query"
+                ),
                 method.get("response", {}).get("$ref", ""),
             )
 
@@ -205,8 +207,8 @@ def _check_map(value: Any, inner: Mapping[str, Any], api: str, path: str) -> Non
             else:
                 _want(isinstance(item, str), f"{path}.{key}", item, "a string")
         return
-    where, _, full_name = value.get("@type", "").rpartition("/")
-    _want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
+    prefix, _, full_name = value.get("@type", "").rpartition("/")
+    _want(prefix == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
     package, _, name = full_name.rpartition(".")
     if package in ("google.protobuf", f"google.cloud.tpu.{api}"):
         content = {key: item for key, item in value.items() if key != "@type"}
@@ -232,7 +234,7 @@ def _check_error(answer: Any, code: int, api: str) -> None:
         _want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
 
 
-def _want(condition: bool, path: str, value: Any, what: str) -> None:
+def _want(is_valid: bool, path: str, value: Any, expected: str) -> None:
     """Raise SchemaError for the field at ``path`` unless the condition is true."""
-    if not condition:
-        raise SchemaError(f"{path} is {value!r}, not {what}")
+    if not is_valid:
+        raise SchemaError(f"{path} is {value!r}, not {expected}")

@@ -42,7 +42,7 @@ class MachinesOnDisk:
         (self._directory / name / fault).unlink(missing_ok=True)
 
     def faults(self, name: str) -> Collection[MachineFault]:
-        return [it for it in MACHINE_FAULTS if (self._directory / name / it).exists()]
+        return [fault for fault in MACHINE_FAULTS if (self._directory / name / fault).exists()]
 
     def delete(self, name: str) -> None:
         home = self._directory / name

@@ -112,31 +112,31 @@ class LocalApi:
     def call(self, verb: str, path: str, body: Any = None, **query: Any) -> requests.Response:
         """Send one request; a relative path is below the project's v2 path."""
         full = path if path.startswith("/") else f"/v2/projects/{PROJECT}/{path}"
-        answer = self.session.request(
+        response = self.session.request(
             verb, self.endpoint + full, json=body, params=query, timeout=20, max_allowed_time=30
         )
         if method := google_schema.method_of(verb, full):
-            google_schema.check(method, answer.status_code, answer.json())
-            if answer.status_code == 200:
+            google_schema.check(method, response.status_code, response.json())
+            if response.status_code == 200:
                 self.verified.add((method.api, method.name))
-        return answer
+        return response
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        answer = self.call("GET", path, **query)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.call("GET", path, **query)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def create(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
         """Request a node; return the operation."""
         path = f"locations/{zone}/nodes"
-        answer = self.call("POST", path, {**NODE, **fields}, nodeId=node_id)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.call("POST", path, {**NODE, **fields}, nodeId=node_id)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def delete(self, node_id: str, zone: str = ZONE) -> dict[str, Any]:
-        answer = self.call("DELETE", f"locations/{zone}/nodes/{node_id}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.call("DELETE", f"locations/{zone}/nodes/{node_id}")
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def queue(self, name: str, spec: Mapping[str, Any], **fields: Any) -> requests.Response:
         """Request a queued resource with one nodeSpec; its node is ``NODE`` by default."""
@@ -148,11 +148,16 @@ class LocalApi:
     def queued(self, name: str, state: str, zone: str = ZONE) -> dict[str, Any]:
         """Wait until a queued resource is in a state; return it."""
         path = f"locations/{zone}/queuedResources/{name}"
-        return wait_for(lambda: self.get(path), lambda now: now["state"]["state"] == state)
+        return wait_for(
+            lambda: self.get(path),
+            lambda queued_resource: queued_resource["state"]["state"] == state,
+        )
 
     def ended(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until an operation has ended; return it."""
-        return wait_for(lambda: self.get(f"/v2/{operation['name']}"), lambda now: now["done"])
+        return wait_for(
+            lambda: self.get(f"/v2/{operation['name']}"), lambda current: current["done"]
+        )
 
     def ready(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
         """Create a node and wait until it is READY; return it."""
@@ -174,11 +179,11 @@ class LocalApi:
         """Preempt a node; with ``warningSeconds``, announce the preemption."""
         return self.call("POST", f"/_localcloud/nodes/{node_id}:preempt", body)
 
-    def faults(self, verb: str = "", **wanted: Any) -> dict[str, Any]:
+    def faults(self, verb: str = "", **kinds: Any) -> dict[str, Any]:
         """Set the active faults of the given kinds, or add to them with ``:add``; return all."""
-        answer = self.call("POST", f"/_localcloud/faults{verb}", wanted)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.call("POST", f"/_localcloud/faults{verb}", kinds)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def log(self) -> str:
         return (self.state / "server.log").read_text()
@@ -188,7 +193,7 @@ def wait_for(read, is_awaited=bool, *, timeout_s: float = 20.0):
     """Call ``read`` until its result is the awaited one (by default: true); return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if is_awaited(seen := read()):
-            return seen
+        if is_awaited(result := read()):
+            return result
         time.sleep(0.02)
     raise AssertionError(f"no result within {timeout_s} s")

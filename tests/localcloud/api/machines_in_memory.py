@@ -52,8 +52,10 @@ class MachinesInMemory:
                 self.hold.wait(30)
             self._maybe_refuse("start", spec.name)
             with self._lock:
-                known = [one.address for one in self.specs.values() if one.name != spec.name]
-                if spec.address in known:
+                addresses = [
+                    other.address for other in self.specs.values() if other.name != spec.name
+                ]
+                if spec.address in addresses:
                     raise MachineError(f"{spec.address} is in use")
                 self.specs[spec.name] = spec
                 self.running.add(spec.name)
@@ -109,14 +111,14 @@ class MachinesInMemory:
 
     def sweep(self, keep: Collection[str]) -> list[str]:
         unknown = sorted(set(self.specs) - set(keep))
-        left = {}
+        failures = {}
         for name in unknown:
             try:
                 self.delete(name)
             except MachineError as error:
-                left[name] = str(error)
-        if left:
-            raise SweepError(left)
+                failures[name] = str(error)
+        if failures:
+            raise SweepError(failures)
         return unknown
 
     def power_fails(self) -> None:

@@ -22,11 +22,11 @@ def test_a_preempted_node_stays_listed_without_machines_and_endpoints(local_api)
 def test_a_preempted_node_can_be_deleted_and_recreated(local_api):
     local_api.ready("one")
     local_api.preempt("one")
-    taken = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
+    refused = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
 
     local_api.ended(local_api.delete("one"))
 
-    assert taken.status_code == 409
+    assert refused.status_code == 409
     assert local_api.ready("one")["state"] == "READY"
 
 

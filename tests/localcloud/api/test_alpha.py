@@ -24,11 +24,11 @@ def queued(api, spec, **fields):
 
 
 def test_v2alpha1_creates_lists_and_deletes_a_node(local_api):
-    made = ended(local_api, local_api.call("POST", f"{HERE}/nodes", NODE, nodeId="one"))
+    creation = ended(local_api, local_api.call("POST", f"{HERE}/nodes", NODE, nodeId="one"))
     listed = local_api.get(f"{HERE}/nodes")["nodes"]
     ended(local_api, local_api.call("DELETE", f"{HERE}/nodes/one"))
 
-    assert [node["name"] for node in listed] == [made["response"]["name"]]
+    assert [node["name"] for node in listed] == [creation["response"]["name"]]
     assert local_api.get("locations/-/nodes") == {}
 
 
@@ -107,15 +107,15 @@ def test_v2_shows_the_fields_that_a_provisioning_model_implies(local_api, schedu
 
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
 def test_an_operation_shows_its_version_in_messages_of_the_requested_version(local_api, version):
-    begun = create(local_api, version=version).json()
-    local_api.ended(begun)
+    creation = create(local_api, version=version).json()
+    local_api.ended(creation)
 
-    for asked in ("v2", "v2alpha1"):
-        found = local_api.get(f"/{asked}/{begun['name']}")
-        package = f"type.googleapis.com/google.cloud.tpu.{asked}"
-        assert found["metadata"]["apiVersion"] == version
-        assert found["metadata"]["@type"] == f"{package}.OperationMetadata"
-        assert found["response"]["@type"] == f"{package}.Node"
+    for requested in ("v2", "v2alpha1"):
+        operation = local_api.get(f"/{requested}/{creation['name']}")
+        package = f"type.googleapis.com/google.cloud.tpu.{requested}"
+        assert operation["metadata"]["apiVersion"] == version
+        assert operation["metadata"]["@type"] == f"{package}.OperationMetadata"
+        assert operation["response"]["@type"] == f"{package}.Node"
 
 
 def test_a_node_shows_the_version_that_created_it(local_api):
@@ -267,9 +267,9 @@ def test_v2_cannot_attach_disks(local_api, disks):
 
 def test_a_disk_can_be_attached_to_one_worker(local_api, disks):
     own = [{**disks[0], "mode": "READ_WRITE", "workerIds": ["1"]}]
-    wrong = [{**disks[0], "workerIds": ["2"]}]
+    unknown_worker = [{**disks[0], "workerIds": ["2"]}]
 
-    assert create(local_api, "two", dataDisks=wrong).status_code == 400
+    assert create(local_api, "two", dataDisks=unknown_worker).status_code == 400
     ended(local_api, create(local_api, dataDisks=own))
 
     specs = sorted(local_api.machines.specs.values(), key=lambda spec: spec.name)
@@ -280,12 +280,12 @@ def test_a_request_id_creates_and_deletes_a_node_only_once(local_api):
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     query = {"nodeId": "one", "requestId": first}
 
-    made = [local_api.call("POST", f"{HERE}/nodes", NODE, **query).json() for _ in range(2)]
-    local_api.ended(made[0])
-    gone = [local_api.call("DELETE", f"{HERE}/nodes/one", requestId=second) for _ in range(2)]
+    creations = [local_api.call("POST", f"{HERE}/nodes", NODE, **query).json() for _ in range(2)]
+    local_api.ended(creations[0])
+    deletions = [local_api.call("DELETE", f"{HERE}/nodes/one", requestId=second) for _ in range(2)]
 
-    assert made[0]["name"] == made[1]["name"]
-    assert gone[0].json()["name"] == gone[1].json()["name"]
+    assert creations[0]["name"] == creations[1]["name"]
+    assert deletions[0].json()["name"] == deletions[1].json()["name"]
 
 
 def test_multislice_params_have_each_versions_name(local_api):

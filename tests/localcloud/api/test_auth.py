@@ -215,13 +215,13 @@ def test_tokens_assertions_and_queries_are_not_logged(local_api):
     private = account(local_api)["private_key"].splitlines()[1]
     local_api.halt()
 
-    kept = b"".join(
+    stored = b"".join(
         path.read_bytes()
         for path in local_api.state.iterdir()
         if path != local_api.credentials_file
     )
     local_api.boot()
 
-    assert token.encode() not in kept
-    assert assertion.encode() not in kept
-    assert private.encode() not in kept
+    assert token.encode() not in stored
+    assert assertion.encode() not in stored
+    assert private.encode() not in stored

@@ -21,10 +21,10 @@ def routes(api):
 
 
 def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_api):
-    known = {method.name: method for method in google_schema.methods("compute")}
+    documented = {method.name: method for method in google_schema.methods("compute")}
 
     for route in routes(local_api):
-        method = known[route.name]
+        method = documented[route.name]
         path = re.sub(r"\{\w+\}", "x", route.template)
         assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
         # Google accepts returnPartialSuccess on all lists, and gcloud sends it, but the discovery
@@ -70,19 +70,19 @@ def test_every_compute_methods_answer_matches_the_document(local_api, compute):
     # The local cloud has no regional operations, because no method changes a region.
     regional = {f"compute.regionOperations.{verb}" for verb in ("get", "wait", "delete")}
     assert {name for _, name in local_api.verified} == {
-        it.name for it in routes(local_api)
+        item.name for item in routes(local_api)
     } - regional
 
 
 def test_an_operation_is_running_before_it_is_done_and_its_id_is_a_string(compute):
-    begun = compute.call("POST", "global/firewalls", RULE).json()
+    started = compute.call("POST", "global/firewalls", RULE).json()
     ended = compute.done("DELETE", "global/firewalls/ssh")
 
-    assert (begun["status"], begun["progress"]) == ("RUNNING", 0)
+    assert (started["status"], started["progress"]) == ("RUNNING", 0)
     assert (ended["status"], ended["progress"]) == ("DONE", 100)
-    assert begun["targetLink"].endswith("/projects/local-fleet/global/firewalls/ssh")
-    assert int(begun["id"]) != int(ended["id"])
-    assert begun["operationType"] == "insert"
+    assert started["targetLink"].endswith("/projects/local-fleet/global/firewalls/ssh")
+    assert int(started["id"]) != int(ended["id"])
+    assert started["operationType"] == "insert"
 
 
 def test_an_operation_survives_a_restart(local_api, compute):
@@ -95,14 +95,16 @@ def test_an_operation_survives_a_restart(local_api, compute):
 
 
 def test_two_requests_with_the_same_id_have_one_effect(compute):
-    mark = str(uuid.uuid4())
+    request_id = str(uuid.uuid4())
 
-    first = compute.call("POST", "global/firewalls", RULE, requestId=mark).json()
-    second = compute.call("POST", "global/firewalls", RULE, requestId=mark).json()
-    other = compute.refused("POST", "global/firewalls", {**RULE, "name": "b"}, requestId=mark)
+    first = compute.call("POST", "global/firewalls", RULE, requestId=request_id).json()
+    second = compute.call("POST", "global/firewalls", RULE, requestId=request_id).json()
+    other_name = compute.refused(
+        "POST", "global/firewalls", {**RULE, "name": "b"}, requestId=request_id
+    )
 
     assert first["name"] == second["name"]
-    assert other == (400, "invalid")
+    assert other_name == (400, "invalid")
     assert compute.refused("POST", "global/firewalls", RULE) == (409, "alreadyExists")
     assert compute.refused("POST", DISKS, {"name": "d"}, requestId="twice") == (400, "invalid")
 
@@ -126,14 +128,14 @@ def test_lists_have_pages_filters_and_an_order(compute):
     operations = compute.get(OPERATIONS, orderBy="creationTimestamp desc")["items"]
     assert compute.names(DISKS, orderBy="name") == ["a", "b", "c"]
     assert compute.names(DISKS, orderBy="creationTimestamp desc", maxResults=1) == ["b", "a", "c"]
-    assert [it["targetLink"].rpartition("/")[2] for it in operations] == ["b", "a", "c"]
+    assert [item["targetLink"].rpartition("/")[2] for item in operations] == ["b", "a", "c"]
     for order in ("sizeGb", "creationTimestamp", "name sideways", "name,creationTimestamp desc"):
         assert compute.refused("GET", DISKS, orderBy=order) == (400, "invalid")
 
 
 def test_errors_of_projects_resources_and_tokens_have_computes_format(local_api, compute):
     foreign = local_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
-    bare = requests.get(f"{local_api.endpoint}{HERE}", timeout=20).json()["error"]
+    without_token = requests.get(f"{local_api.endpoint}{HERE}", timeout=20).json()["error"]
 
     assert foreign["errors"][0]["reason"] == "forbidden"
     assert "compute.networks.list" in foreign["message"]
@@ -141,7 +143,7 @@ def test_errors_of_projects_resources_and_tokens_have_computes_format(local_api,
     assert compute.refused("GET", "global/nothing") == (404, "notFound")
     assert compute.refused("GET", "zones/nowhere-a/disks") == (404, "notFound")
     assert compute.refused("GET", "regions/nowhere/subnetworks") == (404, "notFound")
-    assert (bare["code"], bare["errors"][0]["reason"]) == (401, "authError")
+    assert (without_token["code"], without_token["errors"][0]["reason"]) == (401, "authError")
 
 
 def test_a_fault_applies_to_the_named_compute_method_or_zone(local_api, compute):
@@ -162,23 +164,29 @@ def test_an_outcome_fault_fails_an_operation_with_its_error_and_changes_nothing(
 
     ended = compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
 
-    assert [it["code"] for it in ended["error"]["errors"]] == ["QUOTA_EXCEEDED"]
+    assert [item["code"] for item in ended["error"]["errors"]] == ["QUOTA_EXCEEDED"]
     assert compute.refused("GET", f"{DISKS}/one") == (404, "notFound")
     assert "error" not in compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
     assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
 
 
 def test_machine_types_and_their_chips_are_listed_for_one_or_all_zones(compute):
-    one = compute.get(f"{MACHINES}/ct6e-standard-8t")
-    few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
+    machine_type = compute.get(f"{MACHINES}/ct6e-standard-8t")
+    filtered = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
     everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
 
-    assert one["accelerators"] == [
+    assert machine_type["accelerators"] == [
         {"guestAcceleratorType": "ct6e", "guestAcceleratorCount": 8},
     ]
-    assert (one["guestCpus"], one["memoryMb"], one["zone"]) == (360, 1440 * 1024, ZONE)
-    assert few == ["ct6e-standard-1t", "ct6e-standard-4t", "ct6e-standard-8t"]
-    assert [it["name"] for it in everywhere[f"zones/{ZONE}"]["machineTypes"]] == ["ct5p-hightpu-4t"]
+    assert (machine_type["guestCpus"], machine_type["memoryMb"], machine_type["zone"]) == (
+        360,
+        1440 * 1024,
+        ZONE,
+    )
+    assert filtered == ["ct6e-standard-1t", "ct6e-standard-4t", "ct6e-standard-8t"]
+    assert [item["name"] for item in everywhere[f"zones/{ZONE}"]["machineTypes"]] == [
+        "ct5p-hightpu-4t"
+    ]
     assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
 
 
@@ -190,10 +198,10 @@ def test_the_aggregated_list_of_subnetworks_is_grouped_by_region(compute):
     filtered = compute.get("aggregated/subnetworks", filter="name=nothing")["items"]
     page = compute.get("aggregated/subnetworks", maxResults=1)
 
-    here = items["regions/us-central2"]["subnetworks"]
-    assert [subnet["name"] for subnet in here] == ["default", "other"]
+    subnetworks = items["regions/us-central2"]["subnetworks"]
+    assert [subnet["name"] for subnet in subnetworks] == ["default", "other"]
     assert filtered["regions/us-central2"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
-    assert [len(it["subnetworks"]) for it in page["items"].values()] == [1]
+    assert [len(item["subnetworks"]) for item in page["items"].values()] == [1]
     assert page["nextPageToken"]
 
 
@@ -214,19 +222,19 @@ def test_changing_the_projects_metadata_needs_the_current_fingerprint(compute):
 
 def test_googles_python_client_creates_gets_changes_and_deletes(local_api):
     client = service(local_api, "v1", "compute", "/compute/v1/")
-    mine = {"project": "local-fleet"}
+    project = {"project": "local-fleet"}
 
-    begun = client.firewalls().insert(**mine, body=RULE).execute()
-    ended = client.globalOperations().wait(**mine, operation=begun["name"]).execute()
-    listed, request = [], client.firewalls().list(**mine, maxResults=1)
+    started = client.firewalls().insert(**project, body=RULE).execute()
+    ended = client.globalOperations().wait(**project, operation=started["name"]).execute()
+    listed, request = [], client.firewalls().list(**project, maxResults=1)
     while request is not None:
         answer = request.execute()
         listed += [rule["name"] for rule in answer["items"]]
         request = client.firewalls().list_next(request, answer)
-    where = {**mine, "zone": ZONE}
-    client.disks().insert(**where, body={"name": "d", "sizeGb": 10}).execute()
+    location = {**project, "zone": ZONE}
+    client.disks().insert(**location, body={"name": "d", "sizeGb": 10}).execute()
 
     assert ended["status"] == "DONE"
     assert listed[-1] == "ssh" and "default-allow-ssh" in listed
-    assert client.disks().get(**where, disk="d").execute()["sizeGb"] == "10"
-    assert client.projects().get(**mine).execute()["name"] == "local-fleet"
+    assert client.disks().get(**location, disk="d").execute()["sizeGb"] == "10"
+    assert client.projects().get(**project).execute()["name"] == "local-fleet"

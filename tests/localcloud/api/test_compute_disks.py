@@ -28,9 +28,9 @@ def test_a_disk_has_a_type_and_its_size_as_a_string(compute):
     kind = f"zones/{ZONE}/diskTypes/hyperdisk-balanced"
     compute.done("POST", DISKS, {"name": "fast", "type": kind, "sizeGb": 4, "labels": {"a": "b"}})
 
-    plain, fast = compute.get(f"{DISKS}/data"), compute.get(f"{DISKS}/fast")
+    standard, fast = compute.get(f"{DISKS}/data"), compute.get(f"{DISKS}/fast")
 
-    assert (plain["sizeGb"], plain["type"].rpartition("/")[2]) == ("500", "pd-standard")
+    assert (standard["sizeGb"], standard["type"].rpartition("/")[2]) == ("500", "pd-standard")
     assert (fast["sizeGb"], fast["type"].rpartition("/")[2]) == ("4", "hyperdisk-balanced")
     assert fast["labels"] == {"a": "b"}
 
@@ -68,7 +68,7 @@ def test_the_aggregated_list_of_disks_is_grouped_by_zone(compute):
 
     items = compute.get("aggregated/disks", filter="sizeGb=500")["items"]
 
-    assert {zone: it["disks"][0]["name"] for zone, it in items.items() if "disks" in it} == {
+    assert {zone: item["disks"][0]["name"] for zone, item in items.items() if "disks" in item} == {
         f"zones/{ZONE}": "data",
         "zones/us-east1-c": "east",
     }
@@ -174,14 +174,14 @@ def test_changing_a_disks_labels_needs_the_current_fingerprint(compute):
     made(compute, labels={"team": "a"})
     before = compute.get(f"{DISKS}/data")["labelFingerprint"]
     path = f"{DISKS}/data/setLabels"
-    wanted = {"labels": {"team": "b", "cost": "1"}, "labelFingerprint": before}
+    request = {"labels": {"team": "b", "cost": "1"}, "labelFingerprint": before}
 
-    compute.done("POST", path, wanted)
+    compute.done("POST", path, request)
     after = compute.get(f"{DISKS}/data")
 
-    assert after["labels"] == wanted["labels"]
+    assert after["labels"] == request["labels"]
     assert after["labelFingerprint"] != before
-    assert compute.refused("POST", path, wanted) == (412, "conditionNotMet")
+    assert compute.refused("POST", path, request) == (412, "conditionNotMet")
     assert compute.refused("POST", path, {"labels": {}}) == (412, "conditionNotMet")
     stranger = {"labels": {"Team": "b"}, "labelFingerprint": after["labelFingerprint"]}
     assert compute.refused("POST", path, stranger)[0] == 400

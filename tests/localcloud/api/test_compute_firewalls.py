@@ -16,11 +16,11 @@ NETWORK = "projects/p/global/networks/default"
 def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):
     assert compute.names("global/networks") == ["default"]
     assert compute.names(RULES) == [
-        f"default-allow-{what}" for what in ("icmp", "internal", "rdp", "ssh")
+        f"default-allow-{name}" for name in ("icmp", "internal", "rdp", "ssh")
     ]
     subnet = compute.get("regions/us-central2/subnetworks/default")
-    inside = compute.get(f"{RULES}/default-allow-internal")
-    assert inside["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
+    internal = compute.get(f"{RULES}/default-allow-internal")
+    assert internal["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
 
 
 def test_a_rule_gets_default_values(compute):

@@ -32,8 +32,8 @@ def outcome(api, path=NODES):
 def test_an_error_is_limited_by_method_zone_and_number_of_calls(local_api):
     local_api.faults(errors=[{"method": "nodes.list", "code": 503, "zone": ZONE, "times": 2}])
 
-    there = f"locations/{OTHER}/nodes"
-    assert [outcome(local_api, path) for path in (there, NODES, NODES, NODES)] == [
+    other_nodes = f"locations/{OTHER}/nodes"
+    assert [outcome(local_api, path) for path in (other_nodes, NODES, NODES, NODES)] == [
         200,
         503,
         503,
@@ -103,9 +103,9 @@ def test_a_mix_with_the_same_seed_gives_the_same_outcomes(local_api):
         local_api.faults(mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
         return [outcome(local_api) for _ in range(24)]
 
-    first, again, other = series(7), series(7), series(8)
+    first, second, other_seed = series(7), series(7), series(8)
 
-    assert first == again != other
+    assert first == second != other_seed
     assert set(first) == {200, 429, 503, "dropped"}
 
 

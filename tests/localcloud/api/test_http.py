@@ -17,8 +17,8 @@ def exchange(api, text):
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
         received = b""
-        while part := connection.recv(65536):
-            received += part
+        while chunk := connection.recv(65536):
+            received += chunk
     return received.decode()
 
 
@@ -67,12 +67,12 @@ def test_an_unknown_path_is_a_404(local_api):
 
 
 def test_googles_system_parameters_are_accepted_and_unknown_ones_refused(local_api):
-    fine = local_api.call("GET", "locations/-/nodes", alt="json", **{"$alt": "json"})
-    wrong = local_api.call("GET", "locations/-/nodes", page="2")
+    accepted = local_api.call("GET", "locations/-/nodes", alt="json", **{"$alt": "json"})
+    refused = local_api.call("GET", "locations/-/nodes", page="2")
 
-    assert fine.status_code == 200
-    assert wrong.status_code == 400
-    assert '"page"' in wrong.json()["error"]["message"]
+    assert accepted.status_code == 200
+    assert refused.status_code == 400
+    assert '"page"' in refused.json()["error"]["message"]
 
 
 def test_an_internal_error_is_a_500_without_details(local_api):

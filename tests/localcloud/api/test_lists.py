@@ -46,42 +46,42 @@ fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
 def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, size):
     with rolled_back() as database:
         table = stored(database, fleet)
-        seen, after = [], None
+        listed, after = [], None
         while page := table.page(ZONES[:3], after, size):
             assert len(page) <= size
-            seen += [(node.zone, node.node_id) for node in page]
-            after = seen[-1]
+            listed += [(node.zone, node.node_id) for node in page]
+            after = listed[-1]
 
-    assert seen == sorted(fleet)
+    assert listed == sorted(fleet)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
 def test_deleting_a_node_between_pages_hides_no_other_node(rolled_back, fleet, data):
-    gone = data.draw(st.sampled_from(sorted(fleet)))
+    deleted = data.draw(st.sampled_from(sorted(fleet)))
     with rolled_back() as database:
         table = stored(database, fleet)
         first = table.page(ZONES[:3], None, 2)
         after = (first[-1].zone, first[-1].node_id)
-        table.remove(table.get(*gone).uid)
-        rest = table.page(ZONES[:3], after, 1000)
+        table.remove(table.get(*deleted).uid)
+        second = table.page(ZONES[:3], after, 1000)
 
-    seen = {(node.zone, node.node_id) for node in [*first, *rest]}
-    assert seen | {gone} == fleet
+    listed = {(node.zone, node.node_id) for node in [*first, *second]}
+    assert listed | {deleted} == fleet
 
 
 def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
     for name, zone in (("a", ZONE), ("b", ZONE), ("c", OTHER)):
         local_api.ready(name, zone, acceleratorType="v4-8")
 
-    found = list(pages(local_api, "locations/-/nodes", "nodes", pageSize=2))
-    here = list(pages(local_api, f"locations/{ZONE}/nodes", "nodes", page_size=1))
+    in_all_zones = list(pages(local_api, "locations/-/nodes", "nodes", pageSize=2))
+    in_one_zone = list(pages(local_api, f"locations/{ZONE}/nodes", "nodes", page_size=1))
 
-    assert [len(page) for page in found] == [2, 1]
-    listed = [node["name"].split("/")[-1] for node in itertools.chain(*found)]
+    assert [len(page) for page in in_all_zones] == [2, 1]
+    listed = [node["name"].split("/")[-1] for node in itertools.chain(*in_all_zones)]
     assert listed == ["c", "a", "b"]
-    assert [node["name"].split("/")[-1] for node in itertools.chain(*here)] == ["a", "b"]
-    assert found[0][0] == local_api.node("c", OTHER)
+    assert [node["name"].split("/")[-1] for node in itertools.chain(*in_one_zone)] == ["a", "b"]
+    assert in_all_zones[0][0] == local_api.node("c", OTHER)
 
 
 @pytest.mark.parametrize(
@@ -107,21 +107,21 @@ def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
     local_api.faults(unreachable=[OTHER])
 
     everywhere = local_api.get("locations/-/nodes")
-    there = local_api.get(f"locations/{OTHER}/nodes")
+    unreachable = local_api.get(f"locations/{OTHER}/nodes")
     node = local_api.call("GET", f"locations/{OTHER}/nodes/far")
 
     assert [node["name"].split("/")[-1] for node in everywhere["nodes"]] == ["near"]
     assert everywhere["unreachable"] == [f"projects/local-fleet/locations/{OTHER}"]
-    assert there == {"unreachable": [f"projects/local-fleet/locations/{OTHER}"]}
+    assert unreachable == {"unreachable": [f"projects/local-fleet/locations/{OTHER}"]}
     assert (node.status_code, node.json()["error"]["status"]) == (503, "UNAVAILABLE")
     local_api.faults(unreachable=[])
     assert len(local_api.get("locations/-/nodes")["nodes"]) == 2
 
 
 def test_locations_are_listed_in_pages_and_can_be_read(local_api):
-    found = items(local_api, "locations", "locations", pageSize=7)
+    locations = items(local_api, "locations", "locations", pageSize=7)
 
-    assert [location["locationId"] for location in found] == sorted(ZONES)
+    assert [location["locationId"] for location in locations] == sorted(ZONES)
     name = f"projects/local-fleet/locations/{ZONE}"
     assert local_api.get(f"locations/{ZONE}") == {"name": name, "locationId": ZONE}
     assert local_api.call("GET", "locations/us-moon1-a").status_code == 404
@@ -130,9 +130,9 @@ def test_locations_are_listed_in_pages_and_can_be_read(local_api):
 def test_accelerator_types_are_listed_with_type_and_topology(local_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    found = items(local_api, path, "acceleratorTypes", pageSize=20)
+    types = items(local_api, path, "acceleratorTypes", pageSize=20)
 
-    assert {entry["type"] for entry in found} == set(ACCELERATORS)
+    assert {entry["type"] for entry in types} == set(ACCELERATORS)
     assert local_api.get(f"{path}/v5litepod-16") == {
         "name": f"projects/local-fleet/{path}/v5litepod-16",
         "type": "v5litepod-16",
@@ -144,15 +144,15 @@ def test_accelerator_types_are_listed_with_type_and_topology(local_api):
 def test_runtime_versions_are_listed_and_can_be_read(local_api):
     path = f"locations/{ZONE}/runtimeVersions"
 
-    found = local_api.get(path)["runtimeVersions"]
+    versions = local_api.get(path)["runtimeVersions"]
 
-    assert "v2-alpha-tpuv6e" in [entry["version"] for entry in found]
+    assert "v2-alpha-tpuv6e" in [entry["version"] for entry in versions]
     assert local_api.get(f"{path}/v2-alpha-tpuv5")["version"] == "v2-alpha-tpuv5"
     assert local_api.call("GET", f"{path}/dos").status_code == 404
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "types"),
     [
         ("type=v4-8", ["v4-8"]),
         ("type=v2-*", ["v2-128", "v2-256", "v2-32", "v2-512", "v2-8"]),
@@ -161,18 +161,18 @@ def test_runtime_versions_are_listed_and_can_be_read(local_api):
         ("type:6e-25", ["v6e-256"]),
     ],
 )
-def test_a_filter_selects_accelerator_types(local_api, text, found):
+def test_a_filter_selects_accelerator_types(local_api, text, types):
     reply = local_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
 
-    assert [entry["type"] for entry in reply.get("acceleratorTypes", [])] == found
+    assert [entry["type"] for entry in reply.get("acceleratorTypes", [])] == types
 
 
 def test_an_order_applies_to_all_pages(local_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    found = items(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
+    types = items(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
 
-    assert [entry["type"] for entry in found] == sorted(ACCELERATORS, reverse=True)
+    assert [entry["type"] for entry in types] == sorted(ACCELERATORS, reverse=True)
 
 
 def test_a_filter_selects_operations_and_locations(local_api):
@@ -180,10 +180,10 @@ def test_a_filter_selects_operations_and_locations(local_api):
     local_api.ended(local_api.delete("one"))
 
     done = local_api.get("locations/-/operations", filter="done=true AND metadata.verb=delete")
-    here = local_api.get("locations", filter=f"locationId={ZONE}")
+    locations = local_api.get("locations", filter=f"locationId={ZONE}")
 
     assert [entry["metadata"]["verb"] for entry in done["operations"]] == ["delete"]
-    assert [entry["locationId"] for entry in here["locations"]] == [ZONE]
+    assert [entry["locationId"] for entry in locations["locations"]] == [ZONE]
 
 
 @pytest.mark.parametrize(
@@ -234,10 +234,10 @@ def test_operations_are_listed_also_after_their_node_is_deleted(local_api):
     local_api.ready("one")
     deletion = local_api.ended(local_api.delete("one"))
 
-    found = items(local_api, "locations/-/operations", "operations", pageSize=1)
+    operations = items(local_api, "locations/-/operations", "operations", pageSize=1)
 
-    assert sorted(entry["metadata"]["verb"] for entry in found) == ["create", "delete"]
-    assert deletion in found
+    assert sorted(entry["metadata"]["verb"] for entry in operations) == ["create", "delete"]
+    assert deletion in operations
     assert deletion["metadata"]["endTime"] >= deletion["metadata"]["createTime"]
     path = f"locations/{ZONE}/operations/operation-0"
     assert local_api.call("GET", path).status_code == 404

@@ -45,7 +45,7 @@ class Cloud(LocalApi):
         return reply
 
     def addresses(self, node_id: str) -> list[str]:
-        return [it["ipAddress"] for it in self.node(node_id)["networkEndpoints"]]
+        return [endpoint["ipAddress"] for endpoint in self.node(node_id)["networkEndpoints"]]
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ class Waiter(threading.Thread):
     def __init__(self, cloud: Cloud, machine: str, path: str, query: str = "") -> None:
         super().__init__(daemon=True)
         self.reply: Reply | None = None
-        plain = query.removeprefix("&")
-        etag = cloud.ask(machine, f"{path}?{plain}").headers["ETag"]
+        parameters = query.removeprefix("&")
+        etag = cloud.ask(machine, f"{path}?{parameters}").headers["ETag"]
         waits = f"wait_for_change=true&last_etag={etag}{query}"
         self._ask = (cloud, machine, f"{path}?{waits}")
         self.start()
@@ -172,10 +172,10 @@ def test_a_nodes_metadata_entries_are_attributes(cloud, workers):
 
 
 def test_a_directory_needs_a_slash_and_lists_its_names(cloud, workers):
-    there = cloud.ask(workers[0], f"{V1}/project/")
+    listing = cloud.ask(workers[0], f"{V1}/project/")
     moved = cloud.ask(workers[0], f"{V1}/project")
 
-    assert there.text == "attributes/\nnumeric-project-id\nproject-id\n"
+    assert listing.text == "attributes/\nnumeric-project-id\nproject-id\n"
     assert (moved.code, moved.headers["Location"]) == (301, f"{V1}/project/")
 
 
@@ -216,11 +216,11 @@ def test_the_api_refuses_the_token_of_a_nodes_service_account(cloud, workers):
     accounts = f"{V1}/instance/service-accounts"
     email = cloud.ask(workers[0], f"{accounts}/default/email").text
     token = json.loads(cloud.ask(workers[0], f"{accounts}/default/token").text)
-    again = json.loads(cloud.ask(workers[1], f"{accounts}/{email}/token").text)
+    second = json.loads(cloud.ask(workers[1], f"{accounts}/{email}/token").text)
 
     assert email == cloud.node("pod")["serviceAccount"]["email"]
     assert email != json.loads(cloud.credentials_file.read_text())["client_email"]
-    assert token["access_token"] == again["access_token"]
+    assert token["access_token"] == second["access_token"]
     bearer = {"Authorization": f"Bearer {token['access_token']}"}
     assert (
         requests.get(f"{cloud.endpoint}/v2/projects", headers=bearer, timeout=20).status_code == 401
@@ -241,12 +241,12 @@ def test_a_token_is_renewed_before_it_expires():
 
 def test_a_patched_value_reaches_a_waiting_guest(cloud, workers):
     waiter = Waiter(cloud, workers[1], f"{ATTRIBUTES}/ssh-keys")
-    still = Waiter(cloud, workers[1], f"{V1}/instance/name", "&timeout_sec=1")
+    unchanged = Waiter(cloud, workers[1], f"{V1}/instance/name", "&timeout_sec=1")
     path = f"locations/{ZONE}/nodes/pod"
     cloud.call("PATCH", path, {"metadata": {"ssh-keys": "tpu:new"}}, updateMask="metadata")
 
     assert waiter.answer() == "tpu:new"
-    assert still.answer() in cloud.machines.specs
+    assert unchanged.answer() in cloud.machines.specs
 
 
 def test_a_change_between_two_waits_is_not_lost(cloud, workers):

@@ -50,13 +50,15 @@ def test_a_patch_adds_and_removes_external_addresses(local_api, mask):
     local_api.ready("one")
 
     patch(local_api, {"networkConfig": {"enableExternalIps": True}}, mask)
-    given = local_api.node("one")
+    with_addresses = local_api.node("one")
     patch(local_api, {}, mask)
-    taken = local_api.node("one")
+    without_addresses = local_api.node("one")
 
-    assert [len(point["accessConfig"]) for point in given["networkEndpoints"]] == [1, 1]
-    assert given["networkConfig"]["network"] == taken["networkConfig"]["network"]
-    assert all("accessConfig" not in point for point in taken["networkEndpoints"])
+    assert [len(point["accessConfig"]) for point in with_addresses["networkEndpoints"]] == [1, 1]
+    assert (
+        with_addresses["networkConfig"]["network"] == without_addresses["networkConfig"]["network"]
+    )
+    assert all("accessConfig" not in point for point in without_addresses["networkEndpoints"])
 
 
 @pytest.mark.parametrize("mask", ["", "acceleratorType", "labels,runtimeVersion", "labels.a", "*"])
@@ -120,20 +122,20 @@ def test_an_interrupted_start_resumes_after_a_restart(local_api):
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "reason"),
     [
         ({"acceleratorType": "v4-16"}, "2 workers"),
         ({**SMALL, "schedulingConfig": {"spot": True}}, "spot"),
         ({**SMALL, "schedulingConfig": {"preemptible": True}}, "preemptible"),
     ],
 )
-def test_nodes_with_several_workers_and_spot_nodes_cannot_be_stopped(local_api, fields, word):
+def test_nodes_with_several_workers_and_spot_nodes_cannot_be_stopped(local_api, fields, reason):
     local_api.ready("one", **fields)
 
     answer = post(local_api, "stop")
 
     assert status(answer) == (400, "FAILED_PRECONDITION")
-    assert word in answer.json()["error"]["message"]
+    assert reason in answer.json()["error"]["message"]
     assert local_api.node("one")["state"] == "READY"
 
 
@@ -163,17 +165,17 @@ def test_a_maintenance_reboots_one_worker_and_changes_its_external_address(local
     assert after["state"] == "READY"
     assert local_api.machines.offs == machines[1:]
     assert local_api.machines.running == set(machines)
-    inside = [
+    internal = [
         [point["ipAddress"] for point in node["networkEndpoints"]] for node in (before, after)
     ]
-    assert inside[0] == inside[1]
-    outside = [
+    assert internal[0] == internal[1]
+    external = [
         [point["accessConfig"]["externalIp"] for point in node["networkEndpoints"]]
         for node in (before, after)
     ]
-    assert outside[0][0] == outside[1][0]
-    assert outside[0][1] != outside[1][1]
-    assert outside[1][1] not in inside[0]
+    assert external[0][0] == external[1][0]
+    assert external[0][1] != external[1][1]
+    assert external[1][1] not in internal[0]
 
 
 def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):

@@ -45,10 +45,10 @@ def refused(api, config, node_id="one"):
 def test_a_tpu_shows_the_full_names_of_its_network_and_subnetwork(
     local_api, config, network, subnetwork
 ):
-    found = local_api.ready("one", networkConfig=config)["networkConfig"]
+    shown_config = local_api.ready("one", networkConfig=config)["networkConfig"]
 
-    assert found["network"] == f"{HERE}/global/networks/{network}"
-    assert found["subnetwork"] == f"{SUBNETS}/{subnetwork}"
+    assert shown_config["network"] == f"{HERE}/global/networks/{network}"
+    assert shown_config["subnetwork"] == f"{SUBNETS}/{subnetwork}"
 
 
 @pytest.mark.usefixtures("compute")

@@ -190,11 +190,11 @@ def test_deleting_an_active_request_needs_force(local_api):
     ask(local_api)
     local_api.queued("qr", "ACTIVE")
 
-    plain = delete(local_api)
+    unforced = delete(local_api)
     forced = delete(local_api, force="true")
 
-    assert plain.json()["error"]["status"] == "FAILED_PRECONDITION"
-    assert "ACTIVE and has nodes (one READY)" in plain.json()["error"]["message"]
+    assert unforced.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert "ACTIVE and has nodes (one READY)" in unforced.json()["error"]["message"]
     ended = local_api.ended(forced.json())
     assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
     assert local_api.get("locations/-/nodes") == {}
@@ -230,10 +230,10 @@ def test_a_request_in_deletion_is_deleting(local_api):
     operation = delete(local_api, force="true").json()
 
     reply = local_api.get(f"{PATH}/qr")["state"]
-    again = delete(local_api, force="true")
+    second = delete(local_api, force="true")
 
     assert reply == {"state": "DELETING", "stateInitiator": "USER", "deletingData": {}}
-    assert again.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert second.json()["error"]["status"] == "FAILED_PRECONDITION"
     local_api.machines.hold.set()
     assert "response" in local_api.ended(operation)
     assert local_api.machines.specs == {}
@@ -317,14 +317,16 @@ def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
 
     first = ask(local_api, request_id=request_id)
     second = ask(local_api, request_id=request_id)
-    other = post(local_api, "other", spec("two"), request_id=request_id)
+    refused = post(local_api, "other", spec("two"), request_id=request_id)
 
     assert first["name"] == second["name"]
     assert len(local_api.get(PATH)["queuedResources"]) == 1
-    assert other.status_code == 400
+    assert refused.status_code == 400
     local_api.queued("qr", "ACTIVE")
-    gone = {"force": "true", "requestId": request_id}
-    assert delete(local_api, **gone).json()["name"] == delete(local_api, **gone).json()["name"]
+    options = {"force": "true", "requestId": request_id}
+    assert (
+        delete(local_api, **options).json()["name"] == delete(local_api, **options).json()["name"]
+    )
 
 
 def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(local_api):
@@ -334,10 +336,10 @@ def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(l
     local_api.faults(unreachable=["us-central1-a"])
 
     first = local_api.get("locations/-/queuedResources", pageSize=2)
-    rest = local_api.get("locations/-/queuedResources", pageToken=first["nextPageToken"])
+    second = local_api.get("locations/-/queuedResources", pageToken=first["nextPageToken"])
 
-    listed = [it["name"].split("/")[-1] for it in first["queuedResources"]]
-    assert listed + [it["name"].split("/")[-1] for it in rest["queuedResources"]] == [*"abc"]
+    listed = [item["name"].split("/")[-1] for item in first["queuedResources"]]
+    assert listed + [item["name"].split("/")[-1] for item in second["queuedResources"]] == [*"abc"]
     assert first["unreachable"] == ["projects/local-fleet/locations/us-central1-a"]
 
 

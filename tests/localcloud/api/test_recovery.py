@@ -85,13 +85,13 @@ def test_an_interrupted_preemption_is_completed(local_api):
 def test_machines_without_a_node_are_deleted_at_the_start(local_api):
     local_api.ready("one")
     local_api.halt()
-    known = set(local_api.machines.specs)
+    machines = set(local_api.machines.specs)
     stray = MachineSpec("t1v-n-stray-w-0", local_api.machines.pool[9], {})
     local_api.machines.start(stray)
 
     local_api.boot()
 
-    assert set(local_api.machines.specs) == known
+    assert set(local_api.machines.specs) == machines
     assert "t1v-n-stray-w-0" in local_api.log()
 
 
@@ -100,11 +100,11 @@ def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
     operation = local_api.create("one", acceleratorType="v4-64")
     assert local_api.machines.reached_hold.wait(20)
     local_api.interrupt()
-    begun = len(local_api.machines.starts)
+    start_count = len(local_api.machines.starts)
 
     local_api.boot()
 
-    assert 0 < begun < 8
+    assert 0 < start_count < 8
     assert len(local_api.ended(operation)["response"]["networkEndpoints"]) == 8
 
 
@@ -300,18 +300,18 @@ _REQUESTS = {
 
 
 def send(killable, node_id, verb):
-    here = f"locations/{ZONE}/nodes/{node_id}"
+    path = f"locations/{ZONE}/nodes/{node_id}"
     fault = f"/_localcloud/nodes/{node_id}"
     calls = {
         "create": ("POST", f"locations/{ZONE}/nodes?nodeId={node_id}", ONE_WORKER),
-        "delete": ("DELETE", here, None),
+        "delete": ("DELETE", path, None),
         "preempt": ("POST", f"{fault}:preempt", {}),
         "warn": ("POST", f"{fault}:preempt", {"warningSeconds": 0.2}),
-        "stop": ("POST", f"{here}:stop", {}),
-        "start": ("POST", f"{here}:start", {}),
+        "stop": ("POST", f"{path}:stop", {}),
+        "start": ("POST", f"{path}:start", {}),
         "maintain": (
             "POST",
-            f"/v2alpha1/projects/local-fleet/{here}:simulateMaintenanceEvent",
+            f"/v2alpha1/projects/local-fleet/{path}:simulateMaintenanceEvent",
             {},
         ),
         "power off": ("POST", f"{fault}:powerOff", {}),
@@ -328,9 +328,11 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
     chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
     names = ("a", "b", "c")
     for _ in range(5):
-        seen = {it["name"]: it["state"] for it in killable.get("/_localcloud/status")["nodes"]}
+        states = {
+            node["name"]: node["state"] for node in killable.get("/_localcloud/status")["nodes"]
+        }
         for node_id in names:
-            verbs = _REQUESTS.get(seen.get(node_id), ())
+            verbs = _REQUESTS.get(states.get(node_id), ())
             if verbs:
                 send(killable, node_id, chance.choice(verbs))
         threading.Event().wait(chance.uniform(0, 0.5))
@@ -342,9 +344,11 @@ def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
     def settled():
         status = killable.get("/_localcloud/status")
         announced = any("preemptTime" in node for node in status["nodes"])
-        held = any(it["state"] == "PREEMPTED" and it["workers"] for it in status["nodes"])
+        has_preempted_machines = any(
+            node["state"] == "PREEMPTED" and node["workers"] for node in status["nodes"]
+        )
         moving = {node["state"] for node in status["nodes"]} - resting
-        return not (status["operations"] or announced or held or moving)
+        return not (status["operations"] or announced or has_preempted_machines or moving)
 
     wait_for(settled)
     # Restart the server, which also boots the machines that the fault "power off" has stopped.

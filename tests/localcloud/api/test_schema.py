@@ -28,51 +28,53 @@ NODE = {
 
 @pytest.mark.parametrize("api", ["v1", "v2", "v2alpha1"])
 def test_every_method_has_the_documented_name_verb_path_and_parameters(local_api, api):
-    mine = [it for it in local_api.server.routes if it.template.startswith(f"/{api}/")]
+    routes = [route for route in local_api.server.routes if route.template.startswith(f"/{api}/")]
     # The local cloud has only the GET methods of v1.
-    documented = [it for it in google_schema.methods(api) if api != "v1" or it.verb == "GET"]
+    documented = [
+        method for method in google_schema.methods(api) if api != "v1" or method.verb == "GET"
+    ]
 
-    assert len(mine) == len(documented)
+    assert len(routes) == len(documented)
     for method in documented:
         [route] = [
-            it
-            for it in mine
-            if it.verb == method.verb
-            and method.pattern.fullmatch(re.sub(r"\{\w+\}", "x", it.template))
+            route
+            for route in routes
+            if route.verb == method.verb
+            and method.pattern.fullmatch(re.sub(r"\{\w+\}", "x", route.template))
         ]
         assert route.name in (method.name, f"locations.{method.name}")
         assert frozenset(route.query) == method.query, method.name
 
 
 def test_every_v2_methods_answer_matches_the_document(local_api):
-    here = f"locations/{ZONE}"
-    spec = {"parent": f"projects/local-fleet/{here}", "nodeId": "queued", "node": SMALL}
+    location = f"locations/{ZONE}"
+    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": "queued", "node": SMALL}
     calls = (
         ("GET", "locations", None, {}),
-        ("GET", here, None, {}),
-        ("POST", f"{here}:generateServiceIdentity", {}, {}),
-        ("GET", f"{here}/acceleratorTypes", None, {}),
-        ("GET", f"{here}/acceleratorTypes/v4-8", None, {}),
-        ("GET", f"{here}/runtimeVersions", None, {}),
-        ("GET", f"{here}/runtimeVersions/tpu-vm-base", None, {}),
-        ("POST", f"{here}/nodes", SMALL, {"nodeId": "one"}),
+        ("GET", location, None, {}),
+        ("POST", f"{location}:generateServiceIdentity", {}, {}),
+        ("GET", f"{location}/acceleratorTypes", None, {}),
+        ("GET", f"{location}/acceleratorTypes/v4-8", None, {}),
+        ("GET", f"{location}/runtimeVersions", None, {}),
+        ("GET", f"{location}/runtimeVersions/tpu-vm-base", None, {}),
+        ("POST", f"{location}/nodes", SMALL, {"nodeId": "one"}),
         ("GET", "locations/-/nodes", None, {}),
-        ("GET", f"{here}/nodes/one", None, {}),
-        ("PATCH", f"{here}/nodes/one", {"labels": {"a": "b"}}, {"updateMask": "labels"}),
-        ("POST", f"{here}/nodes/one:getGuestAttributes", {}, {}),
-        ("POST", f"{here}/nodes/one:stop", {}, {}),
-        ("POST", f"{here}/nodes/one:start", {}, {}),
-        ("DELETE", f"{here}/nodes/one", None, {}),
+        ("GET", f"{location}/nodes/one", None, {}),
+        ("PATCH", f"{location}/nodes/one", {"labels": {"a": "b"}}, {"updateMask": "labels"}),
+        ("POST", f"{location}/nodes/one:getGuestAttributes", {}, {}),
+        ("POST", f"{location}/nodes/one:stop", {}, {}),
+        ("POST", f"{location}/nodes/one:start", {}, {}),
+        ("DELETE", f"{location}/nodes/one", None, {}),
         (
             "POST",
-            f"{here}/queuedResources",
+            f"{location}/queuedResources",
             {"tpu": {"nodeSpec": [spec]}, "spot": {}},
             {"queuedResourceId": "qr"},
         ),
         ("GET", "locations/-/queuedResources", None, {}),
-        ("GET", f"{here}/queuedResources/qr", None, {}),
-        ("POST", f"{here}/queuedResources/qr:reset", {}, {}),
-        ("DELETE", f"{here}/queuedResources/qr", None, {"force": "true"}),
+        ("GET", f"{location}/queuedResources/qr", None, {}),
+        ("POST", f"{location}/queuedResources/qr:reset", {}, {}),
+        ("DELETE", f"{location}/queuedResources/qr", None, {"force": "true"}),
         ("GET", "locations/-/operations", None, {}),
     )
     for verb, path, body, query in calls:

@@ -41,7 +41,7 @@ def test_v1_lists_and_describes_types_and_versions(local_api, collection, field)
 def test_v1_lists_and_describes_locations(local_api):
     listed = local_api.get(HERE)["locations"]
 
-    assert ZONE in [it["locationId"] for it in listed]
+    assert ZONE in [location["locationId"] for location in listed]
     assert local_api.get(f"{HERE}/{ZONE}")["locationId"] == ZONE
 
 

@@ -76,8 +76,8 @@ def test_faults_of_a_preempted_nodes_workers_are_refused(local_api):
 
 
 def test_a_late_worker_boots_after_its_node_is_ready_and_only_once(local_api):
-    late = {"worker": "pod-w1", "delaySeconds": 0.4, "times": 1}
-    local_api.faults(late=[late])
+    fault = {"worker": "pod-w1", "delaySeconds": 0.4, "times": 1}
+    local_api.faults(late=[fault])
 
     local_api.ready("pod")
 
@@ -173,7 +173,7 @@ def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api
     monkeypatch.setattr(lifecycle, "SWEEP_RETRY_S", 0.05)
     local_api.ready("pod")
     local_api.halt()
-    known = set(local_api.machines.specs)
+    machines = set(local_api.machines.specs)
     for number in (8, 9):
         address = local_api.machines.pool[number]
         local_api.machines.start(MachineSpec(f"t1v-n-stray-w-{number}", address, {}))
@@ -182,7 +182,7 @@ def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api
     local_api.boot()
 
     assert local_api.node("pod")["state"] == "READY"
-    wait_for(lambda: set(local_api.machines.specs) == known)
+    wait_for(lambda: set(local_api.machines.specs) == machines)
     assert "would not delete" in local_api.log()
 
 

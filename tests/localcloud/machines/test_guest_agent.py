@@ -104,9 +104,9 @@ def asked():
 
 def test_the_agent_waits_for_changed_metadata(asked):
     server, requests = asked
-    place = f"127.0.0.1:{server.server_port}"
+    address = f"127.0.0.1:{server.server_port}"
 
-    metadata, etag = agent.next_metadata("e0", place)
+    metadata, etag = agent.next_metadata("e0", address)
 
     assert agent.desired_keys(metadata) == {"ada": ["a"]}
     assert etag == "e1"

@@ -21,16 +21,16 @@ subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i
 
 
 @given(st.sets(subnets, max_size=127))
-def test_the_chosen_subnet_overlaps_no_used_subnet(taken):
-    chosen = free_subnet(taken)
-    assert not any(chosen.overlaps(other) for other in taken)
+def test_the_chosen_subnet_overlaps_no_used_subnet(used):
+    chosen = free_subnet(used)
+    assert not any(chosen.overlaps(subnet) for subnet in used)
     assert chosen.subnet_of(RANGE)
 
 
 def test_another_subnet_is_used_only_if_the_requested_one_is_in_use():
-    wanted = IPv4Network("198.18.40.0/22")
-    assert free_subnet([IPv4Network("198.18.0.0/22")], wanted) == wanted
-    assert free_subnet([IPv4Network("198.18.41.0/24")], wanted) == IPv4Network("198.18.0.0/22")
+    requested = IPv4Network("198.18.40.0/22")
+    assert free_subnet([IPv4Network("198.18.0.0/22")], requested) == requested
+    assert free_subnet([IPv4Network("198.18.41.0/24")], requested) == IPv4Network("198.18.0.0/22")
 
 
 def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):

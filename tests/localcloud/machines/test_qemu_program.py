@@ -12,7 +12,7 @@ DEBIAN_13 = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopy
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
+def vm_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
     """An image on a Debian host without KVM; the newer qemu that is built is an empty directory."""
 
     def make(tree: Path, command: list[str], report: object) -> None:
@@ -41,40 +41,40 @@ def test_qemu_is_sound_from_version_10_on(reply: str, sound: bool):
 
 
 def test_a_newer_qemu_runs_with_its_own_loader_and_all_processor_features(
-    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+    vm_image: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)
-    qemu_program.ensure(made, print)
-    command = qemu_program.command(made)
-    assert command[0] == f"{made.qemu}/lib64/ld-linux-x86-64.so.2"
+    qemu_program.ensure(vm_image, print)
+    command = qemu_program.command(vm_image)
+    assert command[0] == f"{vm_image.qemu}/lib64/ld-linux-x86-64.so.2"
     assert command[-1] == "max"
 
 
-def test_a_sound_host_qemu_is_used(made: QemuImage, monkeypatch: pytest.MonkeyPatch):
+def test_a_sound_host_qemu_is_used(vm_image: QemuImage, monkeypatch: pytest.MonkeyPatch):
     host_has(monkeypatch, DEBIAN_13)
-    qemu_program.ensure(made, print)
-    assert not made.qemu.exists()
-    assert qemu_program.command(made)[0] == "qemu-system-x86_64"
-    assert qemu_program.command(made)[-1] == "max"
+    qemu_program.ensure(vm_image, print)
+    assert not vm_image.qemu.exists()
+    assert qemu_program.command(vm_image)[0] == "qemu-system-x86_64"
+    assert qemu_program.command(vm_image)[-1] == "max"
 
 
 def test_an_old_qemu_without_a_newer_one_gets_a_warning_and_the_safer_processor(
-    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+    vm_image: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)
     monkeypatch.setattr(image, "sources", lambda: ("jammy", [], []))
     output: list[str] = []
-    qemu_program.ensure(made, output.append)
+    qemu_program.ensure(vm_image, output.append)
     assert "may fail" in output[-1]
-    assert qemu_program.command(made)[-1] == "Nehalem"
+    assert qemu_program.command(vm_image)[-1] == "Nehalem"
 
 
 def test_with_kvm_the_hosts_qemu_is_used_at_any_age(
-    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+    vm_image: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)
     monkeypatch.setattr(qemu_program, "choose", lambda _: "kvm")
-    qemu_program.ensure(made, print)
-    assert qemu_program.command(made) == [
+    qemu_program.ensure(vm_image, print)
+    assert qemu_program.command(vm_image) == [
         "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host"
     ]  # fmt: skip
