@@ -302,10 +302,10 @@ def truncate_newest(run: Disturbed) -> None:
     prefix = f"checkpoints/{run.run}/"
     objects = run.objects(prefix)
     finished = rf"{re.escape(prefix)}(\d+)/manifest\.json"
-    found = (re.fullmatch(finished, each["name"]) for each in objects)
-    step = max(int(each[1]) for each in found if each)
-    files = [each for each in objects if each["name"].startswith(f"{prefix}{step}/")]
-    largest = max(files, key=lambda each: int(each["size"]))
+    matches = (re.fullmatch(finished, item["name"]) for item in objects)
+    step = max(int(match[1]) for match in matches if match)
+    files = [item for item in objects if item["name"].startswith(f"{prefix}{step}/")]
+    largest = max(files, key=lambda item: int(item["size"]))
     content = run.read_object(largest["name"])
     run.put_object(largest["name"], content[: len(content) // 2])
 

@@ -97,8 +97,8 @@ class MachineType:
 
 
 MACHINE_TYPES: Mapping[str, MachineType] = {
-    it.name: it
-    for it in (
+    machine_type.name: machine_type
+    for machine_type in (
         MachineType("ct5lp-hightpu-1t", 24, 48, 1),
         MachineType("ct5lp-hightpu-4t", 112, 192, 4),
         MachineType("ct5lp-hightpu-8t", 224, 384, 8),

@@ -63,8 +63,8 @@ class DiskType:
 
 
 DISK_TYPES: Mapping[str, DiskType] = {
-    it.name: it
-    for it in (
+    disk_type.name: disk_type
+    for disk_type in (
         DiskType("hyperdisk-balanced", "Hyperdisk Balanced", 100, 4, 65536),
         DiskType("hyperdisk-ml", "Hyperdisk ML", 100, 4, 65536),
         DiskType("pd-balanced", "Balanced Persistent Disk", 100, 10, 65536),
