@@ -55,9 +55,9 @@ def access_token(seconds: float = SECONDS) -> str:
 
     Raises OSError or ValueError if no token is issued.
     """
-    answer = json.loads(ask("GET", TOKEN, {"Metadata-Flavor": "Google"}, seconds=seconds))
+    response = json.loads(ask("GET", TOKEN, {"Metadata-Flavor": "Google"}, seconds=seconds))
     try:
-        return str(answer["access_token"])
+        return str(response["access_token"])
     except (KeyError, TypeError):
         raise ValueError("the metadata server returned no access token") from None
 
@@ -65,9 +65,9 @@ def access_token(seconds: float = SECONDS) -> str:
 def write_object(api: StorageApi, url: str, content: bytes) -> None:
     """Create or replace the object at a ``gs://`` URL. Raises OSError."""
     bucket, name = _parts(url)
-    place = f"{api.address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+    upload_url = f"{api.address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
     headers = {**api.headers, "Content-Type": "application/octet-stream"}
-    ask("POST", place, headers, content, api.seconds)
+    ask("POST", upload_url, headers, content, api.seconds)
 
 
 def delete_object(api: StorageApi, url: str) -> None:
@@ -106,8 +106,8 @@ def ask(
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
     try:
-        with _opener(url.startswith("https")).open(request, timeout=seconds) as reply:
-            return reply.read()
+        with _opener(url.startswith("https")).open(request, timeout=seconds) as response:
+            return response.read()
     except http.client.HTTPException as error:
         raise OSError(f"malformed response ({type(error).__name__})") from None
 

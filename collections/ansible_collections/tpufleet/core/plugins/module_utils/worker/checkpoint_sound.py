@@ -48,13 +48,13 @@ class Layout:
         with the higher numbers in the last part of its path is newer.
         """
         depth = len(self._patterns) if self.pattern else 1
-        found = set()
+        checkpoints = set()
         for name in names:
             parts = name.split("/")
             is_file = len(parts) == depth and bool(self.pattern)
             if (len(parts) > depth or is_file) and self._is_checkpoint(parts[:depth]):
-                found.add("/".join(parts[:depth]))
-        return sorted(found, key=_age, reverse=True)
+                checkpoints.add("/".join(parts[:depth]))
+        return sorted(checkpoints, key=_age, reverse=True)
 
     def fault(self, path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
         """Return what is wrong with a checkpoint; empty if it is finished and intact.
@@ -89,30 +89,30 @@ def newest_finished(
     The path is empty if no checkpoint is finished. ``sizes`` and ``read`` are described at
     ``Layout.fault``.
     """
-    wrong = []
+    faults = []
     for path in layout.checkpoints(sizes):
         fault = layout.fault(path, sizes, read)
         if not fault:
-            return path, wrong
-        wrong.append(f"{path}: {fault}")
-    return "", wrong
+            return path, faults
+        faults.append(f"{path}: {fault}")
+    return "", faults
 
 
-def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterable[str]) -> str:
+def none_finished(location: str, layout: Layout, faults: list[str], names: Iterable[str]) -> str:
     """Return the error message for a location without a finished checkpoint.
 
-    ``wrong`` has the problem of each checkpoint there, and ``names`` are the relative paths of all
+    ``faults`` has the problem of each checkpoint there, and ``names`` are the relative paths of all
     files there. If another trainer than this project's wrote them, the message explains how to set
     a pattern.
     """
-    if wrong:
-        return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
-    there = sorted({name.partition("/")[0] for name in names})
-    seen = f"found only {', '.join(there[:5])}" if there else "found no files"
+    if faults:
+        return f"{location}: no finished checkpoint ({'; '.join(faults)})"
+    top_level = sorted({name.partition("/")[0] for name in names})
+    listing = f"found only {', '.join(top_level[:5])}" if top_level else "found no files"
     if layout.is_own and not layout.pattern:
-        return f"{location}: no finished checkpoint ({seen})"
+        return f"{location}: no finished checkpoint ({listing})"
     return (
-        f"{location}: no finished checkpoint ({seen}). If your trainer's checkpoints have other "
+        f"{location}: no finished checkpoint ({listing}). If your trainer's checkpoints have other "
         "names than STEP or NAME_STEP, set their pattern: -e checkpoint_pattern='*/step-*'"
     )
 
@@ -133,8 +133,8 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
     if f"{path}/{MANIFEST}" not in sizes:
         return f"it has no {MANIFEST}, so its save was interrupted"
     try:
-        wanted = json.loads(read(f"{path}/{MANIFEST}"))["files"]
-        listed = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
+        entries = json.loads(read(f"{path}/{MANIFEST}"))["files"]
+        listed = {str(name): (int(size), crc) for name, (size, crc) in entries.items()}
     except (
         OSError,
         ValueError,
@@ -148,13 +148,13 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
     if not listed:
         return f"{MANIFEST} lists no files"
     for name, (size, crc) in listed.items():
-        whole = f"{path}/{name}"
-        if whole not in sizes:
+        file_path = f"{path}/{name}"
+        if file_path not in sizes:
             return f"{name} is missing"
-        if sizes[whole] != size:
-            return f"{name} has {sizes[whole]} bytes instead of {size}"
+        if sizes[file_path] != size:
+            return f"{name} has {sizes[file_path]} bytes instead of {size}"
         try:
-            if crc is not None and zlib.crc32(read(whole)) != crc:
+            if crc is not None and zlib.crc32(read(file_path)) != crc:
                 return f"{name} does not match its checksum"
         except OSError:
             return f"{name} can't be read"

@@ -33,44 +33,44 @@ class Seen:
     blank: bool
 
 
-def must_format(seen: Seen) -> bool:
+def must_format(disk: Seen) -> bool:
     """Return whether to format the disk. Only an empty disk is ever formatted.
 
     Raises UnusableDiskError for a disk with content other than a single ext4 file system, and for
     a read-only disk that is empty or incomplete.
     """
-    if seen.tags.get("TYPE") == FILESYSTEM and not seen.partitions:
-        if seen.read_only and seen.tags.get("LABEL") == FILLING:
-            raise _unfilled(seen, "incomplete, because filling it was interrupted")
+    if disk.tags.get("TYPE") == FILESYSTEM and not disk.partitions:
+        if disk.read_only and disk.tags.get("LABEL") == FILLING:
+            raise _unfilled(disk, "incomplete, because filling it was interrupted")
         return False
-    held = _held(seen)
-    if held:
+    content = _held(disk)
+    if content:
         raise UnusableDiskError(
-            f"{seen.device} holds {held}, not {FILESYSTEM}, so it was not changed. Use another "
-            f"disk, or, if nobody needs the data: wipefs --all {seen.device}"
+            f"{disk.device} holds {content}, not {FILESYSTEM}, so it was not changed. Use another "
+            f"disk, or, if nobody needs the data: wipefs --all {disk.device}"
         )
-    if not seen.blank:
+    if not disk.blank:
         raise UnusableDiskError(
-            f"{seen.device} holds data of an unknown kind, so it was not changed. Use another "
-            f"disk, or, if nobody needs the data: blkdiscard --zeroout {seen.device}"
+            f"{disk.device} holds data of an unknown kind, so it was not changed. Use another "
+            f"disk, or, if nobody needs the data: blkdiscard --zeroout {disk.device}"
         )
-    if seen.read_only:
-        raise _unfilled(seen, "empty and read-only")
+    if disk.read_only:
+        raise _unfilled(disk, "empty and read-only")
     return True
 
 
-def _unfilled(seen: Seen, state: str) -> UnusableDiskError:
+def _unfilled(disk: Seen, state: str) -> UnusableDiskError:
     return UnusableDiskError(
-        f"{seen.device} is {state}. Fill it: ansible-playbook playbooks/fill_disk.yml "
-        f"-e disk={seen.name} -e source=DIRECTORY"
+        f"{disk.device} is {state}. Fill it: ansible-playbook playbooks/fill_disk.yml "
+        f"-e disk={disk.name} -e source=DIRECTORY"
     )
 
 
-def _held(seen: Seen) -> str:
+def _held(disk: Seen) -> str:
     """Describe what the disk contains; empty if nothing was found."""
-    if seen.partitions:
-        return f"partitions ({', '.join(seen.partitions)})"
+    if disk.partitions:
+        return f"partitions ({', '.join(disk.partitions)})"
     for tag in ("TYPE", "PTTYPE"):
-        if seen.tags.get(tag):
-            return seen.tags[tag]
-    return ", ".join(seen.signatures)
+        if disk.tags.get(tag):
+            return disk.tags[tag]
+    return ", ".join(disk.signatures)

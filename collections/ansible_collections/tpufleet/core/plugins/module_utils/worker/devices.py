@@ -21,14 +21,14 @@ def device_files(pattern: str, chip: int = -1) -> list[Path]:
     If ``chip`` is not negative, lists only the file of the chip with this index. Leaves out
     ``/dev/vfio/vfio``, because it controls all devices.
     """
-    found = Path("/").glob(pattern.lstrip("/")) if pattern else []
-    files = sorted((path for path in found if path.name != "vfio"), key=_number)
+    matches = Path("/").glob(pattern.lstrip("/")) if pattern else []
+    files = sorted((path for path in matches if path.name != "vfio"), key=_number)
     return files if chip < 0 else files[chip : chip + 1]
 
 
 def _number(path: Path) -> tuple[int, str]:
     """Return a sort key that puts accel10 after accel2."""
-    digits = "".join(sign for sign in path.name if sign.isdecimal())
+    digits = "".join(char for char in path.name if char.isdecimal())
     return int(digits or 0), path.name
 
 
@@ -39,19 +39,19 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
     with this index counts.
     """
     devices = {str(path) for path in device_files(pattern, chip)}
-    found = []
+    lines = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
-        for held in sorted(devices & open_files(folder)):
-            found.append(f"{program(folder)} (pid {folder.name}) holds {held}")
-    return found
+        for device in sorted(devices & open_files(folder)):
+            lines.append(f"{program(folder)} (pid {folder.name}) holds {device}")
+    return lines
 
 
 def groups(pattern: str, root: Path = Path("/")) -> list[int]:
     """Return the ids of the groups other than root that may open the devices matching a glob."""
-    named = list(root.glob(pattern.lstrip("/"))) if pattern else []
+    matches = list(root.glob(pattern.lstrip("/"))) if pattern else []
     # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
-    found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
-    return sorted(found - {0})
+    gids = {path.stat().st_gid for path in matches if path.stat().st_mode & 0o060}
+    return sorted(gids - {0})
 
 
 def open_files(process: Path) -> set[str]:
@@ -60,13 +60,13 @@ def open_files(process: Path) -> set[str]:
     If the process runs in a container image, the image's directory is removed from the start of the
     paths, so that a device has the same path as for other processes.
     """
-    found = set()
+    paths = set()
     try:
         for link in (process / "fd").iterdir():
-            found.add(_IN_IMAGE.sub("", str(link.readlink()), count=1))
+            paths.add(_IN_IMAGE.sub("", str(link.readlink()), count=1))
     except OSError:
-        return found
-    return found
+        return paths
+    return paths
 
 
 def program(process: Path) -> str:
@@ -82,8 +82,8 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def printable(words: str) -> str:
+def printable(command: str) -> str:
     """Return a process's command line or name as one line that is safe to show on a terminal."""
-    text = words.strip("\0\n").replace("\0", " ")
-    shown = "".join(sign if sign.isprintable() else "?" for sign in text)
-    return shown if len(shown) <= MAX_COMMAND else f"{shown[:MAX_COMMAND]}…"
+    text = command.strip("\0\n").replace("\0", " ")
+    line = "".join(char if char.isprintable() else "?" for char in text)
+    return line if len(line) <= MAX_COMMAND else f"{line[:MAX_COMMAND]}…"

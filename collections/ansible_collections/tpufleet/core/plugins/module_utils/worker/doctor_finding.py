@@ -37,22 +37,22 @@ def problem(check: str, message: str, fix: str = "") -> Finding:
     return Finding(check, PROBLEM, message, fix)
 
 
-def unknown(check: str, why: str) -> Finding:
-    """Return the finding of a check that could not run; ``why`` is what prevented the check."""
-    return Finding(check, UNKNOWN, why)
+def unknown(check: str, reason: str) -> Finding:
+    """Return the finding of a check that could not run; ``reason`` is what prevented the check."""
+    return Finding(check, UNKNOWN, reason)
 
 
 def to_dicts(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """Convert findings to dictionaries for a module's result."""
-    return [asdict(each) for each in findings]
+    return [asdict(finding) for finding in findings]
 
 
 def from_dicts(results: Iterable[Mapping[str, str]]) -> list[Finding]:
     """Parse the findings in a module's result."""
-    return [Finding(**{key: str(value) for key, value in each.items()}) for each in results]
+    return [Finding(**{key: str(value) for key, value in result.items()}) for result in results]
 
 
 def verdict(findings: Iterable[Finding]) -> str:
     """Format the number of problems: ``2 problems``, ``no problems``."""
-    count = sum(each.state == PROBLEM for each in findings)
+    count = sum(finding.state == PROBLEM for finding in findings)
     return f"{count or 'no'} problem{'' if count == 1 else 's'}"

@@ -93,27 +93,31 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
     """Check the free space and the free inodes of each file system once."""
-    seen = set()
-    free = []
-    for place in machine.disks:
+    checked_devices = set()
+    passed = []
+    for path in machine.disks:
         try:
-            device, room = Path(place).stat().st_dev, os.statvfs(place)
+            device, stats = Path(path).stat().st_dev, os.statvfs(path)
         except OSError:
             continue
-        if device in seen or not room.f_blocks:
+        if device in checked_devices or not stats.f_blocks:
             continue
-        seen.add(device)
-        share, left = room.f_bavail / room.f_blocks, room.f_bavail * room.f_frsize
-        files = room.f_favail / room.f_files if room.f_files else 1.0
-        message = f"{place} has {_size(left)} free ({share:.0%})"
-        if share < LEAST_DISK or files < LEAST_DISK:
-            what = message if share < LEAST_DISK else f"{place} has {files:.0%} of its inodes free"
-            by = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {place}' shows what is big"
-            yield problem("disk", what, by)
+        checked_devices.add(device)
+        free_share, free_bytes = stats.f_bavail / stats.f_blocks, stats.f_bavail * stats.f_frsize
+        free_inodes = stats.f_favail / stats.f_files if stats.f_files else 1.0
+        message = f"{path} has {_size(free_bytes)} free ({free_share:.0%})"
+        if free_share < LEAST_DISK or free_inodes < LEAST_DISK:
+            summary = (
+                message
+                if free_share < LEAST_DISK
+                else f"{path} has {free_inodes:.0%} of its inodes free"
+            )
+            fix = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {path}' shows what is big"
+            yield problem("disk", summary, fix)
         else:
-            free.append(message)
-    if free:
-        yield ok("disk", ", ".join(free))
+            passed.append(message)
+    if passed:
+        yield ok("disk", ", ".join(passed))
 
 
 def memory_finding(machine: Machine) -> Finding:
@@ -121,16 +125,16 @@ def memory_finding(machine: Machine) -> Finding:
     sizes = {}
     for line in text_of(machine.proc / "meminfo").splitlines():
         key, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdigit():
-            sizes[key] = int(words[0]) * 1024
-    total, left = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
+        fields = value.split()
+        if fields and fields[0].isdigit():
+            sizes[key] = int(fields[0]) * 1024
+    total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
     if not total:
         return problem(
             "memory", "/proc/meminfo can't be read", f"ansible {machine.name} -a 'free -m'"
         )
-    message = f"{_size(left)} of {_size(total)} available"
-    if left / total >= LEAST_MEMORY:
+    message = f"{_size(available)} of {_size(total)} available"
+    if available / total >= LEAST_MEMORY:
         return ok("memory", message)
     largest = max(_resident(machine.proc), default=None)
     if largest is None:
@@ -151,15 +155,15 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
     if count < machine.chips:
         message = f"{count} devices {machine.device_glob}, expected {machine.chips}"
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
-    found = strays(machine.device_glob, machine.proc)
-    for stray in found:
-        name = program(machine.proc / str(stray.pid))  # arguments may be secret
+    processes = strays(machine.device_glob, machine.proc)
+    for process in processes:
+        name = program(machine.proc / str(process.pid))  # arguments may be secret
         yield problem(
             "devices",
-            f"{name} (pid {stray.pid}) holds {stray.device}, but belongs to no run",
-            f"ansible {machine.name} -b -a 'kill {stray.pid}'",
+            f"{name} (pid {process.pid}) holds {process.device}, but belongs to no run",
+            f"ansible {machine.name} -b -a 'kill {process.pid}'",
         )
-    if count >= machine.chips and not found:
+    if count >= machine.chips and not processes:
         yield ok("devices", f"{count} of {machine.device_glob}, none held outside of a run")
 
 
@@ -187,14 +191,15 @@ def lock_finding(machine: Machine) -> Finding:
     check = "lockfile"
     if not machine.lockfile.exists():
         return ok(check, "none")
-    those = [
+    holding = [
         f"{program(folder)} (pid {folder.name})"
         for folder in machine.proc.glob("[0-9]*")
         if str(machine.lockfile) in open_files(folder)
     ]
-    if those or holders(machine.device_glob, machine.proc):
+    if holding or holders(machine.device_glob, machine.proc):
         return ok(
-            check, f"{machine.lockfile}, held by {', '.join(those) or 'the holder of the devices'}"
+            check,
+            f"{machine.lockfile}, held by {', '.join(holding) or 'the holder of the devices'}",
         )
     message = f"{machine.lockfile} exists and no process holds it"
     return problem(check, message, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
@@ -212,14 +217,14 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
     if not env.is_dir():
         yield problem("versions", f"there is no environment {env}", setup)
         return
-    found = {}
+    versions = {}
     for name in ("jax", "jaxlib", "libtpu"):
         for folder in env.glob(f"lib/python3*/site-packages/{name}-*.dist-info"):
-            found[name] = folder.name[len(name) + 1 : -len(".dist-info")]
+            versions[name] = folder.name[len(name) + 1 : -len(".dist-info")]
     python = next(iter(sorted(env.glob("lib/python3*"))), None)
-    words = [f"Python {python.name[len('python') :]}"] if python else []
-    words += [f"{name} {version}" for name, version in found.items()]
-    yield ok("versions", ", ".join(words))
+    labels = [f"Python {python.name[len('python') :]}"] if python else []
+    labels += [f"{name} {version}" for name, version in versions.items()]
+    yield ok("versions", ", ".join(labels))
 
 
 def records_findings(
@@ -254,10 +259,10 @@ def records_findings(
 
 def kernel_finding(lines: Sequence[str]) -> Finding:
     """Search the kernel's log lines for errors, such as out of memory or I/O errors."""
-    trouble = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
-    if not trouble:
+    errors = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
+    if not errors:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
-    message = " | ".join(trouble[-ERROR_LINES:])
+    message = " | ".join(errors[-ERROR_LINES:])
     if re.search(r"out of memory|oom-kill|killed process", message, re.IGNORECASE):
         return problem("kernel", message, "reduce batch, or the number of processes that load data")
     return problem(
@@ -270,16 +275,16 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:
     """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
-    trouble, changed = [], []
+    errors, logs = [], []
     for path in {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*")}:
         with contextlib.suppress(OSError):  # libtpu removes old logs
-            changed.append((path.stat().st_mtime, path))
-    recent = [path for time, path in sorted(changed) if now - time < LOG_HOURS * 3600]
+            logs.append((path.stat().st_mtime, path))
+    recent = [path for time, path in sorted(logs) if now - time < LOG_HOURS * 3600]
     for path in recent:
-        trouble += [line for line in tail(path, LOG_LINES) if LIBTPU_TROUBLE.match(line)]
-    if not trouble:
+        errors += [line for line in tail(path, LOG_LINES) if LIBTPU_TROUBLE.match(line)]
+    if not errors:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
-    last = list(dict.fromkeys(line.strip() for line in trouble))[-ERROR_LINES:]
+    last = list(dict.fromkeys(line.strip() for line in errors))[-ERROR_LINES:]
     return problem(
         "libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot"
     )
@@ -287,16 +292,16 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
 
 def kernel_lines() -> list[str]:
     """Return the kernel's recent log lines at level warning or more severe."""
-    for words in (
+    for command in (
         ["journalctl", "--dmesg", "--priority=warning", "--no-pager", f"--since=-{LOG_HOURS}h"],
         ["dmesg", "--level=emerg,alert,crit,err,warn", "--ctime"],
     ):
         try:
-            done = subprocess.run(words, capture_output=True, check=False, timeout=20)
+            result = subprocess.run(command, capture_output=True, check=False, timeout=20)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if done.returncode == 0:
-            return done.stdout.decode("utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        if result.returncode == 0:
+            return result.stdout.decode("utf-8", errors="replace").splitlines()[-LOG_LINES:]
     return []
 
 

@@ -74,8 +74,8 @@ def read_marker(name: str, new: Path) -> dict:
 
     Raises FromLeaderError.
     """
-    alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
-    pull(SERVED, name, new, options=alone)
+    options = ["--include", f"/{COMPLETE}", "--exclude", "*"]
+    pull(SERVED, name, new, options=options)
     try:
         marker = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -117,20 +117,20 @@ def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *sourc
 
     ``lock`` is the lock file's text. ``source`` has options for uv that say where to find packages.
     """
-    words = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
+    command = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
         file.write(lock)
         file.flush()
-        done = subprocess.run(
-            [*words, *source, "-r", file.name],
+        result = subprocess.run(
+            [*command, *source, "-r", file.name],
             env=dict(variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-    if done.returncode != 0:
-        raise InstallError(done.stderr or done.stdout)
+    if result.returncode != 0:
+        raise InstallError(result.stderr or result.stdout)
 
 
 def finish(env: Path, lock: str, python: Path) -> None:
@@ -151,10 +151,10 @@ def compile_bytecode(env: Path) -> None:
     """
     library = env / "lib"
     # Without -S, Python would run the code in *.pth files of packages as root.
-    words = [str(env / "bin/python"), "-I", "-S", "-m", "compileall", "-qq", "-j", "0"]
-    words += ["-x", f"^{re.escape(str(library))}/.*/tests/", str(library)]
+    command = [str(env / "bin/python"), "-I", "-S", "-m", "compileall", "-qq", "-j", "0"]
+    command += ["-x", f"^{re.escape(str(library))}/.*/tests/", str(library)]
     subprocess.run(
-        words,
+        command,
         env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -177,7 +177,7 @@ def download_error(output: str) -> EnvError:
 
 def failed_steps(output: str) -> str:
     """Return the step at which uv failed and the last cause, as one line without a full stop."""
-    steps = [_SPLIT.sub("", found["said"].rstrip(".")) for found in _STEP.finditer(output)]
+    steps = [_SPLIT.sub("", step["said"].rstrip(".")) for step in _STEP.finditer(output)]
     return ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
 
 
@@ -200,8 +200,8 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     If the variables set package indexes for pip only, uv uses these indexes too.
     """
     variables = network_environment({**os.environ, **env})
-    own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
-    if variables.get("PIP_INDEX_URL") and not own:
+    own_indexes = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
+    if variables.get("PIP_INDEX_URL") and not own_indexes:
         variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
     if variables.get("PIP_EXTRA_INDEX_URL"):
         variables.setdefault("UV_EXTRA_INDEX_URL", variables["PIP_EXTRA_INDEX_URL"])
@@ -233,6 +233,6 @@ def remove_unused(cache: Path) -> None:
     uv stores packages in ``archive-v0/…``. If a package is missing there, uv downloads it again.
     """
     for package in cache.glob("archive-v*/*"):
-        files = (f"{here}/{name}" for here, _, names in os.walk(package) for name in names)
+        files = (f"{folder}/{name}" for folder, _, names in os.walk(package) for name in names)
         if not any(os.lstat(file).st_nlink > 1 for file in files):
             shutil.rmtree(package, ignore_errors=True)

@@ -77,42 +77,46 @@ def prove_worker(
 
     Raises EnvError, with the last lines of the proof's output if it failed.
     """
-    late = (
+    timeout_error = (
         f"env_proof {name}: no result within {seconds} s. Another process may use the devices; to "
         "find it, run: ansible-playbook playbooks/doctor.yml. If the disk is slow, raise "
         "jax_proof_seconds, then run: ansible-playbook setup.yml"
     )
     variables = proof_environment(env, worker)
     try:
-        answer = run_proof(command, variables, seconds, worker, late)
+        output = run_proof(command, variables, seconds, worker, timeout_error)
     except ProofError as error:
         raise EnvError(f"env_proof {name}: {error}") from None
-    if answer["devices"] < devices:
+    if output["devices"] < devices:
         raise EnvError(
-            f"env_proof {name}: found {answer['devices']} {worker.platform} devices, "
+            f"env_proof {name}: found {output['devices']} {worker.platform} devices, "
             f"expected {devices}. Reboot the worker (ansible WORKER -b -m reboot), then run: "
             "ansible-playbook setup.yml. If that does not help, recreate the TPU"
         )
-    versions = {key: str(answer[key])[:99] for key in VERSIONS if key in answer}
-    found = {"platform": worker.platform, "devices": answer["devices"]}
-    return {"proof": name, **versions, **found}
+    versions = {key: str(output[key])[:99] for key in VERSIONS if key in output}
+    hardware = {"platform": worker.platform, "devices": output["devices"]}
+    return {"proof": name, **versions, **hardware}
 
 
 def prove_slice(
-    env: Path, command: Sequence[str], worker: Worker, place: tuple[str, int, int], seconds: int
+    env: Path,
+    command: Sequence[str],
+    worker: Worker,
+    rendezvous: tuple[str, int, int],
+    seconds: int,
 ) -> dict:
     """Run a proof on all workers of a slice and return ``{devices, sum}``.
 
-    ``env``, ``command`` and ``worker`` are described at ``prove_worker``. ``place`` has the
+    ``env``, ``command`` and ``worker`` are described at ``prove_worker``. ``rendezvous`` has the
     coordinator (host:port), the number of processes and the id of this process. The processes wait
     for each other for at most ``seconds``. ``sum`` is the sum of a 1 from each device, computed
     together. Raises EnvError.
     """
     variables = slice_environment(env, worker)
-    variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
-    late = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
+    variables["TPUFLEET_PROOF"] = json.dumps([*rendezvous, seconds])
+    timeout_error = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
     try:
-        return run_proof(command, variables, seconds + 15, worker, late)
+        return run_proof(command, variables, seconds + 15, worker, timeout_error)
     except ProofError as error:
         raise EnvError(str(error)) from None
 
@@ -122,28 +126,32 @@ class ProofError(Exception):
 
 
 def run_proof(
-    words: Sequence[str], variables: Mapping[str, str], seconds: int, worker: Worker, late: str
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    seconds: int,
+    worker: Worker,
+    timeout_error: str,
 ) -> dict:
     """Run a proof as the trainer's user; return the JSON object in its last line of output.
 
-    Raises ProofError if the proof fails, and EnvError with the message ``late`` if it takes longer
-    than ``seconds``.
+    Raises ProofError if the proof fails, and EnvError with the message ``timeout_error`` if it
+    takes longer than ``seconds``.
     """
     try:
-        done = run_as_user(words, variables, seconds, worker.device_glob)
+        result = run_as_user(command, variables, seconds, worker.device_glob)
     except subprocess.TimeoutExpired as error:
-        raise EnvError(late) from error
-    if done.returncode != 0:
-        raise ProofError(error_summary(done.stderr or done.stdout))
-    last = (done.stdout.strip().splitlines() or [""])[-1]
+        raise EnvError(timeout_error) from error
+    if result.returncode != 0:
+        raise ProofError(error_summary(result.stderr or result.stdout))
+    last_line = (result.stdout.strip().splitlines() or [""])[-1]
     try:
-        answer = json.loads(last)
-        if type(answer["devices"]) is not int:
-            raise ValueError(last)
+        output = json.loads(last_line)
+        if type(output["devices"]) is not int:
+            raise ValueError(last_line)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ProofError(
             "its last line of output is not a JSON object with a number of devices "
-            f"({last[:200]!r}). "
+            f"({last_line[:200]!r}). "
             'End with a line such as {"devices": 4}'
         ) from None
-    return answer
+    return output

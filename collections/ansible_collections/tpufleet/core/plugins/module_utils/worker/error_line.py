@@ -43,13 +43,13 @@ def error_line(lines: Sequence[str]) -> str:
     frames, because the first line of a traceback may be missing.
     """
     plain = [_PREFIX.sub("", line, count=1) for line in lines]
-    found = ""
+    error = ""
     ignored = False
     number = 0
     while number < len(plain):
         line = plain[number]
         if _FATAL.match(line):
-            found = line
+            error = line
         if line.startswith("Exception ignored in"):
             ignored = True
         if not _FRAME.match(line):
@@ -58,9 +58,9 @@ def error_line(lines: Sequence[str]) -> str:
         while number < len(plain) and (not plain[number].strip() or plain[number][0].isspace()):
             number += 1
         if number < len(plain) and not ignored and not _is_stack(plain[number]):
-            found = plain[number]
+            error = plain[number]
         ignored = False
-    return CONTROL.sub(" ", found or _other_line(lines, plain)).strip()[:MAX_CHARACTERS]
+    return CONTROL.sub(" ", error or _other_line(lines, plain)).strip()[:MAX_CHARACTERS]
 
 
 def _other_line(lines: Sequence[str], plain: Sequence[str]) -> str:
@@ -69,14 +69,14 @@ def _other_line(lines: Sequence[str], plain: Sequence[str]) -> str:
     ``plain`` has the same lines without the prefix of torchrun.
     """
     written = [(line, bare) for line, bare in zip(lines, plain) if line.strip()]  # noqa: B905
-    useful = [each for each in written if not _is_stack(each[1])]
-    fatal = [each for each in useful if _NATIVE_FATAL.match(each[1])]
+    useful = [entry for entry in written if not _is_stack(entry[1])]
+    fatal = [entry for entry in useful if _NATIVE_FATAL.match(entry[1])]
     best = fatal or useful or written
     return best[-1][0] if best else ""
 
 
 def _is_stack(line: str) -> bool:
-    return any(each.match(line) for each in (_FRAME, _IGNORED, _NATIVE_STACK))
+    return any(pattern.match(line) for pattern in (_FRAME, _IGNORED, _NATIVE_STACK))
 
 
 def last_attempt(lines: Sequence[str]) -> list[str]:

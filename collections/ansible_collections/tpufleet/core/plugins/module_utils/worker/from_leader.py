@@ -67,19 +67,19 @@ def pull(
             "no leader is configured. Configure it: ansible-playbook setup.yml --tags fleet_ssh"
         )
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
-    words = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
-    words += ["--partial-dir=.partial", "--chown=0:0", *options]
-    words += ["--rsh", f"ssh -F {FOLDER}/ssh_config", source, f"{destination}/"]
-    until = time.monotonic() + seconds
+    command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
+    command += ["--partial-dir=.partial", "--chown=0:0", *options]
+    command += ["--rsh", f"ssh -F {FOLDER}/ssh_config", source, f"{destination}/"]
+    deadline = time.monotonic() + seconds
     for attempt in range(1, TRIES + 1):
         try:
-            done = subprocess.run(
-                words,
+            result = subprocess.run(
+                command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=max(until - time.monotonic(), 1),
+                timeout=max(deadline - time.monotonic(), 1),
             )
         except FileNotFoundError:
             raise FromLeaderError(
@@ -89,15 +89,15 @@ def pull(
             raise FromLeaderError(
                 f"copying {module}/{path} from the leader took longer than {seconds} s"
             ) from None
-        if done.returncode == 0:
+        if result.returncode == 0:
             return
-        unreachable = done.returncode in _SSH_FAILED or (
-            done.returncode == _NO_START and "@ERROR" not in done.stderr
+        unreachable = result.returncode in _SSH_FAILED or (
+            result.returncode == _NO_START and "@ERROR" not in result.stderr
         )
         if not unreachable or attempt == TRIES:
-            kind = LeaderUnreachableError if unreachable else FromLeaderError
-            raise kind(
-                f"copying {module}/{path} from the leader failed: {_error_line(done.stderr)}"
+            error_class = LeaderUnreachableError if unreachable else FromLeaderError
+            raise error_class(
+                f"copying {module}/{path} from the leader failed: {_error_line(result.stderr)}"
             )
         # sshd refuses some of many simultaneous connections (MaxStartups): retry at a random time.
         time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 - not a secret

@@ -57,8 +57,8 @@ class Image:
 
         Raises ValueError.
         """
-        found = inspected[0] if isinstance(inspected, list) and inspected else None
-        config = found.get("Config") if isinstance(found, Mapping) else None
+        description = inspected[0] if isinstance(inspected, list) and inspected else None
+        config = description.get("Config") if isinstance(description, Mapping) else None
         if not isinstance(config, Mapping):
             raise ValueError("the engine describes no image")
         pairs = [str(line).partition("=") for line in config.get("Env") or []]
@@ -95,14 +95,14 @@ class Image:
         """Return a trainer's PATH: the image's PATH, then the directory of tpufleet's programs."""
         return f"{self.env.get('PATH') or _DEFAULT_PATH}:{paths.programs}"
 
-    def for_attempt(self, own: Mapping[str, str]) -> dict[str, Any]:
+    def for_attempt(self, unit_variables: Mapping[str, str]) -> dict[str, Any]:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
 
-        ``own`` has the variables that the run's unit sets. They override variables of the image.
-        The program sets the other variables of the image only when it starts the trainer, because
-        some of them, such as LD_LIBRARY_PATH, name files in the image.
+        ``unit_variables`` has the variables that the run's unit sets. They override variables of
+        the image. The program sets the other variables of the image only when it starts the
+        trainer, because some of them, such as LD_LIBRARY_PATH, name files in the image.
         """
-        env = {name: value for name, value in self.env.items() if name not in own}
+        env = {name: value for name, value in self.env.items() if name not in unit_variables}
         return {"root": str(self.root), "directory": self.directory, "env": env}
 
 
@@ -111,31 +111,31 @@ def image_folder(paths: WorkerPaths, reference: str) -> Path:
 
     ``reference`` is ``REGISTRY/NAME@sha256:DIGEST``. Raises ValueError.
     """
-    found = IMAGE.fullmatch(reference)
-    if not found:
+    match = IMAGE.fullmatch(reference)
+    if not match:
         raise ValueError(f"{reference!r} is not an image with a digest")
-    return paths.root / SERVED / found["digest"]
+    return paths.root / SERVED / match["digest"]
 
 
-def unit_settings(image: Image, paths: WorkerPaths, places: Iterable[str]) -> str:
+def unit_settings(image: Image, paths: WorkerPaths, local_paths: Iterable[str]) -> str:
     """Return a systemd drop-in of a run's unit that mounts the worker's directories into the image.
 
     The drop-in mounts the worker's devices, /proc, /sys, /tmp, host names and DNS settings,
     tpufleet's directories, everything that is mounted outside the system's directories, and
-    ``places``, the other local paths that the run uses. Creates missing mount points in the image.
-    Raises RunError.
+    ``local_paths``, the other local paths that the run uses. Creates missing mount points in the
+    image. Raises RunError.
     """
-    own = (str(paths.programs), str(paths.root / "releases"), str(paths.state))
+    own_paths = (str(paths.programs), str(paths.root / "releases"), str(paths.state))
     mounted = data_mounts(MOUNTINFO.read_text(encoding="utf-8", errors="replace"))
     # os.path.exists, unlike Path.exists, returns False for a mount that root cannot read.
-    always = {path for path in (*_OF_THE_WORKER, *own, *mounted) if os.path.exists(path)}  # noqa: PTH110
-    others = [existing(place) for place in places if not _is_below(place, always)]
-    shared = outermost((*always, *others))
+    base_paths = {path for path in (*_OF_THE_WORKER, *own_paths, *mounted) if os.path.exists(path)}  # noqa: PTH110
+    others = [existing(path) for path in local_paths if not _is_below(path, base_paths)]
+    shared = outermost((*base_paths, *others))
     lines = [f"BindPaths={path}:{mount_point(image.root, path)}" for path in shared]
     # `attempt` needs CAP_SYS_CHROOT to change its root directory. It gives the capability up before
     # the trainer starts, and NoNewPrivileges keeps programs of the image from regaining it.
-    allowed = ["AmbientCapabilities=CAP_SYS_CHROOT", "NoNewPrivileges=yes"]
-    return "\n".join(["[Service]", *allowed, *lines, ""])
+    privileges = ["AmbientCapabilities=CAP_SYS_CHROOT", "NoNewPrivileges=yes"]
+    return "\n".join(["[Service]", *privileges, *lines, ""])
 
 
 def data_mounts(mountinfo: str) -> list[str]:
@@ -143,10 +143,10 @@ def data_mounts(mountinfo: str) -> list[str]:
 
     ``mountinfo`` is the text of /proc/self/mountinfo.
     """
-    found = [line.split()[4] for line in mountinfo.splitlines() if line.count(" ") > 4]
+    mount_points = [line.split()[4] for line in mountinfo.splitlines() if line.count(" ") > 4]
     return [
         path
-        for path in found
+        for path in mount_points
         if _MOUNTABLE.fullmatch(path)
         and PurePath(path).parts[1] not in _OF_THE_SYSTEM
         and path not in _OF_THE_IMAGE
@@ -158,33 +158,34 @@ def existing(path: str) -> str:
 
     Raises RunError if that directory cannot be mounted into an image.
     """
-    place = Path(path)
+    target = Path(path)
     # os.path.isdir, unlike Path.is_dir, returns False for a mount that root cannot read.
-    found = next(each for each in (place, *place.parents) if os.path.isdir(each))  # noqa: PTH112
-    if str(found) in _OF_THE_IMAGE:
-        why = f"it would hide {found} of the image"
-    elif not _MOUNTABLE.fullmatch(str(found)):
-        why = "systemd does not accept its name"
+    directory = next(folder for folder in (target, *target.parents) if os.path.isdir(folder))  # noqa: PTH112
+    if str(directory) in _OF_THE_IMAGE:
+        reason = f"it would hide {directory} of the image"
+    elif not _MOUNTABLE.fullmatch(str(directory)):
+        reason = "systemd does not accept its name"
     else:
         try:
-            with parent_of(found / "_"):  # raises for a link of a user, which systemd would follow
-                return str(found)
+            # Raises for a link of a user, which systemd would follow.
+            with parent_of(directory / "_"):
+                return str(directory)
         except OSError as error:
-            why = str(error.strerror)
+            reason = str(error.strerror)
     raise RunError(
-        f"{path}: it cannot be mounted into the image ({why}). Choose a directory below /mnt, or a "
-        "bucket: ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX"
+        f"{path}: it cannot be mounted into the image ({reason}). Choose a directory below /mnt, "
+        "or a bucket: ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX"
     )
 
 
-def outermost(given: Iterable[str]) -> list[str]:
+def outermost(paths: Iterable[str]) -> list[str]:
     """Return the given paths except those below another given path, which are mounted with it."""
-    known = set(given)
-    return sorted(path for path in known if not _is_below(path, known))
+    all_paths = set(paths)
+    return sorted(path for path in all_paths if not _is_below(path, all_paths))
 
 
-def _is_below(path: str, known: Collection[str]) -> bool:
-    return any(str(parent) in known for parent in PurePath(path).parents)
+def _is_below(path: str, folders: Collection[str]) -> bool:
+    return any(str(parent) in folders for parent in PurePath(path).parents)
 
 
 def mount_point(root: Path, path: str) -> Path:
@@ -193,19 +194,19 @@ def mount_point(root: Path, path: str) -> Path:
     Raises RunError if a part of the path is a link in the image, because the mount would follow the
     link. Also raises RunError if one of the two paths is a file and the other is a directory.
     """
-    parts, here = PurePath(path).parts[1:], root
+    parts, target = PurePath(path).parts[1:], root
     for number, name in enumerate(parts, 1):
-        here = here / name
+        target = target / name
         is_file = number == len(parts) and not Path(path).is_dir()
-        if is_file and (here.is_symlink() or not here.exists()):
-            here.unlink(missing_ok=True)
-            here.touch(0o644)
-        elif not here.is_symlink() and not here.exists():
-            here.mkdir(0o755)
-        if here.is_symlink() or here.is_dir() == is_file:
+        if is_file and (target.is_symlink() or not target.exists()):
+            target.unlink(missing_ok=True)
+            target.touch(0o644)
+        elif not target.is_symlink() and not target.exists():
+            target.mkdir(0o755)
+        if target.is_symlink() or target.is_dir() == is_file:
             kind = "file" if is_file else "directory"
             raise RunError(
                 f"{path} in the image must be a {kind} or missing, but is something else. "
                 "Build an image without it"
             )
-    return here
+    return target

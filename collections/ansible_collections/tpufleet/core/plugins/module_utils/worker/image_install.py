@@ -94,14 +94,14 @@ def find_engine(problem: str = "") -> str:
     If there is none, raises ImageError with ``problem``, which says why the image could not be
     copied from the leader. If ``problem`` is empty, the error says how to install an engine.
     """
-    found = next(filter(shutil.which, _ENGINES), "")
-    if not found:
+    engine = next(filter(shutil.which, _ENGINES), "")
+    if not engine:
         raise ImageError(
             problem
             or "no container engine is installed (podman or docker). Add podman to base_packages "
             "in group_vars, then run: ansible-playbook setup.yml"
         )
-    return found
+    return engine
 
 
 def unpacked(engine: str, reference: str, folder: Path) -> None:
@@ -110,24 +110,24 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
     Afterwards the image is removed from the engine, unless the engine already had it. Raises
     ImageError, OSError.
     """
-    was_there = not _status([engine, "image", "inspect", reference])
-    if not was_there:
+    was_present = not _status([engine, "image", "inspect", reference])
+    if not was_present:
         _pull(engine, reference)
     root = folder / "root"
     root.mkdir(mode=0o755)
     try:
-        described = json.loads(_output([engine, "image", "inspect", reference], reference))
-        image = Image.of_engine(root, described)
+        inspected = json.loads(_output([engine, "image", "inspect", reference], reference))
+        image = Image.of_engine(root, inspected)
         _status([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
         # The container is never started. Engines require a command for images that define none.
-        words = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
-        _output([engine, *words], reference)
+        arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
+        _output([engine, *arguments], reference)
         _export(engine, root, reference)
     except ValueError as error:
         raise ImageError(f"image {reference}: {error}. Build it again") from None
     finally:
         _status([engine, "rm", "--force", _CONTAINER])
-        if not was_there:
+        if not was_present:
             _status([engine, "rmi", reference])
     # All users may read the image, only root may change it, and no program is setuid or setgid.
     _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
@@ -138,22 +138,26 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
 
 def _export(engine: str, root: Path, reference: str) -> None:
     """Write the files of the container that ``unpacked`` created to ``root``, all owned by root."""
-    words = ["tar", "--extract", "--directory", str(root), "--no-same-owner"]
-    words += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    command = ["tar", "--extract", "--directory", str(root), "--no-same-owner"]
+    command += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]
+    with tempfile.TemporaryFile("w+", errors="replace") as error_file:
         with subprocess.Popen(
-            [engine, "export", _CONTAINER], stdout=subprocess.PIPE, stderr=said
-        ) as exported:
-            done = subprocess.run(
-                words, stdin=exported.stdout, capture_output=True, text=True, check=False
+            [engine, "export", _CONTAINER], stdout=subprocess.PIPE, stderr=error_file
+        ) as export:
+            result = subprocess.run(
+                command, stdin=export.stdout, capture_output=True, text=True, check=False
             )
-        said.seek(0)
-        problem = _last_line(said.read())
-    if exported.returncode != 0 or done.returncode != 0:
+        error_file.seek(0)
+        problem = _last_line(error_file.read())
+    if export.returncode != 0 or result.returncode != 0:
         # tar's last line only says that it failed; its first one names the cause.
-        of_tar = done.stderr.strip().partition("\n")[0]
-        both = f"{of_tar}; {engine} export: {problem}" if of_tar else f"{engine} export: {problem}"
-        raise ImageError(f"image {reference}: cannot be unpacked: {both}")
+        tar_error = result.stderr.strip().partition("\n")[0]
+        errors = (
+            f"{tar_error}; {engine} export: {problem}"
+            if tar_error
+            else f"{engine} export: {problem}"
+        )
+        raise ImageError(f"image {reference}: cannot be unpacked: {errors}")
 
 
 def _pull(engine: str, reference: str) -> None:
@@ -168,7 +172,7 @@ def _pull(engine: str, reference: str) -> None:
             podman, docker = [*options, "--authfile", str(config)], ["--config", folder, *options]
             options = podman if engine == "podman" else docker
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 [engine, *options, reference],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -181,14 +185,14 @@ def _pull(engine: str, reference: str) -> None:
                 f"image {reference}: {engine} has not pulled it within {PULL_SECONDS} s. Check the "
                 f"worker's connection to {host}, then launch the run again"
             ) from None
-    if done.returncode != 0:
+    if result.returncode != 0:
         fix = (
             "let the workers' service account read the registry (roles/artifactregistry.reader)"
             if is_google
             else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
         )
         raise ImageError(
-            f"image {reference}: {engine} cannot pull it: {_last_line(done.stderr)}. Check its "
+            f"image {reference}: {engine} cannot pull it: {_last_line(result.stderr)}. Check its "
             f"name and digest, and {fix}"
         )
 
@@ -220,21 +224,21 @@ def unused(current: Path, paths: WorkerPaths) -> list[Path]:
     used = {current.name}
     for run in active_runs():
         launch = read_launch(run, paths)
-        found = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
-        used |= {found["digest"]} if found else set()
+        match = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
+        used |= {match["digest"]} if match else set()
     others = [path for path in current.parent.glob("*") if _NAMED.fullmatch(path.name)]
     others = sorted((path for path in others if path.name not in used), key=_last_use)
     return others[: max(len(others) - KEPT, 0)]
 
 
-def remove(images: Path, gone: Sequence[Path]) -> None:
-    """Remove the images ``gone``, and the remains of interrupted installations and removals."""
-    for left in images.glob(".*.new"):
-        shutil.rmtree(left)
-    for path in gone:
-        dying = path.with_name(f".{path.name}.new")  # if interrupted, removed by the loop above
-        path.replace(dying)
-        shutil.rmtree(dying)
+def remove(images: Path, unused_images: Sequence[Path]) -> None:
+    """Remove ``unused_images``, and the remains of interrupted installations and removals."""
+    for leftover in images.glob(".*.new"):
+        shutil.rmtree(leftover)
+    for path in unused_images:
+        removing = path.with_name(f".{path.name}.new")  # if interrupted, removed by the loop above
+        path.replace(removing)
+        shutil.rmtree(removing)
 
 
 def mark_used(folder: Path) -> None:
@@ -247,19 +251,19 @@ def _last_use(folder: Path) -> float:
     return config.stat().st_mtime if config.exists() else 0.0
 
 
-def _status(words: Sequence[str]) -> int:
-    return subprocess.run(words, capture_output=True, check=False).returncode
+def _status(command: Sequence[str]) -> int:
+    return subprocess.run(command, capture_output=True, check=False).returncode
 
 
-def _output(words: Sequence[str], reference: str) -> str:
+def _output(command: Sequence[str], reference: str) -> str:
     """Run a command and return its output. Raises ImageError.
 
     ``reference`` names the image in the error.
     """
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ImageError(f"image {reference}: {words[0]}: {_last_line(done.stderr)}")
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise ImageError(f"image {reference}: {command[0]}: {_last_line(result.stderr)}")
+    return result.stdout
 
 
 def _last_line(output: str) -> str:

@@ -117,10 +117,10 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _command(value: Any) -> tuple[str, ...]:
-    words = _items(_MAX_WORDS, lambda word: is_text(word, _MAX_TEXT))(value)
-    if not words:
+    arguments = _items(_MAX_WORDS, lambda argument: is_text(argument, _MAX_TEXT))(value)
+    if not arguments:
         raise ValueError("is empty")
-    return words
+    return arguments
 
 
 def _config(value: Any) -> str:
@@ -221,18 +221,18 @@ class LaunchSpec:
         """
         if not isinstance(value, Mapping):
             raise InvalidLaunchError("the whole", "is not a JSON object")
-        found = {}
-        for each in fields(cls):
-            given = value.get(each.name)
-            if given is None or given == each.default:
-                if each.default is MISSING and each.default_factory is MISSING:
-                    raise InvalidLaunchError(each.name, "is missing")
+        values = {}
+        for spec_field in fields(cls):
+            item = value.get(spec_field.name)
+            if item is None or item == spec_field.default:
+                if spec_field.default is MISSING and spec_field.default_factory is MISSING:
+                    raise InvalidLaunchError(spec_field.name, "is missing")
                 continue
             try:
-                found[each.name] = each.metadata["check"](given)
+                values[spec_field.name] = spec_field.metadata["check"](item)
             except ValueError as error:
-                raise InvalidLaunchError(each.name, str(error)) from None
-        spec = cls(**found)
+                raise InvalidLaunchError(spec_field.name, str(error)) from None
+        spec = cls(**values)
         if spec.checkpoints.rpartition("/")[2] != spec.run or spec.checkpoints.count("/") < 2:
             raise InvalidLaunchError("checkpoints", "does not end with the run's name")
         if spec.outputs and spec.outputs.rpartition("/")[2] != spec.run:
@@ -258,7 +258,9 @@ class LaunchSpec:
         change what is trained. Also omits fields with default values: then a new field in a later
         version does not change the identity of existing launches.
         """
-        defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
+        defaults = {spec_field.name: spec_field.default for spec_field in fields(self)} | {
+            "env": {}
+        }
         return {
             name: value
             for name, value in self.to_json().items()
@@ -277,8 +279,8 @@ class LaunchSpec:
 
     def worker_name(self, process_id: int) -> str:
         """Return the name of a process's worker for messages; ``process N`` if it is unknown."""
-        known = self.placement[process_id : process_id + 1]
-        return known[0] if known and known[0] else f"process {process_id}"
+        names = self.placement[process_id : process_id + 1]
+        return names[0] if names and names[0] else f"process {process_id}"
 
 
 def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -288,10 +290,10 @@ def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[s
     in braces are not changed, because they may be arguments of the trainer.
     """
 
-    def value(found: re.Match[str]) -> str:
-        return variables.get(f"TPUFLEET_{found[1].upper()}", found[0])
+    def value(match: re.Match[str]) -> str:
+        return variables.get(f"TPUFLEET_{match[1].upper()}", match[0])
 
-    return [re.sub(r"\{([a-z_]+)\}", value, word) for word in command]
+    return [re.sub(r"\{([a-z_]+)\}", value, argument) for argument in command]
 
 
 _OF_THE_ATTEMPT = frozenset(

@@ -36,26 +36,26 @@ def one_at_a_time(lock: Path, wait_s: float = float("inf")) -> Iterator[None]:
     make_directory(lock.parent, os.geteuid(), 0o700)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with parent_of(lock) as directory:
-        held = os.open(lock.name, flags, 0o600, dir_fd=directory)
+        lock_fd = os.open(lock.name, flags, 0o600, dir_fd=directory)
     try:
-        _lock(held, lock, wait_s)
+        _lock(lock_fd, lock, wait_s)
         yield
     finally:
-        os.close(held)
+        os.close(lock_fd)
 
 
-def _lock(held: int, lock: Path, wait_s: float) -> None:
-    """Lock the open file ``held``, whose path is ``lock``. Raises TimeoutError."""
+def _lock(lock_fd: int, lock: Path, wait_s: float) -> None:
+    """Lock the open file ``lock_fd``, whose path is ``lock``. Raises TimeoutError."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
                 continue
-            mine = f"(pid {os.getpid()}) "
-            others = [each for each in holders(str(lock)) if mine not in each]
+            own_pid = f"(pid {os.getpid()}) "
+            others = [line for line in holders(str(lock)) if own_pid not in line]
             message = (
                 f"the lock was not released within {wait_s:.0f} s (held by: "
                 f"{', '.join(others) or 'unknown'}). Run this again. If the holder hangs, end it "

@@ -26,11 +26,11 @@ class NodeIdentity:
     @classmethod
     def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
         """Validate the fields of an identity from untrusted input. Raises ValueError."""
-        for what, value, pattern in (
+        for label, value, pattern in (
             ("TPU name", name, NODE_NAME),
             ("zone", zone, ZONE),
             ("node id", node_id, NODE_ID),
         ):
             if not isinstance(value, str) or not re.fullmatch(pattern, value):
-                raise ValueError(f"invalid {what} ({value!r:.80})")
+                raise ValueError(f"invalid {label} ({value!r:.80})")
         return cls(str(name), str(zone), str(node_id))

@@ -137,8 +137,8 @@ def write_attempt(folder: Path, attempt: Attempt) -> None:
     """
     (folder / OUTPUT).mkdir(exist_ok=True)
     for path in list((folder / OUTPUT).iterdir()):
-        found = _FILE_OF_ATTEMPT.fullmatch(path.name)
-        if found and int(found[1]) >= attempt.start.attempt:
+        match = _FILE_OF_ATTEMPT.fullmatch(path.name)
+        if match and int(match[1]) >= attempt.start.attempt:
             path.unlink()
     content = {
         **attempt.start._asdict(),
@@ -153,11 +153,11 @@ def start_files(folder: Path) -> dict[int, int]:
     """Return the time at which each ``ATTEMPT.json`` was written, in ns since 1970, by attempt."""
     try:
         with os.scandir(folder / OUTPUT) as entries:
-            found = ((_ATTEMPT_FILE.fullmatch(each.name), each) for each in entries)
+            matches = ((_ATTEMPT_FILE.fullmatch(entry.name), entry) for entry in entries)
             return {
-                int(name[1]): each.stat(follow_symlinks=False).st_mtime_ns
-                for name, each in islice(found, _MAX_NAMES)
-                if name
+                int(match[1]): entry.stat(follow_symlinks=False).st_mtime_ns
+                for match, entry in islice(matches, _MAX_NAMES)
+                if match
             }
     except OSError:
         return {}
@@ -168,9 +168,9 @@ def read_attempts(folder: Path) -> list[Attempt]:
     numbers = sorted(start_files(folder))
     attempts = (_attempt(read_json(_path(folder, f"{number}.json"))) for number in numbers)
     return [
-        each
-        for number, each in zip(numbers, attempts)  # noqa: B905 - Python 3.9
-        if each and (each.start.run, each.start.attempt) == (folder.name, number)
+        attempt
+        for number, attempt in zip(numbers, attempts)  # noqa: B905 - Python 3.9
+        if attempt and (attempt.start.run, attempt.start.attempt) == (folder.name, number)
     ]
 
 
@@ -222,8 +222,8 @@ def parse_state(value: object, attempt: Attempt) -> State:
     with suppress(KeyError, TypeError, ValueError):
         if isinstance(value, Mapping) and value["began"] == start.began:
             streams = {name: _stream(value["streams"][name]) for name in FILES}
-            done = (value[name] is True for name in ("has_start", "has_exit"))
-            return State(start.began, streams, *done)
+            flags = (value[name] is True for name in ("has_start", "has_exit"))
+            return State(start.began, streams, *flags)
     return State(start.began, attempt.streams)
 
 
@@ -263,11 +263,11 @@ def uploads_of(
     while names:
         for name in tuple(names):
             path = folder / FILES[name]
-            grown = next_segment(path, state.streams[name], ends[name], is_final)
-            if grown is None:
+            segment = next_segment(path, state.streams[name], ends[name], is_final)
+            if segment is None:
                 names.remove(name)
                 continue
-            stream, content = grown
+            stream, content = segment
             state = state._replace(streams={**state.streams, name: stream})
             yield Upload(f"{name}/{stream.segment:012d}", content, state)
     if end is not None:
@@ -295,45 +295,47 @@ def next_segment(
         is_final: whether the attempt has ended, so that its last line may have no newline.
     """
     try:
-        with open_file(path) as opened:
+        with open_file(path) as file:
             # If the bytes before a mark of ``end`` have changed, the file was rewritten after
             # ``end`` was measured.
-            until, place = _unchanged(opened, end), _unchanged(opened, stream)
-            if place == stream.position:
-                return _grown(opened, stream, until, is_final)
-            rest = _rest_of_rotated(path, stream, end if until != end.position else None)
-            if rest or until <= place:
+            end_offset, unchanged_end = _unchanged(file, end), _unchanged(file, stream)
+            if unchanged_end == stream.position:
+                return _grown(file, stream, end_offset, is_final)
+            rest = _rest_of_rotated(path, stream, end if end_offset != end.position else None)
+            if rest or end_offset <= unchanged_end:
                 return rest
-            return _new_segment(opened, stream, place)
+            return _new_segment(file, stream, unchanged_end)
     except OSError:
         return None
 
 
 def _rest_of_rotated(path: Path, stream: Stream, end: Stream | None) -> tuple[Stream, bytes] | None:
-    with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as opened:
-        if _unchanged(opened, stream) == stream.position:
-            until = None if end is None else _unchanged(opened, end)
-            return _grown(opened, stream, until, is_final=True)
+    with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as file:
+        if _unchanged(file, stream) == stream.position:
+            end_offset = None if end is None else _unchanged(file, end)
+            return _grown(file, stream, end_offset, is_final=True)
     return None
 
 
-def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
+def _new_segment(file: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
     segment = stream.segment + SEGMENT_BYTES
     if segment >= _MAX_SEGMENT:  # more than 12 digits
         return None
-    return Stream(position, _marks(opened, position), segment), b""
+    return Stream(position, _marks(file, position), segment), b""
 
 
 def _grown(
-    opened: IO[bytes], stream: Stream, until: int | None, is_final: bool
+    file: IO[bytes], stream: Stream, end_offset: int | None, is_final: bool
 ) -> tuple[Stream, bytes] | None:
     """Return the result of ``next_segment`` for a file whose stored bytes have not changed."""
     begin = stream.position - stream.length
-    most = SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, max(0, until - begin))
-    if most < stream.length:
+    max_bytes = (
+        SEGMENT_BYTES if end_offset is None else min(SEGMENT_BYTES, max(0, end_offset - begin))
+    )
+    if max_bytes < stream.length:
         return None
-    opened.seek(begin)
-    content = opened.read(most)
+    file.seek(begin)
+    content = file.read(max_bytes)
     is_full = len(content) == SEGMENT_BYTES
     if is_full or not is_final:
         cut = content.rfind(b"\n", stream.length) + 1
@@ -342,50 +344,50 @@ def _grown(
         elif not is_full:  # no complete line is new
             return None
         elif stream.length:  # the next line needs a new segment
-            return _new_segment(opened, stream, stream.position)
+            return _new_segment(file, stream, stream.position)
     if len(content) <= stream.length:
         return None
     position = begin + len(content)
-    return Stream(position, _marks(opened, position), stream.segment, len(content)), content
+    return Stream(position, _marks(file, position), stream.segment, len(content)), content
 
 
-def _unchanged(opened: IO[bytes], stream: Stream) -> int:
+def _unchanged(file: IO[bytes], stream: Stream) -> int:
     """Return the highest position up to which all marks match the file; 0 if there is none."""
-    place = 0
+    offset = 0
     for mark in reversed(stream.marks):
-        if _mark(opened, mark.position) != mark:
+        if _mark(file, mark.position) != mark:
             break
-        place = mark.position
-    return place
+        offset = mark.position
+    return offset
 
 
-def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
+def _marks(file: IO[bytes], position: int) -> tuple[Mark, ...]:
     """Return marks at a position, at line starts in doubling distances before it, and at 0."""
-    places, distance = [position], _FIRST_DISTANCE
+    offsets, distance = [position], _FIRST_DISTANCE
     while distance < position:
-        places.append(_line_start(opened, position - distance))
+        offsets.append(_line_start(file, position - distance))
         distance *= 2
-    return tuple(_mark(opened, place) for place in (*places, 0))
+    return tuple(_mark(file, offset) for offset in (*offsets, 0))
 
 
-def _line_start(opened: IO[bytes], position: int) -> int:
+def _line_start(file: IO[bytes], position: int) -> int:
     """Return the offset at which the line at a position begins; the position in a long line."""
     begin = max(0, position - _LINE_BYTES)
-    opened.seek(begin)
-    newline = opened.read(position - begin).rfind(b"\n")
+    file.seek(begin)
+    newline = file.read(position - begin).rfind(b"\n")
     return position if newline < 0 else begin + newline + 1
 
 
-def _mark(opened: IO[bytes], position: int) -> Mark:
+def _mark(file: IO[bytes], position: int) -> Mark:
     begin = max(0, position - _MARK_BYTES)
-    opened.seek(begin)
-    return Mark(position, blake2b(opened.read(position - begin), digest_size=8).hexdigest())
+    file.seek(begin)
+    return Mark(position, blake2b(file.read(position - begin), digest_size=8).hexdigest())
 
 
 def _stream_at_end(path: Path) -> Stream:
-    with suppress(OSError), open_file(path) as opened:
-        position = opened.seek(0, os.SEEK_END)
-        return Stream(position, _marks(opened, position))
+    with suppress(OSError), open_file(path) as file:
+        position = file.seek(0, os.SEEK_END)
+        return Stream(position, _marks(file, position))
     return Stream(0, ())
 
 
@@ -412,25 +414,25 @@ def _attempt(value: Mapping | None) -> Attempt | None:
 
 def _start(value: Mapping) -> Start | None:
     """Validate the fields of ``start.json``. Raises ValueError."""
-    found = Start(*(value.get(name) for name in Start._fields))
-    texts = isinstance(found.run, str) and isinstance(found.worker, str)
-    if not texts or not RUN_NAME.fullmatch(found.run):
+    start = Start(*(value.get(name) for name in Start._fields))
+    has_texts = isinstance(start.run, str) and isinstance(start.worker, str)
+    if not has_texts or not RUN_NAME.fullmatch(start.run):
         raise ValueError("invalid run or worker")
-    if len(found.worker) > 253 or CONTROL.search(found.worker):
+    if len(start.worker) > 253 or CONTROL.search(start.worker):
         raise ValueError("worker")
-    if isinstance(found.began, bool) or not isinstance(found.began, (int, float)):
+    if isinstance(start.began, bool) or not isinstance(start.began, (int, float)):
         raise ValueError("began")
-    if not 0 <= found.began < _MAX_NUMBER:
+    if not 0 <= start.began < _MAX_NUMBER:
         raise ValueError("began")
-    for number in (found.attempt, found.process_id):
+    for number in (start.attempt, start.process_id):
         if _number(number) >= _MAX_NAMED:
             raise ValueError("invalid attempt or process_id")
-    return found
+    return start
 
 
 def _stream(value: Mapping) -> Stream:
     """Validate a stream. Raises KeyError, TypeError, ValueError."""
-    marks = tuple(Mark(_number(place), str(digest)) for place, digest in value["marks"])
+    marks = tuple(Mark(_number(offset), str(digest)) for offset, digest in value["marks"])
     if len(marks) > _MAX_MARKS or not all(_DIGEST.fullmatch(mark.digest) for mark in marks):
         raise ValueError("marks")
     position, segment, length = (_number(value[name]) for name in ("position", "segment", "length"))

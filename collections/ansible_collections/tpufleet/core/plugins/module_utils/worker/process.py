@@ -80,14 +80,14 @@ class Process:
 
         It does not depend on the attempt's number, its ports or its rendezvous token.
         """
-        known = {
+        content = {
             "definition": self.spec.definition(),
             "coordinator_host": self.spec.coordinator_host,
             "process_id": self.process_id,
             "python_env": self.python_env,
             "variables": {**self.variables(), **self.secrets},
         }
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
@@ -150,8 +150,8 @@ def environment(
     rendezvous = process.spec.workers > 1 and process.token
     programs = {**env_variables(paths, process.python_env), **trust}
     if image_path:
-        own = {*trust, "VIRTUAL_ENV"}
-        programs = {name: value for name, value in programs.items() if name not in own}
+        worker_only = {*trust, "VIRTUAL_ENV"}
+        programs = {name: value for name, value in programs.items() if name not in worker_only}
         programs["PATH"] = image_path
     return {
         "HOME": str(paths.home),
@@ -172,7 +172,7 @@ def environment_file(variables: Mapping[str, str]) -> str:
     for name, value in sorted(variables.items()):
         if not VARIABLE.fullmatch(name):
             raise RunError(f"{name!r} is not a valid name of an environment variable")
-        if any((ord(sign) < 32 and sign not in "\t\n") or ord(sign) == 127 for sign in value):
+        if any((ord(char) < 32 and char not in "\t\n") or ord(char) == 127 for char in value):
             raise RunError(f"the environment variable {name} has a control character in its value")
         escaped = re.sub(r'(["\\`$])', r"\\\1", value)
         lines.append(f'{name}="{escaped}"\n')
@@ -213,7 +213,9 @@ def unfit_secrets(secrets: Mapping[str, object]) -> str:
         f"has fewer than {MIN_SECRET} characters": short,
         "is a number, or has a line that is one": numbers,
     }
-    return "; ".join(f"{', '.join(names)} {what}" for what, names in problems.items() if names)
+    return "; ".join(
+        f"{', '.join(names)} {problem}" for problem, names in problems.items() if names
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -255,15 +257,15 @@ def plain_secrets(variables: Mapping[str, object]) -> str:
     return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""
 
 
-def check_no_secrets(variables: Mapping[str, object], where: str) -> None:
+def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
     """Raise RunError if the name of a variable looks like that of a secret, such as API_KEY.
 
-    ``where`` is the option that sets the variables, for the error.
+    ``option`` names the option that sets the variables, for the error.
     """
     if problem := plain_secrets(variables):
         raise RunError(
-            f"{where}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
-            f"{where}. Move the others to secrets, in a vault: {VAULT} "
+            f"{option}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
+            f"{option}. Move the others to secrets, in a vault: {VAULT} "
             "(INVENTORY is the inventory in use, such as inventory/gcp)"
         )
 
@@ -300,6 +302,6 @@ def launch_summary(content: Mapping) -> dict:
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
         return {}
-    kept = ("attempt", "release", "command", "checkpoints", "chip", "workers")
-    of_this_worker = {name: content.get(name) for name in ("process_id", "python_env")}
-    return {**{name: spec.get(name) for name in kept}, **of_this_worker}
+    spec_fields = ("attempt", "release", "command", "checkpoints", "chip", "workers")
+    worker_fields = {name: content.get(name) for name in ("process_id", "python_env")}
+    return {**{name: spec.get(name) for name in spec_fields}, **worker_fields}

@@ -42,10 +42,10 @@ class EnvError(Exception):
     """Python or an environment cannot be installed; the message is one line for the user."""
 
 
-def no_wheel(what: str) -> EnvError:
-    """Return the error that no index has a wheel for the package ``what``."""
+def no_wheel(package: str) -> EnvError:
+    """Return the error that no index has a wheel for ``package``."""
     return EnvError(
-        f"no index has a wheel of {what} for this Python. "
+        f"no index has a wheel of {package} for this Python. "
         f"Lock with uv pip compile --only-binary :all:. {FIX}"
     )
 
@@ -79,10 +79,10 @@ def interpreter(python: Path) -> dict:
 def _printed(python: Path, program: str) -> Any:
     """Return the JSON value that a program prints in an interpreter. Raises EnvError."""
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [str(python), "-c", program], capture_output=True, text=True, timeout=60, check=True
         )
-        return json.loads(asked.stdout)
+        return json.loads(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise EnvError(
             f"{python} does not run. Install Python: ansible-playbook setup.yml --tags python"
@@ -95,21 +95,21 @@ def measure(env: Path) -> dict[str, int]:
     The marker file COMPLETE and the bytecode of packages' tests are not counted. Such bytecode is
     written only when root imports the tests.
     """
-    found = {"files": 0, "bytes": 0, "bytecode": 0}
+    counts = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
-        compiled = folder.endswith("/__pycache__")
-        if compiled and "/tests/" in folder:
+        is_bytecode = folder.endswith("/__pycache__")
+        if is_bytecode and "/tests/" in folder:
             continue
         for name in names:
             size = os.lstat(f"{folder}/{name}").st_size if name != COMPLETE else 0
-            found["bytecode" if compiled else "bytes"] += size
-            found["files"] += not compiled and name != COMPLETE
-    return found
+            counts["bytecode" if is_bytecode else "bytes"] += size
+            counts["files"] += not is_bytecode and name != COMPLETE
+    return counts
 
 
-def has_all_files(env: Path, made: Mapping[str, object]) -> bool:
-    """Return whether an environment's files match the counts in its marker ``made``."""
-    return measure(env).items() <= made.items()
+def has_all_files(env: Path, marker: Mapping[str, object]) -> bool:
+    """Return whether an environment's files match the counts in its ``marker``."""
+    return measure(env).items() <= marker.items()
 
 
 def is_complete(env: Path) -> bool:
@@ -120,32 +120,32 @@ def is_complete(env: Path) -> bool:
     directory ``CHECKED``, which a boot empties, has a file for each environment that was counted.
     """
     try:
-        made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
+        marker = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     if not is_checked(env):
-        if not has_all_files(env, made):
+        if not has_all_files(env, marker):
             return False
         mark_checked(env)
     return True
 
 
-def is_checked(what: Path) -> bool:
+def is_checked(directory: Path) -> bool:
     """Return whether an environment was checked, or a cache created, since the last boot.
 
-    ``what`` is the directory of the environment or of the cache.
+    ``directory`` is the directory of the environment or of the cache.
     """
-    return (CHECKED / what.name).exists()
+    return (CHECKED / directory.name).exists()
 
 
-def mark_checked(what: Path) -> None:
+def mark_checked(directory: Path) -> None:
     """Record that an environment or a cache needs no check until the next boot.
 
-    ``what`` is the directory of the environment or of the cache.
+    ``directory`` is the directory of the environment or of the cache.
     """
     try:
         CHECKED.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (CHECKED / what.name).touch()
+        (CHECKED / directory.name).touch()
     except OSError:
         pass
 
@@ -178,13 +178,13 @@ def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
     ``envs`` is the directory of the environments. All are removed except ``current``, those in
     ``used``, and the ``keep`` newest others.
     """
-    known = [
+    installed = [
         path
         for path in envs.glob("*")
         if path.is_dir() and re.fullmatch(r"[0-9a-f]{16}", path.name)
     ]
     others = sorted(
-        (path for path in known if path.name != current),
+        (path for path in installed if path.name != current),
         key=lambda path: path.stat().st_mtime,
         reverse=True,
     )
@@ -206,8 +206,12 @@ def packages(lock: str) -> list[str]:
 def needed_mb(lock: str) -> int:
     """Return the disk space in MB that the installation of a lock file needs."""
     pinned = packages(lock)
-    found = (mb for name, mb in NEEDED_MB_FOR.items() if any(p.startswith(name) for p in pinned))
-    return NEEDED_MB + sum(found)
+    additional_mb = (
+        mb
+        for name, mb in NEEDED_MB_FOR.items()
+        if any(package.startswith(name) for package in pinned)
+    )
+    return NEEDED_MB + sum(additional_mb)
 
 
 def check_free_space(folder: Path, needed_mb: int) -> None:
@@ -241,20 +245,20 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
     return variables
 
 
-def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
+def run(command: Sequence[str], env: Mapping[str, str], step: str) -> str:
     """Run a command and return its output.
 
-    Raises EnvError with ``what``, which names the step for the user, and the error output.
+    Raises EnvError with ``step``, the step's name for the user, and the error output.
     """
     try:
-        done = subprocess.run(
-            list(words), env=dict(env), capture_output=True, text=True, check=False
+        result = subprocess.run(
+            list(command), env=dict(env), capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise EnvError(f"{what}: {words[0]}: {error.strerror}") from error
-    if done.returncode != 0:
-        raise EnvError(f"{what}: {error_summary(done.stderr or done.stdout)}")
-    return done.stdout
+        raise EnvError(f"{step}: {command[0]}: {error.strerror}") from error
+    if result.returncode != 0:
+        raise EnvError(f"{step}: {error_summary(result.stderr or result.stdout)}")
+    return result.stdout
 
 
 def error_summary(output: str) -> str:

@@ -151,12 +151,12 @@ def load(text: bytes) -> list[Entry]:
 
 def present(root: Path) -> set[str]:
     """Return all paths of a tree except directories and the manifest."""
-    found = set()
+    paths = set()
     for folder, folders, files in os.walk(root):
-        here = os.path.relpath(folder, root)
+        relative = os.path.relpath(folder, root)
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        found.update(name if here == "." else f"{here}/{name}" for name in files + links)
-    return found - {MANIFEST}
+        paths.update(name if relative == "." else f"{relative}/{name}" for name in files + links)
+    return paths - {MANIFEST}
 
 
 def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
@@ -164,16 +164,19 @@ def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
 
     Returns one line for each path that differs.
     """
-    wanted = {entry.path: entry for entry in entries}
-    there = present(root)
-    problems = [f"{printable(path)} is not in the manifest" for path in sorted(there - set(wanted))]
-    problems += [f"{printable(path)} is missing" for path in sorted(set(wanted) - there)]
-    for path in sorted(there & set(wanted)):
+    expected = {entry.path: entry for entry in entries}
+    present_paths = present(root)
+    problems = [
+        f"{printable(path)} is not in the manifest"
+        for path in sorted(present_paths - set(expected))
+    ]
+    problems += [f"{printable(path)} is missing" for path in sorted(set(expected) - present_paths)]
+    for path in sorted(present_paths & set(expected)):
         try:
-            same = read_entry(root, path) == wanted[path]
+            is_same = read_entry(root, path) == expected[path]
         except (OSError, ReleaseError):
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             problems.append(f"{printable(path)} differs")
     return problems
 
@@ -239,8 +242,8 @@ def linked_release(link: Path, releases: Path) -> Path | None:
     """Return the release in ``releases`` that the symbolic link ``link`` points to; else None."""
     if not link.is_symlink():
         return None
-    found = Path(os.path.realpath(link))
-    return found if found.is_dir() and found.parent == Path(os.path.realpath(releases)) else None
+    target = Path(os.path.realpath(link))
+    return target if target.is_dir() and target.parent == Path(os.path.realpath(releases)) else None
 
 
 def link_to(release: Path, link: Path) -> None:
@@ -266,15 +269,15 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
         entries = read_manifest(target)
     except FileNotFoundError:
         raise ReleaseError("the pushed directory has no manifest") from None
-    had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
+    last_paths = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
     make_folders(target, entries)
     for path, kind, digest in entries:
         destination = f"{target}/{path}"
         if kind == "link":
             Path(destination).symlink_to(digest)
             continue
-        same = had.get((kind, digest))
-        if not (same and linked(f"{last}/{same}", destination, MODES[kind])):
+        last_path = last_paths.get((kind, digest))
+        if not (last_path and linked(f"{last}/{last_path}", destination, MODES[kind])):
             copy_file(f"{incoming}/{path}", destination, MODES[kind])
 
 
@@ -322,13 +325,13 @@ def copy_file(source: str, destination: str, mode: int) -> None:
     """Copy a regular file and set its mode; skip a missing path and any other kind of file."""
     try:
         # Another user owns the source: follow no link, and do not block on a pipe.
-        found = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        source_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
             return
         raise
-    with open(found, "rb", buffering=0) as stream:  # noqa: PTH123 - a descriptor
-        if stat.S_ISREG(os.fstat(found).st_mode):
+    with open(source_fd, "rb", buffering=0) as stream:  # noqa: PTH123 - a descriptor
+        if stat.S_ISREG(os.fstat(source_fd).st_mode):
             with open(destination, "xb") as target:  # noqa: PTH123
                 shutil.copyfileobj(stream, target, 1 << 18)
                 os.fchmod(target.fileno(), mode)
@@ -339,9 +342,9 @@ def protect(root: Path) -> None:
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
             path = f"{folder}/{name}"
-            found = os.lstat(path).st_mode
-            mode = MODES["exec" if found & stat.S_IXUSR else "file"]
-            if stat.S_ISREG(found) and stat.S_IMODE(found) != mode:
+            current_mode = os.lstat(path).st_mode
+            mode = MODES["exec" if current_mode & stat.S_IXUSR else "file"]
+            if stat.S_ISREG(current_mode) and stat.S_IMODE(current_mode) != mode:
                 os.chmod(path, mode)  # noqa: PTH101
         Path(folder).chmod(0o555)
 
@@ -353,23 +356,23 @@ def remove(root: Path) -> None:
     shutil.rmtree(root)
 
 
-def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
-    """Remove all releases except the ``kept`` newest and those whose names are in ``used``.
+def prune(releases: Path, keep: int, used: set[str]) -> list[str]:
+    """Remove all releases except the ``keep`` newest and those whose names are in ``used``.
 
     Returns the names of the removed releases.
     """
-    found = sorted(
+    newest_first = sorted(
         (path for path in releases.glob("[0-9a-f]*") if path.is_dir()),
         key=lambda path: path.stat().st_mtime,
         reverse=True,
     )
-    gone = [path for path in found[kept:] if path.name not in used]
-    for path in gone:
+    to_remove = [path for path in newest_first[keep:] if path.name not in used]
+    for path in to_remove:
         # Rename first, so that nobody uses a partly removed release.
-        dying = path.with_name(f".{path.name}.gone")
-        path.rename(dying)
-        remove(dying)
-    return [path.name for path in gone]
+        removing = path.with_name(f".{path.name}.gone")
+        path.rename(removing)
+        remove(removing)
+    return [path.name for path in to_remove]
 
 
 def sweep(releases: Path) -> None:

@@ -62,9 +62,9 @@ class WorkerPaths(NamedTuple):
 def env_variables(paths: WorkerPaths, name: str) -> dict[str, str]:
     """Return the environment variables with which runs use a Python environment."""
     home = paths.python_env(name)
-    own = f"{home}/bin:{paths.programs}:{paths.root}/bin"
+    own_path = f"{home}/bin:{paths.programs}:{paths.root}/bin"
     return {
-        "PATH": f"{own}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PATH": f"{own_path}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -89,14 +89,14 @@ COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 def command_words(command: str | list[str]) -> tuple[str, ...]:
     """Split a command line into arguments like a shell, without a shell. Raises RunError."""
     try:
-        words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+        arguments = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
         raise RunError(
             f"the command {command!r} can't be split into words: {error}. Set it: {COMMAND}"
         ) from error
-    if not words:
+    if not arguments:
         raise RunError(f"the command is empty. Set it: {COMMAND}")
-    return words
+    return arguments
 
 
 def overlap(chip: int, other: int) -> bool:
@@ -120,17 +120,18 @@ def latest(runs: Sequence[Mapping]) -> list:
     the results of ``observe`` (run_unit.py) for all runs of the worker.
     """
     active = [run for run in runs if run["active"]]
-    taken = {_chip(run) for run in active}
-    if -1 in taken:
+    active_chips = {_chip(run) for run in active}
+    if -1 in active_chips:
         return active
     newest = {_chip(run): run for run in sorted(runs, key=_ended_at) if not run["active"]}
-    whole = newest.pop(-1, None)
-    chips = [
+    whole_worker_run = newest.pop(-1, None)
+    chip_runs = [
         run
         for chip, run in newest.items()
-        if chip not in taken and (whole is None or _ended_at(run) > _ended_at(whole))
+        if chip not in active_chips
+        and (whole_worker_run is None or _ended_at(run) > _ended_at(whole_worker_run))
     ]
-    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
+    return sorted(active + chip_runs, key=_chip) or ([whole_worker_run] if whole_worker_run else [])
 
 
 def _chip(run: Mapping) -> int:

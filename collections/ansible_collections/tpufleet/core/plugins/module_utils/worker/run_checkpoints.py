@@ -53,7 +53,7 @@ def unwritable(path: str) -> str | None:
     )
     # subprocess.run() is not used, because after its timeout it waits for the process to end. Even
     # SIGKILL may not end a process that waits for a file server.
-    tried = subprocess.Popen(
+    process = subprocess.Popen(
         ["/bin/sh", "-c", script, "sh", path],
         user=account.pw_uid,
         group=account.pw_gid,
@@ -65,14 +65,14 @@ def unwritable(path: str) -> str | None:
         start_new_session=True,
     )
     try:
-        _, errors = tried.communicate(timeout=TRY_SECONDS)
+        _, errors = process.communicate(timeout=TRY_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(tried.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
         return (
             f"{path}: the file system did not respond within {TRY_SECONDS:.0f} s. "
             f"Check its file server, or {OTHER}"
         )
-    if tried.returncode == 0:
+    if process.returncode == 0:
         return None
     cause = (errors.strip().splitlines() or ["no error output"])[-1]
     parent = path.rpartition("/")[0]
@@ -148,9 +148,9 @@ def try_write(url: str, env: Mapping[str, str]) -> None:
     Raises OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
     api = storage_api(env)
-    place = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
-    write_object(api, place, b"a try\n")
-    delete_object(api, place)
+    test_url = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
+    write_object(api, test_url, b"a try\n")
+    delete_object(api, test_url)
 
 
 def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
@@ -164,13 +164,13 @@ def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
         return None
     if on_same_disk(path, root):
         return f"{path} is on this worker's own disk"
-    found = subprocess.run(
+    result = subprocess.run(
         ["findmnt", "--noheadings", "--output", "FSTYPE,SOURCE", "--target", str(nearest(path))],
         capture_output=True,
         text=True,
         check=False,
     )
-    kind, _, source = found.stdout.strip().partition(" ")
+    kind, _, source = result.stdout.strip().partition(" ")
     if kind.startswith("nfs") and source.strip().rpartition(":")[0].strip("[]") == leader:
         return f"{path} is on the disk of this TPU's leader (NFS)"
     return None
@@ -183,7 +183,7 @@ def on_same_disk(path: str, root: str = "/") -> bool:
 
 def nearest(path: str) -> Path:
     """Return the path if it exists, else its nearest existing parent."""
-    there = Path(path)
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    return there
+    existing = Path(path)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    return existing

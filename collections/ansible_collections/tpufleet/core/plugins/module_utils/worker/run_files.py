@@ -66,48 +66,48 @@ class Rendezvous(NamedTuple):
     peer_exit_code: int | None
 
 
-def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
-    """Validate ``found``, the content of heartbeat.json; None if there is no such file."""
-    if found is None:
+def read_heartbeat(content: Mapping | None) -> Heartbeat | None:
+    """Validate the content of heartbeat.json; None if there is no such file."""
+    if content is None:
         return None
     return Heartbeat(
-        step=as_count(found.get("step")),
-        steps=as_count(found.get("steps")),
-        time=as_number(found.get("time")),
-        loss=as_number(found.get("loss")),
-        tokens_per_second=as_number(found.get("tokens_per_second")),
-        state=_word(found.get("state")) or None,
-        mfu=_share(found.get("mfu")),
-        device_bytes=as_count(found.get("device_bytes")),
-        device_limit_bytes=as_count(found.get("device_limit_bytes")),
-        start_step=as_count(found.get("start_step")),
+        step=as_count(content.get("step")),
+        steps=as_count(content.get("steps")),
+        time=as_number(content.get("time")),
+        loss=as_number(content.get("loss")),
+        tokens_per_second=as_number(content.get("tokens_per_second")),
+        state=_word(content.get("state")) or None,
+        mfu=_share(content.get("mfu")),
+        device_bytes=as_count(content.get("device_bytes")),
+        device_limit_bytes=as_count(content.get("device_limit_bytes")),
+        start_step=as_count(content.get("start_step")),
     )
 
 
-def read_exit(found: Mapping | None) -> Exit | None:
-    """Validate ``found``, the content of exit.json; None if there is no such file."""
-    if found is None:
+def read_exit(content: Mapping | None) -> Exit | None:
+    """Validate the content of exit.json; None if there is no such file."""
+    if content is None:
         return None
     return Exit(
-        attempt=as_count(found.get("attempt")),
-        result=_word(found.get("result")),
-        code=_word(found.get("code")),
-        status=_word(found.get("status")),
-        time=as_number(found.get("time")),
+        attempt=as_count(content.get("attempt")),
+        result=_word(content.get("result")),
+        code=_word(content.get("code")),
+        status=_word(content.get("status")),
+        time=as_number(content.get("time")),
     )
 
 
-def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
-    """Validate ``found``, the content of rendezvous.json; None if there is no such file."""
-    if found is None:
+def read_rendezvous(content: Mapping | None) -> Rendezvous | None:
+    """Validate the content of rendezvous.json; None if there is no such file."""
+    if content is None:
         return None
-    names, attempt = found.get("waiting_for"), found.get("attempt")
+    names, attempt = content.get("waiting_for"), content.get("attempt")
     return Rendezvous(
         attempt=as_count(int(attempt) if _is_digits(attempt) else attempt),
         waiting_for=tuple(map(as_text, names[:1000])) if isinstance(names, list) else None,
-        error=as_text(found.get("error")),
-        peer=as_text(found.get("peer")),
-        peer_exit_code=as_count(found.get("peer_exit_code")),
+        error=as_text(content.get("error")),
+        peer=as_text(content.get("peer")),
+        peer_exit_code=as_count(content.get("peer_exit_code")),
     )
 
 

@@ -31,18 +31,18 @@ def log_since(path: Path, since: int) -> tuple[list[str], int]:
     except OSError:
         return [], 0
     # A line longer than MOST_BYTES is returned in parts, so that the offset always advances.
-    is_part = len(data) == MOST_BYTES and b"\n" not in data
-    whole = data if is_part else data[: data.rfind(b"\n") + 1]
-    return whole.decode("utf-8", errors="replace").splitlines(), start + len(whole)
+    is_partial = len(data) == MOST_BYTES and b"\n" not in data
+    complete = data if is_partial else data[: data.rfind(b"\n") + 1]
+    return complete.decode("utf-8", errors="replace").splitlines(), start + len(complete)
 
 
 def log_start(path: Path, lines: int) -> int:
     """Return the byte offset at which the last ``lines`` complete lines of a log begin."""
     start, data = _end(path)
-    ends = [place for place, sign in enumerate(data) if sign == 10]
-    if len(ends) <= lines:
-        return start if start == 0 or not ends else start + ends[0] + 1
-    return start + ends[-lines - 1] + 1
+    newlines = [index for index, byte in enumerate(data) if byte == 10]
+    if len(newlines) <= lines:
+        return start if start == 0 or not newlines else start + newlines[0] + 1
+    return start + newlines[-lines - 1] + 1
 
 
 def _end(path: Path) -> tuple[int, bytes]:

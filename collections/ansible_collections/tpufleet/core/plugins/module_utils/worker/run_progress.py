@@ -49,20 +49,20 @@ def progress(folder: Path) -> dict[str, float] | None:
         starts = _starts(folder / "log")
         with open_file(folder / "metrics.jsonl") as stream:
             size = stream.seek(0, os.SEEK_END)
-            borders = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
-            found = [_stretch(stream, *pair) for pair in zip(borders, borders[1:])]  # noqa: B905, RUF007
+            bounds = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
+            pairs = [_stretch(stream, *pair) for pair in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
     except OSError:
         return None
-    stretches = [pair for pair in found if pair]
+    stretches = [pair for pair in pairs if pair]
     if not stretches:
         return None
     counted = 0.0
-    for number, (first, last) in enumerate(stretches):
-        ahead = stretches[number + 1][0].step if number + 1 < len(stretches) else last.step + 1
+    for index, (first, last) in enumerate(stretches):
+        next_start = stretches[index + 1][0].step if index + 1 < len(stretches) else last.step + 1
         steps = last.step - first.step
         # Do not count steps that the next attempt repeated.
-        kept = max(0, min(last.step, ahead - 1) - first.step)
-        counted += (last.time - first.time) * kept / steps if steps > 0 else 0.0
+        counted_steps = max(0, min(last.step, next_start - 1) - first.step)
+        counted += (last.time - first.time) * counted_steps / steps if steps > 0 else 0.0
     first, last = stretches[0][0], stretches[-1][1]
     if last.step <= first.step:
         return None
@@ -75,13 +75,13 @@ def _starts(log: Path) -> list[float]:
         if os.fstat(stream.fileno()).st_size > MOST_LOG:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(log))
         text = stream.read(MOST_LOG)
-    found = []
+    starts = []
     for stamp in _ATTEMPT.findall(text):
         try:
-            found.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
+            starts.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
         except (ValueError, OverflowError):  # the trainer logged a similar line
             continue
-    return sorted(found)
+    return sorted(starts)
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
@@ -113,21 +113,21 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
         start = stream.tell()
         if start >= end:
             break
-        found = _read(stream.readline(LONGEST_LINE), start)
-        if found:
-            return found
+        line = _read(stream.readline(LONGEST_LINE), start)
+        if line:
+            return line
     return None
 
 
-def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
-    """Return the last valid line that ends at or before ``end``, else ``otherwise``."""
-    begin = max(otherwise.start, end - LONGEST_LINE)
+def _last_before(stream: IO[bytes], end: int, default: Line) -> Line:
+    """Return the last valid line that ends at or before ``end``, else ``default``."""
+    begin = max(default.start, end - LONGEST_LINE)
     stream.seek(begin)
-    place, found = begin, otherwise
+    offset, line = begin, default
     for text in stream.read(end - begin).splitlines(keepends=True):
-        found = _read(text, place) or found
-        place += len(text)
-    return found
+        line = _read(text, offset) or line
+        offset += len(text)
+    return line
 
 
 def _read(text: bytes, start: int) -> Line | None:

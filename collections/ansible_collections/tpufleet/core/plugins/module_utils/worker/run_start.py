@@ -67,20 +67,20 @@ def minor_of(python: Path) -> int:
     Takes the version from the interpreter's file name if possible, which is faster than starting
     Python. Raises EnvError.
     """
-    named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
-    return int(named[1]) if named and python.exists() else python_minor(python)
+    match = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
+    return int(match[1]) if match and python.exists() else python_minor(python)
 
 
-def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
+def status(process: Process, observed: Mapping, paths: WorkerPaths) -> str:
     """Compare a launch with the observed state of its run on this worker (``observe``).
 
     Returns ``running`` or ``done`` if this launch is running or done. Returns ``other`` if the run
     is stopping or another launch of the run is active. Otherwise returns ``absent``.
     """
     is_same = is_same_launch(process, paths)
-    if seen["active"]:
-        return "running" if is_same and seen["state"] != RunState.STOPPING else "other"
-    return "done" if is_same and seen["state"] == RunState.DONE else "absent"
+    if observed["active"]:
+        return "running" if is_same and observed["state"] != RunState.STOPPING else "other"
+    return "done" if is_same and observed["state"] == RunState.DONE else "absent"
 
 
 def is_same_launch(process: Process, paths: WorkerPaths) -> bool:
@@ -108,46 +108,49 @@ def blockers(
             the start.
     """
     spec, variables = process.spec, {**process.variables(), **process.secrets}
-    found, running = [], active_runs() if units is None else active(units)
+    problems, running = [], active_runs() if units is None else active(units)
     for other in running:
-        seen = observe(other, paths, unit=(units or {}).get(other))
-        if other != spec.run and not overlap(spec.chip, chip_of(seen["launched"])):
+        observed = observe(other, paths, unit=(units or {}).get(other))
+        if other != spec.run and not overlap(spec.chip, chip_of(observed["launched"])):
             continue
         if other != spec.run:
-            found.append(
-                f"run {other} is {seen['state']} here. Free the worker: "
+            problems.append(
+                f"run {other} is {observed['state']} here. Free the worker: "
                 f"ansible-playbook playbooks/kill.yml -e run={other}"
             )
         elif not is_same_launch(process, paths):
-            found.append(
-                f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
+            problems.append(
+                f"run {other} is {observed['state']} with "
+                f"{other_launch(observed['launched'], process)}. "
                 f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
             )
     if not is_set_up(paths.root):
-        found.append(
+        problems.append(
             "this worker is not set up for this version of tpufleet. Set it up: "
             "ansible-playbook setup.yml"
         )
     if not spec.image and not is_complete(paths.python_env(process.python_env)):
-        found.append(
+        problems.append(
             f"the Python environment {process.python_env} is missing. Create it: "
             "ansible-playbook setup.yml"
         )
     if device_glob and spec.run not in running:
-        found += [
-            f"{held}, but belongs to no run. {END_STRAYS}"
-            for held in holders(device_glob, chip=spec.chip)
+        problems += [
+            f"{holder}, but belongs to no run. {END_STRAYS}"
+            for holder in holders(device_glob, chip=spec.chip)
         ]
-    unusable = run_checkpoints.trouble(spec.checkpoints, variables)
-    if unusable:
-        found.append(unusable)
-    if trouble := run_checkpoints.outputs_trouble(spec.outputs, spec.checkpoints, variables):
-        found.append(trouble)
+    checkpoint_problem = run_checkpoints.trouble(spec.checkpoints, variables)
+    if checkpoint_problem:
+        problems.append(checkpoint_problem)
+    if outputs_problem := run_checkpoints.outputs_trouble(
+        spec.outputs, spec.checkpoints, variables
+    ):
+        problems.append(outputs_problem)
     # Skip this check for an unusable location, because it would hang on a file system that does
     # not respond.
-    if is_preemptible and not spec.volatile_checkpoints and not unusable:
-        found += lost_with_tpu(process)
-    return found
+    if is_preemptible and not spec.volatile_checkpoints and not checkpoint_problem:
+        problems += lost_with_tpu(process)
+    return problems
 
 
 def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
@@ -159,27 +162,27 @@ def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
     spec = process.spec
     if "tpu" not in (process.variables().get("JAX_PLATFORMS") or "tpu").split(","):
         return ""
-    held = holders(device_glob, chip=spec.chip) if device_glob else []
-    if not held:
+    device_holders = holders(device_glob, chip=spec.chip) if device_glob else []
+    if not device_holders:
         return ""
     on_cpu = "or use the CPU: -e env=JAX_PLATFORMS=cpu"
     for other in active_runs():
         if overlap(spec.chip, chip_of(launched_here(other, paths))):
             return (
-                f"run {other} holds the devices ({held[0]}). Stop it: "
+                f"run {other} holds the devices ({device_holders[0]}). Stop it: "
                 f"ansible-playbook playbooks/kill.yml -e run={other}, {on_cpu}"
             )
-    return f"{held[0]}, but belongs to no run. {END_STRAYS}, {on_cpu}"
+    return f"{device_holders[0]}, but belongs to no run. {END_STRAYS}, {on_cpu}"
 
 
 def lost_with_tpu(process: Process) -> list[str]:
     """Return why a preemption would destroy the checkpoints; empty if they would survive."""
     leader = process.spec.rendezvous_address[0]
-    why = run_checkpoints.dies_with_tpu(process.spec.checkpoints, leader)
-    if not why:
+    reason = run_checkpoints.dies_with_tpu(process.spec.checkpoints, leader)
+    if not reason:
         return []
     return [
-        f"{why}, and this TPU can be preempted. Use a bucket: "
+        f"{reason}, and this TPU can be preempted. Use a bucket: "
         "ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX, "
         "or accept the loss: -e volatile_checkpoints=true"
     ]
@@ -240,10 +243,10 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     write_file(unit_dir / "environment", environment_text, 0o600, durable=False)
     write_file(unit_dir / "secrets", secrets_text, 0o600, durable=False)
     unit = UNIT.format(spec.run)
-    places = [place for place in (spec.checkpoints, cache) if place.startswith("/")]
+    local_paths = [location for location in (spec.checkpoints, cache) if location.startswith("/")]
     drop_ins = {
         "device-groups.conf": allowed(groups(device_glob)),
-        "image.conf": unit_settings(image, paths, places) if image else "",
+        "image.conf": unit_settings(image, paths, local_paths) if image else "",
         "mounts.conf": required_mounts(spec.checkpoints),
     }
     configure(unit, drop_ins)
@@ -259,21 +262,21 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     systemctl("start", unit)
 
 
-def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
-    """Return the compilation cache ``wanted`` (a path or URI) if it is usable, else empty.
+def usable_cache(cache: str, account: pwd.struct_passwd) -> str:
+    """Return the compilation cache (a path or URI) if it is usable, else an empty string.
 
     A missing directory is created as the trainer's user (``account``), not as root, because the
     path may come from a record that somebody has changed. A directory is not usable if it cannot be
     created or has another owner. A run also works without a shared cache.
     """
-    if not wanted or "://" in wanted:
-        return wanted
-    create = ["mkdir", "--parents", "--mode=0700", "--", wanted]
-    who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    if not cache or "://" in cache:
+        return cache
+    create = ["mkdir", "--parents", "--mode=0700", "--", cache]
+    credentials = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     try:
-        if not Path(wanted).exists():
-            subprocess.run(create, capture_output=True, check=False, timeout=10, **who)
-        return wanted if is_directory(Path(wanted), account.pw_uid) else ""
+        if not Path(cache).exists():
+            subprocess.run(create, capture_output=True, check=False, timeout=10, **credentials)
+        return cache if is_directory(Path(cache), account.pw_uid) else ""
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -303,16 +306,16 @@ def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
     """
     is_changed = False
     for name, text in drop_ins.items():
-        place = DROP_INS / f"{unit}.d" / name
-        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        drop_in = DROP_INS / f"{unit}.d" / name
+        before = drop_in.read_text(encoding="utf-8") if drop_in.exists() else ""
         if text == before:
             continue
         is_changed = True
         if text:
-            place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_file(place, text, 0o644)
+            drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_file(drop_in, text, 0o644)
         else:
-            place.unlink()
+            drop_in.unlink()
     if is_changed:
         systemctl("daemon-reload")
 
@@ -337,10 +340,10 @@ def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[
     """
     if not device_glob:
         return [], False
-    lockfile, others, left = LIBTPU_LOCKFILE, active_runs(), holders(device_glob)
-    taken = not (left or others or holders(str(lockfile))) and lockfile.exists()
-    if taken and not check:
+    lockfile, others, device_holders = LIBTPU_LOCKFILE, active_runs(), holders(device_glob)
+    is_removable = not (device_holders or others or holders(str(lockfile))) and lockfile.exists()
+    if is_removable and not check:
         lockfile.unlink(missing_ok=True)
     if chip >= 0:
-        return holders(device_glob, chip=chip), taken
-    return ([] if others else left), taken
+        return holders(device_glob, chip=chip), is_removable
+    return ([] if others else device_holders), is_removable

@@ -71,23 +71,23 @@ def observe(
         ended = None  # from an earlier attempt: a launch replaces the files one by one
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     command = tuple(launched.get("command") or ())
-    is_ours = command[: len(TRAINER)] == TRAINER
-    found = process_state(unit, heartbeat, ended, rendezvous, is_ours)
-    is_active = found.state in ACTIVE_STATES
-    met = rendezvous
-    if ended and met and met.attempt != ended.attempt:
-        met = None
+    is_own_trainer = command[: len(TRAINER)] == TRAINER
+    observed = process_state(unit, heartbeat, ended, rendezvous, is_own_trainer)
+    is_active = observed.state in ACTIVE_STATES
+    reported = rendezvous
+    if ended and reported and reported.attempt != ended.attempt:
+        reported = None
     return {
         "run": run,
-        "state": found.state.value,
-        "reason_code": found.reason_code.value,
-        "exit_code": found.exit_code,
-        "signal": found.signal,
+        "state": observed.state.value,
+        "reason_code": observed.reason_code.value,
+        "exit_code": observed.exit_code,
+        "signal": observed.signal,
         "ended_at": ended.time if ended and not is_active else None,
-        "waiting_for": list(met.waiting_for or ()) if met and is_active else [],
-        "peer": met.peer if met and not is_active else "",
-        "peer_exit_code": met.peer_exit_code if met and not is_active else None,
-        "error": "" if is_active else error_of(found, met, folder / "log"),
+        "waiting_for": list(reported.waiting_for or ()) if reported and is_active else [],
+        "peer": reported.peer if reported and not is_active else "",
+        "peer_exit_code": reported.peer_exit_code if reported and not is_active else None,
+        "error": "" if is_active else error_of(observed, reported, folder / "log"),
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
@@ -111,16 +111,16 @@ def read_launch(run: str, paths: WorkerPaths) -> dict:
     return read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
 
 
-def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
+def error_of(observed: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
     """Return the error message of a failed attempt; empty if there is none.
 
-    ``found`` is how the attempt ended, and ``log`` the path of the run's log.
+    ``observed`` is how the attempt ended, and ``log`` the path of the run's log.
     """
-    if found.state is not RunState.FAILED:
+    if observed.state is not RunState.FAILED:
         return ""
-    if found.reason_code in RENDEZVOUS_REASONS:
+    if observed.reason_code in RENDEZVOUS_REASONS:
         return rendezvous.error if rendezvous else ""
-    if found.reason_code in KILLED_REASONS:
+    if observed.reason_code in KILLED_REASONS:
         return ""
     return error_line(last_attempt(tail(log, ERROR_LINES)))
 

@@ -44,13 +44,13 @@ def open_file(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises OSError; also if it is a link, pipe or directory."""
     with parent_of(path) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        opened = os.open(path.name, flags, dir_fd=directory)
-    found = os.fstat(opened)
+        fd = os.open(path.name, flags, dir_fd=directory)
+    status = os.fstat(fd)
     # A file with several hard links may be another user's file.
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(opened)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file, or it has several hard links", str(path))
-    return os.fdopen(opened, "rb")
+    return os.fdopen(fd, "rb")
 
 
 def read_text(path: Path, limit: int) -> str | None:
@@ -85,13 +85,13 @@ def write_file(path: Path, text: str, mode: int, durable: bool = True, group: in
         try:
             with os.fdopen(
                 os.open(new, flags, 0o600, dir_fd=directory), "w", encoding="utf-8"
-            ) as to:
-                os.fchown(to.fileno(), -1, group)
-                os.fchmod(to.fileno(), mode)
-                to.write(text)
-                to.flush()
+            ) as file:
+                os.fchown(file.fileno(), -1, group)
+                os.fchmod(file.fileno(), mode)
+                file.write(text)
+                file.flush()
                 if durable:
-                    os.fsync(to.fileno())
+                    os.fsync(file.fileno())
             os.replace(new, path.name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -114,52 +114,52 @@ def make_directory(path: Path, uid: int, mode: int) -> None:
         with suppress(FileExistsError):
             os.mkdir(path.name, mode, dir_fd=directory)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        opened = os.open(path.name, flags, dir_fd=directory)
+        fd = os.open(path.name, flags, dir_fd=directory)
         try:
-            found = os.fstat(opened)
-            if (found.st_uid, found.st_gid) != (uid, uid):
-                os.fchown(opened, uid, uid)
-            if stat.S_IMODE(found.st_mode) != mode:
-                os.fchmod(opened, mode)
+            status = os.fstat(fd)
+            if (status.st_uid, status.st_gid) != (uid, uid):
+                os.fchown(fd, uid, uid)
+            if stat.S_IMODE(status.st_mode) != mode:
+                os.fchmod(fd, mode)
         finally:
-            os.close(opened)
+            os.close(fd)
 
 
 def is_directory(path: Path, uid: int) -> bool:
     """Return whether ``path`` is a directory, not a link, with ``uid`` as its user and group."""
     try:
         with parent_of(path) as directory:
-            found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid) == (uid, uid)
+    return stat.S_ISDIR(status.st_mode) and (status.st_uid, status.st_gid) == (uid, uid)
 
 
 def _walk(path: PurePath, make: bool) -> int:
     """Open a directory, one path component after the other. Raises OSError."""
-    todo, links = list(path.parts), 0
-    here = os.open("/" if path.is_absolute() else ".", _STEP)
+    remaining, links = list(path.parts), 0
+    current = os.open("/" if path.is_absolute() else ".", _STEP)
     try:
-        while todo:
-            name = todo.pop(0)
+        while remaining:
+            name = remaining.pop(0)
             try:
-                below = os.open(name, _STEP, dir_fd=here)
+                child = os.open(name, _STEP, dir_fd=current)
             except FileNotFoundError:
                 if not make:
                     raise
                 with suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=here)
-                below = os.open(name, _STEP, dir_fd=here)
+                    os.mkdir(name, 0o755, dir_fd=current)
+                child = os.open(name, _STEP, dir_fd=current)
             except NotADirectoryError:
                 links += 1
-                todo[:0] = _trusted_link(here, name, links).parts
+                remaining[:0] = _trusted_link(current, name, links).parts
                 continue
-            os.close(here)
-            here = below
+            os.close(current)
+            current = child
     except BaseException:
-        os.close(here)
+        os.close(current)
         raise
-    return here
+    return current
 
 
 def _trusted_link(directory: int, name: str, count: int) -> PurePath:
@@ -172,8 +172,8 @@ def _trusted_link(directory: int, name: str, count: int) -> PurePath:
     if not stat.S_ISLNK(link.st_mode):
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
     folder, trusted = os.fstat(directory), (0, os.geteuid())
-    open_to_others = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
-    if folder.st_uid not in trusted or link.st_uid not in trusted or open_to_others:
+    is_open_to_others = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
+    if folder.st_uid not in trusted or link.st_uid not in trusted or is_open_to_others:
         raise OSError(errno.ELOOP, f"{name} is a link that another user may have made", name)
     if count > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)

@@ -34,5 +34,5 @@ def _installed_format(root: Path) -> int:
         text = (root / "programs/worker/contract.py").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return 0
-    found = re.search(r"^WORKER_FORMAT = (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^WORKER_FORMAT = (\d+)$", text, re.MULTILINE)
+    return int(match[1]) if match else 0

@@ -44,8 +44,8 @@ class Stray:
 
     def to_json(self) -> dict[str, str | int]:
         """Return the fields for the controller."""
-        shown = ("id", "pid", "user", "command", "since", "device")
-        return {name: getattr(self, name) for name in shown}
+        fields = ("id", "pid", "user", "command", "since", "device")
+        return {name: getattr(self, name) for name in fields}
 
 
 def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
@@ -54,8 +54,8 @@ def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
     ``pattern`` is the glob of the device files, ``proc`` the directory of procfs.
     """
     devices = {str(path) for path in device_files(pattern)}
-    found = (_stray(folder, devices) for folder in proc.glob("[0-9]*"))
-    return sorted((stray for stray in found if stray), key=lambda stray: stray.pid)
+    candidates = (_stray(folder, devices) for folder in proc.glob("[0-9]*"))
+    return sorted((stray for stray in candidates if stray), key=lambda stray: stray.pid)
 
 
 def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
@@ -88,37 +88,37 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
     return _remaining(chosen, pattern)
 
 
-def _send(number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
-    """Send the signal ``number`` to the processes that are still strays; return whether any is.
+def _send(signal_number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
+    """Send a signal to the processes that are still strays; return whether any is.
 
     ``handles`` maps the file descriptors of the processes (pidfd_open(2)) to the processes.
     """
-    left = _remaining(handles.values(), pattern)
+    remaining = _remaining(handles.values(), pattern)
     for handle, stray in handles.items():
-        if stray in left:
+        if stray in remaining:
             try:
-                signal.pidfd_send_signal(handle, number)
+                signal.pidfd_send_signal(handle, signal_number)
             except ProcessLookupError:
                 continue
-    return bool(left)
+    return bool(remaining)
 
 
 def _remaining(chosen: Collection[Stray], pattern: str) -> list[Stray]:
     """Return which of the chosen processes still hold a device."""
-    now = {stray.id for stray in strays(pattern)}
-    return [stray for stray in chosen if stray.id in now]
+    stray_ids = {stray.id for stray in strays(pattern)}
+    return [stray for stray in chosen if stray.id in stray_ids]
 
 
 def _wait(handles: Collection[int], seconds: float) -> None:
     """Wait until all processes have ended; at most ``seconds``."""
-    left, deadline = set(handles), time.monotonic() + seconds
+    remaining, deadline = set(handles), time.monotonic() + seconds
     poll = select.poll()
-    for handle in left:
+    for handle in remaining:
         poll.register(handle, select.POLLIN)
-    while left and (rest := deadline - time.monotonic()) > 0:
-        for handle, _ in poll.poll(rest * 1000):
+    while remaining and (remaining_s := deadline - time.monotonic()) > 0:
+        for handle, _ in poll.poll(remaining_s * 1000):
             poll.unregister(handle)
-            left.discard(handle)
+            remaining.discard(handle)
 
 
 def _stray(folder: Path, devices: set[str]) -> Stray | None:
@@ -133,12 +133,12 @@ def _stray(folder: Path, devices: set[str]) -> Stray | None:
         ticks = int(_text(folder / "stat").rpartition(")")[2].split()[19])
         uid = int(_number(r"^Uid:\s+(\d+)", folder / "status"))
         booted_s = int(_number(r"^btime (\d+)", folder.parent / "stat"))
-        words = _text(folder / "cmdline") or _text(folder / "comm")
+        command = _text(folder / "cmdline") or _text(folder / "comm")
     except (OSError, ValueError, IndexError):
         return None
     started = time.gmtime(booted_s + ticks / os.sysconf("SC_CLK_TCK"))
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
-    return Stray(int(folder.name), ticks, _user(uid), printable(words), since, held[0])
+    return Stray(int(folder.name), ticks, _user(uid), printable(command), since, held[0])
 
 
 def _text(file: Path) -> str:
@@ -150,10 +150,10 @@ def _number(pattern: str, file: Path) -> str:
 
     Raises OSError, ValueError if none matches.
     """
-    found = re.search(pattern, _text(file), re.MULTILINE)
-    if not found:
+    match = re.search(pattern, _text(file), re.MULTILINE)
+    if not match:
         raise ValueError(f"{file} has no {pattern}")
-    return found[1]
+    return match[1]
 
 
 def _user(uid: int) -> str:

@@ -21,19 +21,19 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
     if not units:
         return {}
-    found = {}
+    states = {}
     # The option --state limits the units that "*" matches. Otherwise systemd would also report
     # every run that has failed since the boot, which takes milliseconds for each. Units given by
     # name are reported in any state.
-    only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
-    for paragraph in systemctl("show", f"--property={SHOWN}", *only, *units).split("\n\n"):
+    state_filter = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
+    for paragraph in systemctl("show", f"--property={SHOWN}", *state_filter, *units).split("\n\n"):
         unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
         if unit:
-            found[run_of(unit.get("Id", ""))] = unit
-    missing = [run for run in runs if run not in found]
+            states[run_of(unit.get("Id", ""))] = unit
+    missing = [run for run in runs if run not in states]
     if missing:
         raise RunError(f"systemctl show: no answer for {', '.join(missing)}")
-    return found
+    return states
 
 
 def run_of(unit: str) -> str:
@@ -53,8 +53,8 @@ def active_runs() -> list[str]:
 
 def systemctl(*arguments: str) -> str:
     """Run systemctl and return its output. Raises RunError with the first line of its error."""
-    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise RunError(f"systemctl {arguments[0]}: {complaint[0]}")
-    return done.stdout
+    result = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        error_lines = result.stderr.strip().splitlines() or [f"exit {result.returncode}"]
+        raise RunError(f"systemctl {arguments[0]}: {error_lines[0]}")
+    return result.stdout

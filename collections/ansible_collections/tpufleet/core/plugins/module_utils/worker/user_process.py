@@ -18,7 +18,7 @@ MOST_OUTPUT = 1 << 20
 
 
 def run_as_user(
-    words: Sequence[str],
+    command: Sequence[str],
     variables: Mapping[str, str],
     seconds: int,
     device_glob: str = "",
@@ -32,16 +32,16 @@ def run_as_user(
     subprocess.TimeoutExpired. A process that has left the session (setsid(2)) may still run.
     """
     account = pwd.getpwnam(USER)
-    own = os.getgrouplist(USER, account.pw_gid)
+    group_ids = os.getgrouplist(USER, account.pw_gid)
     # Use files, because a process that has left the session could keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            ["/usr/bin/env", *words],  # env(1) searches the PATH in ``variables``
+            ["/usr/bin/env", *command],  # env(1) searches the PATH in ``variables``
             env=dict(variables),
             cwd=directory,
             user=account.pw_uid,
             group=account.pw_gid,
-            extra_groups=sorted({*own, *groups(device_glob)}),
+            extra_groups=sorted({*group_ids, *groups(device_glob)}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -53,7 +53,7 @@ def run_as_user(
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
-        return subprocess.CompletedProcess(list(words), code, _end(output), _end(errors))
+        return subprocess.CompletedProcess(list(command), code, _end(output), _end(errors))
 
 
 def _end(stream: IO[bytes]) -> str:

@@ -78,14 +78,14 @@ def download(
     for other in sorted(folder.parent.glob("[!.]*/*.whl")):
         if not (new / other.name).exists() and file_digest(other) in lock:
             os.link(other, new / other.name)
-    words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
+    command = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
     # pip prefers local files (--find-links) to downloads.
-    words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
+    command += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
 
-    listed = new / "lock"
-    listed.write_text(lock, encoding="utf-8")
+    lock_file = new / "lock"
+    lock_file.write_text(lock, encoding="utf-8")
     try:
-        run([*words, "-r", str(listed)], pip_environment(env), DOWNLOADING)
+        run([*command, "-r", str(lock_file)], pip_environment(env), DOWNLOADING)
     except EnvError as error:
         if missing := _NO_WHEEL.search(str(error)):
             raise no_wheel(missing["what"]) from None
@@ -173,9 +173,9 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
             raise EnvError(f"{wheel.name} does not match a hash in the lock file")
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
-                found = _PROGRAM.match(member.filename)
-                if found:
-                    program = bin_folder / found["name"]
+                match = _PROGRAM.match(member.filename)
+                if match:
+                    program = bin_folder / match["name"]
                     with archive.open(member) as content, program.open("wb") as stream:
                         shutil.copyfileobj(content, stream, 1 << 20)
                     program.chmod(0o755)
@@ -200,12 +200,12 @@ def remove_wheels(cache: Path, lock: str) -> None:
 def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for pip. Indexes that are set for uv apply to pip too."""
     variables = network_environment({**os.environ, **env})
-    for ours, pips in (
+    for uv_name, pip_name in (
         ("UV_INDEX_URL", "PIP_INDEX_URL"),
         ("UV_DEFAULT_INDEX", "PIP_INDEX_URL"),
         ("UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
     ):
-        if variables.get(ours):
-            variables.setdefault(pips, variables[ours])
+        if variables.get(uv_name):
+            variables.setdefault(pip_name, variables[uv_name])
     variables.setdefault("PIP_NO_CACHE_DIR", "1")
     return variables
