@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk import (
     FILLING,
-    Seen,
+    DiskState,
     UnusableDiskError,
     must_format,
 )
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
 
-EMPTY = Seen(
+EMPTY = DiskState(
     "corpus", "/dev/sdb", read_only=False, tags={}, signatures=(), partitions=(), blank=True
 )
 EXT4 = replace(
@@ -56,7 +56,7 @@ def test_a_disk_that_was_not_filled_completely_is_refused():
         (replace(EMPTY, read_only=True), "fill_disk.yml -e disk=corpus"),
     ],
 )
-def test_any_other_disk_is_refused_and_not_formatted(seen: Seen, error: str):
+def test_any_other_disk_is_refused_and_not_formatted(seen: DiskState, error: str):
     with pytest.raises(UnusableDiskError) as caught:
         must_format(seen)
     assert error in str(caught.value)
@@ -65,7 +65,7 @@ def test_any_other_disk_is_refused_and_not_formatted(seen: Seen, error: str):
 
 @given(
     st.builds(
-        Seen,
+        DiskState,
         name=st.just("corpus"),
         device=st.just("/dev/sdb"),
         read_only=st.booleans(),
@@ -77,7 +77,7 @@ def test_any_other_disk_is_refused_and_not_formatted(seen: Seen, error: str):
         blank=st.booleans(),
     )
 )
-def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(seen: Seen):
+def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(seen: DiskState):
     try:
         makes = must_format(seen)
     except UnusableDiskError:

@@ -55,7 +55,7 @@ def serve(tmp_path, directories, monkeypatch):
     conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
     answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    monkeypatch.setattr(from_leader, "FOLDER", tmp_path)
+    monkeypatch.setattr(from_leader, "PEER_DIR", tmp_path)
     for name in ("ssh_config", "known_hosts"):
         (tmp_path / name).touch()
 

@@ -19,9 +19,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader i
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.image import (
     Image,
     data_mounts,
-    existing,
     image_folder,
     mount_point,
+    nearest_directory,
     outermost,
     unit_settings,
 )
@@ -412,7 +412,7 @@ def test_the_unit_mounts_the_worker_s_directories_into_the_image(tmp_path, monke
     data, root = tmp_path / "data", tmp_path / "root"
     for folder in (data / "checkpoints", root):
         folder.mkdir(parents=True)
-    monkeypatch.setattr(module, "_OF_THE_WORKER", ("/dev", "/etc/hosts", "/proc"))
+    monkeypatch.setattr(module, "_WORKER_PATHS", ("/dev", "/etc/hosts", "/proc"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     for folder in (paths.programs, paths.root / "releases", paths.state):
         folder.mkdir(parents=True)
@@ -444,7 +444,7 @@ def test_mounts_outside_the_system_directories_are_data():
 @pytest.mark.parametrize("path", ["/no-such-directory/x", "/home/no-such-directory"])
 def test_a_system_directory_is_not_mounted_over_the_image(path):
     with pytest.raises(RunError, match="cannot be mounted into the image"):
-        existing(path)
+        nearest_directory(path)
 
 
 def test_a_directory_whose_name_systemd_would_misread_is_refused(tmp_path):
@@ -452,7 +452,7 @@ def test_a_directory_whose_name_systemd_would_misread_is_refused(tmp_path):
     odd.mkdir()
 
     with pytest.raises(RunError, match="cannot be mounted into the image"):
-        existing(str(odd))
+        nearest_directory(str(odd))
 
 
 def test_a_mount_that_root_cannot_use_is_not_data(tmp_path, monkeypatch):
@@ -464,7 +464,7 @@ def test_a_mount_that_root_cannot_use_is_not_data(tmp_path, monkeypatch):
     real = os.stat
     monkeypatch.setattr(os, "stat", refuse)
     monkeypatch.setattr(module, "data_mounts", lambda _: ["/home/alice/bucket"])
-    monkeypatch.setattr(module, "_OF_THE_WORKER", ())
+    monkeypatch.setattr(module, "_WORKER_PATHS", ())
 
     text = unit_settings(Image(tmp_path, "/", {}), WorkerPaths(tmp_path, tmp_path, tmp_path), [])
 
@@ -477,7 +477,7 @@ def test_a_directory_below_a_mounted_one_may_have_any_name(tmp_path, monkeypatch
     (data / "ck").mkdir(parents=True)
     root = tmp_path / "image"
     root.mkdir()
-    monkeypatch.setattr(module, "_OF_THE_WORKER", (str(tmp_path),))
+    monkeypatch.setattr(module, "_WORKER_PATHS", (str(tmp_path),))
 
     text = unit_settings(Image(root, "/", {}), WorkerPaths(root, root, root), [f"{data}/ck"])
 
@@ -495,7 +495,7 @@ def test_no_checkpoints_are_mounted_through_a_link_of_the_trainer(tmp_path):
     os.chown(checkpoints, 1000, 1000)
 
     with pytest.raises(RunError, match="mine is a link that another user may have made"):
-        existing(str(checkpoints / "mine"))
+        nearest_directory(str(checkpoints / "mine"))
 
 
 def test_nothing_is_mounted_through_a_link_of_an_image(tmp_path):

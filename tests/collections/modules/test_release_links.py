@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import install, proven
-from ansible_collections.tpufleet.core.plugins.modules.release import from_the_leader
+from ansible_collections.tpufleet.core.plugins.modules.release import copy_leader_release
 
 from tests.collections.modules.test_env_copy import serve
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
@@ -27,7 +27,7 @@ class Worker:
         lead_last = self.folder / "leader" / last.name if last else None
         put(self.folder / f"staged-{name}", self.folder / "leader", name, lead_last)
         if not self.leads:
-            install(self.releases, name, partial(from_the_leader, name), last)
+            install(self.releases, name, partial(copy_leader_release, name), last)
         return self.last
 
 

@@ -11,12 +11,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
     Entry,
     ReleaseError,
     build,
+    copy_pushed,
     dump,
     install,
     load,
     proven,
     release_id,
-    take,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from hypothesis import given, settings
@@ -48,7 +48,7 @@ def swap(path: Path) -> Path:
 
 
 def put(tree: Path, releases: Path, name: str, last: Path | None = None) -> Path:
-    install(releases, name, partial(take, tree), last)
+    install(releases, name, partial(copy_pushed, tree), last)
     return releases / name
 
 

@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.user_process import (
-    MOST_OUTPUT,
+    MAX_OUTPUT_BYTES,
     run_as_user,
 )
 
@@ -156,7 +156,7 @@ def test_the_end_of_the_output_is_returned_when_the_command_exits(daemon):
 
     done = run_as_user(command, dict(os.environ), 30)
 
-    assert (done.returncode, len(done.stdout)) == (0, MOST_OUTPUT)
+    assert (done.returncode, len(done.stdout)) == (0, MAX_OUTPUT_BYTES)
     assert done.stdout.endswith("x\nend\n")
 
 

@@ -31,7 +31,7 @@ def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_pa
     drop_in = tmp_path / "u.service.d/device-groups.conf"
 
     def configure(gids: list[int]) -> None:
-        run_start.configure("u.service", {drop_in.name: run_start.allowed(gids)})
+        run_start.configure("u.service", {drop_in.name: run_start.device_access(gids)})
 
     configure([5, 6])
     configure([5, 6])

@@ -47,7 +47,7 @@ def test_a_missing_log_has_no_lines(tmp_path):
 
 
 def test_a_line_longer_than_the_read_limit_is_returned_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_log, "MOST_BYTES", 10)
+    monkeypatch.setattr(run_log, "MAX_READ_BYTES", 10)
     log = tmp_path / "log"
     log.write_text("x" * 25 + "\n")
 

@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
-    dies_with_tpu,
+    loss_reason,
     trouble,
 )
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
@@ -246,9 +246,9 @@ def test_a_checkpoint_location_that_is_neither_directory_nor_bucket_is_refused()
 
 
 def test_a_directory_on_the_workers_own_disk_is_lost_with_the_tpu(tmp_path):
-    assert "own disk" in dies_with_tpu(str(tmp_path / "deep/er"), "10.0.0.2", root=str(tmp_path))
+    assert "own disk" in loss_reason(str(tmp_path / "deep/er"), "10.0.0.2", root=str(tmp_path))
 
 
 def test_another_disk_and_a_bucket_outlive_the_tpu(tmp_path):
-    assert dies_with_tpu(str(tmp_path), "10.0.0.2", root="/proc") is None
-    assert dies_with_tpu("gs://fleet/a", "10.0.0.2") is None
+    assert loss_reason(str(tmp_path), "10.0.0.2", root="/proc") is None
+    assert loss_reason("gs://fleet/a", "10.0.0.2") is None

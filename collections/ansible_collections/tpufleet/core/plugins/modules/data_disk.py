@@ -52,7 +52,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.worker.data_disk import (
     BY_ID,
     FILESYSTEM,
-    Seen,
+    DiskState,
     UnusableDiskError,
     must_format,
 )
@@ -62,22 +62,22 @@ _MIB = 1 << 20
 
 def find(name: str, device: str | None) -> str:
     """Return the device path of the disk. Raises UnusableDiskError."""
-    wanted = Path(device or BY_ID + name)
-    if wanted.exists():
-        return str(wanted.resolve())
-    there = sorted(p.name for p in Path("/dev/disk/by-id").glob("google-*"))
+    path = Path(device or BY_ID + name)
+    if path.exists():
+        return str(path.resolve())
+    available = sorted(p.name for p in Path("/dev/disk/by-id").glob("google-*"))
     raise UnusableDiskError(
-        f"{wanted} does not exist ({', '.join(there) or 'the worker has no data disks'}). Add it "
+        f"{path} does not exist ({', '.join(available) or 'the worker has no data disks'}). Add it "
         "to data_disks of the TPU in fleet.yml, then run: ansible-playbook playbooks/fill_disk.yml "
         f"-e disk={name} -e source=DIRECTORY"
     )
 
 
-def run_tool(*words: str) -> subprocess.CompletedProcess:
+def run_tool(*command: str) -> subprocess.CompletedProcess:
     """Run a tool, which may exit with an error. Raises OSError if it cannot be started."""
     # errors="replace": the label of an unknown disk may have any encoding.
     return subprocess.run(
-        words,
+        command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -86,16 +86,16 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
     )
 
 
-def output_of(*words: str) -> str:
+def output_of(*command: str) -> str:
     """Run a tool and return its output. Raises UnusableDiskError if it fails, OSError."""
-    tool = run_tool(*words)
-    if tool.returncode:
-        lines = [line.strip() for line in tool.stderr.strip().splitlines()] or ["no error output"]
-        raise UnusableDiskError(f"{words[0]}: {'; '.join(lines)}")
-    return tool.stdout
+    result = run_tool(*command)
+    if result.returncode:
+        lines = [line.strip() for line in result.stderr.strip().splitlines()] or ["no error output"]
+        raise UnusableDiskError(f"{command[0]}: {'; '.join(lines)}")
+    return result.stdout
 
 
-def inspect(name: str, device: str) -> Seen:
+def inspect(name: str, device: str) -> DiskState:
     """Return the observed state of the disk. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
     if probe.returncode not in (0, 2):  # exit code 2: no signature; 8: several
@@ -105,15 +105,15 @@ def inspect(name: str, device: str) -> Seen:
         )
     tags = dict(entry.split("=", 1) for entry in probe.stdout.splitlines() if "=" in entry)
     signatures = output_of("wipefs", "--noheadings", "--output", "TYPE", device)
-    parts = run_tool("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
+    partitions = run_tool("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
     flag = output_of("blockdev", "--getro", device)
-    return Seen(
+    return DiskState(
         name=name,
         device=device,
         read_only=flag.strip() == "1",
         tags=tags,
         signatures=tuple(signatures.split()),
-        partitions=tuple(parts.split()[1:]),
+        partitions=tuple(partitions.split()[1:]),
         blank=_is_blank(device),
     )
 
@@ -128,22 +128,22 @@ def _is_blank(device: str) -> bool:
     return True
 
 
-def ensure(given: dict, *, check: bool) -> dict:
+def ensure(params: dict, *, check: bool) -> dict:
     """Format the disk if necessary and return the module's result.
 
-    With ``check``, nothing is changed. ``given`` has the module's options. Raises
+    With ``check``, nothing is changed. ``params`` has the module's options. Raises
     UnusableDiskError, OSError.
     """
-    name = given["name"]
-    device = find(name, given["device"])
-    seen = inspect(name, device)
-    changed = must_format(seen)
+    name = params["name"]
+    device = find(name, params["device"])
+    disk = inspect(name, device)
+    changed = must_format(disk)
     if changed and not check:
-        owner = f"root_owner={given['owner']}:{given['owner']}"
+        owner = f"root_owner={params['owner']}:{params['owner']}"
         label = name[:16]  # ext4 labels have at most 16 bytes
         output_of("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
     diff = {"before": "empty\n", "after": f"{FILESYSTEM}\n"} if changed else {}
-    return {"changed": changed, "read_only": seen.read_only, "diff": diff}
+    return {"changed": changed, "read_only": disk.read_only, "diff": diff}
 
 
 def main() -> None:
@@ -161,8 +161,8 @@ def main() -> None:
     except UnusableDiskError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        what = error.filename or module.params["name"]  # errors of read() have no filename
-        module.fail_json(msg=f"{what}: {error.strerror}")
+        subject = error.filename or module.params["name"]  # errors of read() have no filename
+        module.fail_json(msg=f"{subject}: {error.strerror}")
     module.exit_json(**result)
 
 

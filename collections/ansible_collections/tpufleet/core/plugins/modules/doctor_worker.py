@@ -64,7 +64,7 @@ findings:
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.doctor_finding import to_dicts
-from ..module_utils.worker.doctor_machine import Machine, kernel_lines, look
+from ..module_utils.worker.doctor_machine import Machine, check_worker, kernel_lines
 
 
 def main() -> None:
@@ -81,9 +81,9 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = dict(module.params)
-    machine = Machine(given.pop("worker"), **given)
-    module.exit_json(changed=False, findings=to_dicts(look(machine, kernel_lines())))
+    params = dict(module.params)
+    machine = Machine(params.pop("worker"), **params)
+    module.exit_json(changed=False, findings=to_dicts(check_worker(machine, kernel_lines())))
 
 
 if __name__ == "__main__":

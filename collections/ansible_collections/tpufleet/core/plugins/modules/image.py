@@ -78,7 +78,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    image, gone = module.params["image"], []
+    image, to_remove = module.params["image"], []
     if not IMAGE.fullmatch(image):
         module.fail_json(msg=f"image={image}: expected REGISTRY/NAME@sha256:DIGEST")
     paths = WorkerPaths()
@@ -90,7 +90,7 @@ def main() -> None:
         if module.check_mode:
             if is_missing and not has_leader():
                 find_engine()
-            gone = unused(folder, paths) if is_missing else []
+            to_remove = unused(folder, paths) if is_missing else []
         else:
             with one_at_a_time(IMAGES):
                 is_missing = not Image.read(folder)
@@ -98,18 +98,18 @@ def main() -> None:
                     module.warn(warning)
                 mark_used(folder)
                 if is_missing:
-                    gone = unused(folder, paths)
-                    remove(folder.parent, gone)
+                    to_remove = unused(folder, paths)
+                    remove(folder.parent, to_remove)
     except (ImageError, RunError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
     after = f"image {folder.name}\n"
-    before = [f"image {path.name}\n" for path in gone] + ([] if is_missing else [after])
+    before = [f"image {path.name}\n" for path in to_remove] + ([] if is_missing else [after])
     module.exit_json(
         changed=is_missing,
         path=str(folder),
-        removed=[path.name for path in gone],
+        removed=[path.name for path in to_remove],
         diff={"before": "".join(before), "after": after},
     )
 

@@ -142,14 +142,14 @@ from ..module_utils.worker.wheels import (
 UV = Path(ROOT) / "bin/uv"
 CACHE = Path(ROOT) / "cache"
 """The directory of downloads, which the other workers can copy from the leader."""
-ALONE = "This worker downloaded the packages itself"
+SELF_DOWNLOADED = "This worker downloaded the packages itself"
 
 
 def read_proof(path: Path, name: str) -> dict | None:
     """Return the stored result of the proof with this name; None if there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if found.get("proof") == name else None
+        proof = json.loads(path.read_text(encoding="utf-8"))
+        return proof if proof.get("proof") == name else None
     except (OSError, ValueError, AttributeError):
         return None
 
@@ -157,8 +157,10 @@ def read_proof(path: Path, name: str) -> dict | None:
 def run_proof(options: dict, env: Path) -> dict:
     """Prove the environment on this worker and return the result. Raises EnvError."""
     worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob")))
-    command, least = options["proof_command"], options["devices"]
-    return prove_worker(env, options["proof"], command, worker, least, options["proof_seconds"])
+    command, min_devices = options["proof_command"], options["devices"]
+    return prove_worker(
+        env, options["proof"], command, worker, min_devices, options["proof_seconds"]
+    )
 
 
 def provide_env(options: dict, env: Path, python: Path) -> str:
@@ -174,9 +176,9 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
             copy_env(env, python)
             return ""
         except LeaderUnreachableError as error:
-            leader, warning = False, f"{error}. {ALONE}"
+            leader, warning = False, f"{error}. {SELF_DOWNLOADED}"
         except FromLeaderError as error:
-            warning = f"{error}. {ALONE}"
+            warning = f"{error}. {SELF_DOWNLOADED}"
         except OtherPythonError:
             is_other_python = True  # the leader's downloads may still be usable
     shutil.rmtree(partial_copy(env), ignore_errors=True)
@@ -184,8 +186,8 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         return from_index(options, env, python, is_other_python) or warning
     folder = wheels_folder(CACHE, options["lock"], python_minor(python))
     pack = Path(options["pack"]) if options["pack"] else None
-    sent = provide_wheels(folder, options["lock"], pack, leader, python_minor(python))
-    warning = sent if leader else warning
+    wheels_warning = provide_wheels(folder, options["lock"], pack, leader, python_minor(python))
+    warning = wheels_warning if leader else warning
     install_from_wheels(env, options["lock"], python, UV, folder, options["env"])
     return warning
 
@@ -205,9 +207,9 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
             install(offline=True)
             return ""
         except FromLeaderError as error:
-            warning = f"{error}. {ALONE}"
+            warning = f"{error}. {SELF_DOWNLOADED}"
         except EnvError:
-            warning = f"the leader's downloads do not fit this worker's Python. {ALONE}"
+            warning = f"the leader's downloads do not fit this worker's Python. {SELF_DOWNLOADED}"
     install()
     return warning
 
@@ -219,23 +221,23 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
     RunError, before anything is removed, if it is unknown which runs are active.
     """
     used = used_by_processes() | used_by_runs(WorkerPaths().etc / "runs", active_runs())
-    gone = prunable(env.parent, env.name, used, options["keep"])
-    for old in gone:
-        listed = old / "requirements.lock"
-        if listed.is_file():
-            remove_wheels(CACHE, listed.read_text(encoding="utf-8"))
+    to_remove = prunable(env.parent, env.name, used, options["keep"])
+    for unused in to_remove:
+        lock_file = unused / "requirements.lock"
+        if lock_file.is_file():
+            remove_wheels(CACHE, lock_file.read_text(encoding="utf-8"))
         # Remove the marker first, so that a partly removed environment counts as incomplete.
-        (old / COMPLETE).unlink(missing_ok=True)
-        shutil.rmtree(old)
-        old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
+        (unused / COMPLETE).unlink(missing_ok=True)
+        shutil.rmtree(unused)
+        unused.with_name(f"{unused.name}.proof.json").unlink(missing_ok=True)
     if has_leader():
         remove_wheels(CACHE, options["lock"])
         shutil.rmtree(CACHE / UV_CACHE, ignore_errors=True)
     else:
         remove_unused(CACHE / UV_CACHE)
-    for left in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
-        shutil.rmtree(left, ignore_errors=True)
-    return [old.name for old in gone]
+    for leftover in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return [unused.name for unused in to_remove]
 
 
 def main() -> None:
@@ -254,7 +256,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    options, paths, gone = module.params, WorkerPaths(), []
+    options, paths, removed = module.params, WorkerPaths(), []
     python = paths.root / "bin/python"
     if options["leader_only"] and (module.check_mode or has_leader()):
         module.exit_json(changed=False, id="", path="", proof={})
@@ -264,29 +266,29 @@ def main() -> None:
         )
     try:
         env = paths.python_env(env_id(lock_digest(options["lock"]), python_minor(python)))
-        kept = env.with_name(f"{env.name}.proof.json")
-        missing = not is_complete(env)
-        proof = None if missing else read_proof(kept, options["proof"])
-        if not module.check_mode and missing:
+        proof_file = env.with_name(f"{env.name}.proof.json")
+        is_missing = not is_complete(env)
+        proof = None if is_missing else read_proof(proof_file, options["proof"])
+        if not module.check_mode and is_missing:
             with one_at_a_time(SETUP):
-                missing = not is_complete(env)
-                if missing:
-                    kept.unlink(missing_ok=True)
-                warning = provide_env(options, env, python) if missing else ""
+                is_missing = not is_complete(env)
+                if is_missing:
+                    proof_file.unlink(missing_ok=True)
+                warning = provide_env(options, env, python) if is_missing else ""
             if warning:
                 module.warn(warning)
         if options["leader_only"]:
-            module.exit_json(changed=missing, id=env.name, path=str(env), proof={})
-        held = holders(options["device_glob"]) if options["device_glob"] else []
-        unproven = proof is None and not held
-        if held and proof is None:
-            module.warn(f"env_proof {options['proof']} did not run: {held[0]}")
+            module.exit_json(changed=is_missing, id=env.name, path=str(env), proof={})
+        device_holders = holders(options["device_glob"]) if options["device_glob"] else []
+        needs_proof = proof is None and not device_holders
+        if device_holders and proof is None:
+            module.warn(f"env_proof {options['proof']} did not run: {device_holders[0]}")
         if not module.check_mode:
             with one_at_a_time(SETUP):
-                gone = remove_unused_files(options, env)
-            if unproven:
+                removed = remove_unused_files(options, env)
+            if needs_proof:
                 proof = run_proof(options, env)
-                kept.write_text(json.dumps(proof) + "\n", encoding="utf-8")
+                proof_file.write_text(json.dumps(proof) + "\n", encoding="utf-8")
     except (EnvError, RunError) as error:
         module.fail_json(msg=str(error))
     except WheelsMissingError as error:
@@ -298,16 +300,16 @@ def main() -> None:
         )
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
-    if gone:
-        module.log(f"removed unused environments: {', '.join(gone)}")
+    if removed:
+        module.log(f"removed unused environments: {', '.join(removed)}")
     after = f"{env}\n" + "".join(f"{name}\n" for name in packages(options["lock"]))
     module.exit_json(
-        changed=bool(missing or unproven or gone),
-        removed=gone,
+        changed=bool(is_missing or needs_proof or removed),
+        removed=removed,
         id=env.name,
         path=str(env),
         proof=proof or {},
-        diff={"before": "" if missing else after, "after": after},
+        diff={"before": "" if is_missing else after, "after": after},
     )
 
 

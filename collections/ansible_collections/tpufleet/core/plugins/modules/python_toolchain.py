@@ -94,10 +94,10 @@ def system_python(minimum: int) -> Path | None:
     """
     names = ["python3", *(f"python3.{minor}" for minor in range(minimum + 4, minimum - 1, -1))]
     for name in names:
-        found = shutil.which(name, path="/usr/bin:/usr/local/bin")
+        path = shutil.which(name, path="/usr/bin:/usr/local/bin")
         try:
-            if found and python_minor(Path(found)) >= minimum:
-                return Path(found).resolve()
+            if path and python_minor(Path(path)) >= minimum:
+                return Path(path).resolve()
         except EnvError:
             continue
     return None
@@ -138,10 +138,10 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
     return warning
 
 
-def copy_python(folder: Path, wanted: str) -> Path | None:
+def copy_python(folder: Path, version: str) -> Path | None:
     """Copy the leader's Pythons that uv has installed to ``folder``.
 
-    Returns the path of the interpreter of version ``wanted``; None if the leader does not have it.
+    Returns the path of the interpreter of this ``version``; None if the leader does not have it.
     """
     if not has_leader():
         return None
@@ -149,11 +149,11 @@ def copy_python(folder: Path, wanted: str) -> Path | None:
         pull("python", "", folder)
     except FromLeaderError:
         return None
-    return installed_python(folder, wanted)
+    return installed_python(folder, version)
 
 
-def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) -> Path:
-    """Install a Python of version ``wanted`` with uv and return its path. Raises EnvError.
+def install_python(uv: Path, folder: Path, version: str, mirror: str, env: dict) -> Path:
+    """Install a Python of this ``version`` with uv and return its path. Raises EnvError.
 
     ``mirror`` is the URL to download it from, empty for uv's default.
     """
@@ -169,26 +169,26 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
     )
     try:
         run(
-            [str(uv), "python", "install", "--no-bin", wanted],
+            [str(uv), "python", "install", "--no-bin", version],
             environment,
-            f"uv python install {wanted}",
+            f"uv python install {version}",
         )
     except EnvError as error:
         raise EnvError(f"{without_secrets(str(error), environment)}. {hint}") from None
-    found = installed_python(folder, wanted)
-    if not found:
-        raise EnvError(f"uv installed no Python {wanted} in {folder}. {hint}")
-    return found
+    python = installed_python(folder, version)
+    if not python:
+        raise EnvError(f"uv installed no Python {version} in {folder}. {hint}")
+    return python
 
 
-def installed_python(folder: Path, wanted: str) -> Path | None:
-    """Return the path of the newest Python of version ``wanted`` that uv has installed.
+def installed_python(folder: Path, version: str) -> Path | None:
+    """Return the path of the newest Python of this ``version`` that uv has installed.
 
     ``folder`` is uv's directory of Pythons. Returns None if it has no such Python.
     """
-    minor = ".".join(wanted.split(".")[:2])
-    found = sorted(folder.glob(f"cpython-{wanted}*/bin/python{minor}"))
-    return found[-1] if found else None
+    minor = ".".join(version.split(".")[:2])
+    interpreters = sorted(folder.glob(f"cpython-{version}*/bin/python{minor}"))
+    return interpreters[-1] if interpreters else None
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
@@ -196,8 +196,8 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
 
     Returns the diff; None if there is no difference.
     """
-    now = str(path.readlink()) if path.is_symlink() else None
-    if now == str(target):
+    current = str(path.readlink()) if path.is_symlink() else None
+    if current == str(target):
         return None
     if not check:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
         new.unlink(missing_ok=True)
         new.symlink_to(target)
         new.replace(path)
-    before = f"{path} -> {now}\n" if now else ""
+    before = f"{path} -> {current}\n" if current else ""
     return {"before": before, "after": f"{path} -> {target}\n"}
 
 
@@ -239,9 +239,9 @@ def main() -> None:
         )
         missing_python = python is None
         if missing_python and not module.check_mode:
-            folder, wanted = root / "python", options["wanted"]
-            python = copy_python(folder, wanted) or install_python(
-                uv, folder, wanted, options["mirror"], options["env"]
+            folder, version = root / "python", options["wanted"]
+            python = copy_python(folder, version) or install_python(
+                uv, folder, version, options["mirror"], options["env"]
             )
     except EnvError as error:
         module.fail_json(msg=str(error))

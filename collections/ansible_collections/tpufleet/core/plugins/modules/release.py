@@ -89,6 +89,7 @@ from ..module_utils.worker.from_leader import FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
     ReleaseError,
+    copy_pushed,
     files_of,
     install,
     link_all,
@@ -100,7 +101,6 @@ from ..module_utils.worker.release import (
     read_manifest,
     summary,
     sweep,
-    take,
 )
 from ..module_utils.worker.run import RunError, WorkerPaths
 from ..module_utils.worker.run_unit import launched_here
@@ -110,17 +110,17 @@ KEPT_RELEASES = 5
 """A worker keeps this many of the newest releases, and those that are in use or have a link."""
 
 
-def incoming_path(given: str) -> Path:
+def incoming_path(incoming: str) -> Path:
     """Return the directory that rsync wrote to, from the option ``incoming``.
 
     A relative path starts at the home directory of the login user. The module runs as root through
     sudo, which sets SUDO_USER to the login user's name.
     """
     login = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
-    return Path(pwd.getpwnam(login).pw_dir) / given
+    return Path(pwd.getpwnam(login).pw_dir) / incoming
 
 
-def from_the_leader(name: str, target: Path, last: Path | None) -> None:
+def copy_leader_release(name: str, target: Path, last: Path | None) -> None:
     """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
     The files of the release ``last`` are first hard-linked into ``target``, because rsync's option
@@ -137,15 +137,17 @@ def from_the_leader(name: str, target: Path, last: Path | None) -> None:
     pull("releases", name, target, options=["--modify-window=-1"], seconds=600)
 
 
-def used(paths: WorkerPaths) -> set[str]:
+def used_releases(paths: WorkerPaths) -> set[str]:
     """Return the names of the releases that links point to or active runs use. Raises RunError."""
     releases = paths.release("")
-    linked = (linked_release(link, releases) for link in (paths.current, paths.programs))
-    launched = (launched_here(run, WorkerPaths()).get("release") for run in active_runs())
-    return {release.name for release in linked if release} | {str(name) for name in launched}
+    linked_releases = (linked_release(link, releases) for link in (paths.current, paths.programs))
+    launched_releases = (launched_here(run, WorkerPaths()).get("release") for run in active_runs())
+    return {release.name for release in linked_releases if release} | {
+        str(name) for name in launched_releases
+    }
 
 
-def bring(
+def install_release(
     paths: WorkerPaths, name: str, source: Callable[[Path, Path | None], None], last: Path | None
 ) -> None:
     """Install a release and remove old releases, under a lock.
@@ -160,7 +162,7 @@ def bring(
         sweep(releases)
         if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source, last)
-        prune(releases, KEPT_RELEASES, {name, *used(paths)})
+        prune(releases, KEPT_RELEASES, {name, *used_releases(paths)})
 
 
 def main() -> None:
@@ -193,10 +195,10 @@ def main() -> None:
         if problems and module._diff:
             result["before"] = listing(files_of(last))
         if problems and not module.check_mode:
-            source = partial(from_the_leader, name)
+            source = partial(copy_leader_release, name)
             if not module.params["from_leader"]:
-                source = partial(take, incoming_path(module.params["incoming"]))
-            bring(paths, name, source, last)
+                source = partial(copy_pushed, incoming_path(module.params["incoming"]))
+            install_release(paths, name, source, last)
         if problems and module.check_mode:
             result["msg"] = f"release {name} would be installed: {summary(problems)}"
         else:

@@ -135,70 +135,74 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
     ``params`` has the module's options. In check mode (``check``), a missing image is no blocker,
     because check mode installs no image.
     """
-    answer = {"changed": False, "started": False, "blockers": [], "info": {}}
-    answer["release_is_missing"] = False
+    result = {"changed": False, "started": False, "blockers": [], "info": {}}
+    result["release_is_missing"] = False
     try:
         process = process_of(params, paths)
     except EnvError as error:
-        return {**answer, "status": "absent", "blockers": [str(error)]}
+        return {**result, "status": "absent", "blockers": [str(error)]}
     spec = process.spec
     units = unit_states([spec.run], others=True)
-    seen = observe(spec.run, paths, unit=units[spec.run])
-    found = status(process, seen, paths)
-    if found == "absent" and params["finished_attempt"]:
+    observed = observe(spec.run, paths, unit=units[spec.run])
+    launch_status = status(process, observed, paths)
+    if launch_status == "absent" and params["finished_attempt"]:
         variables = {**process.variables(), **process.secrets}
         try:
             marker = read_marker(spec.checkpoints, spec.run, variables)
         except (OSError, ValueError) as error:
-            what = why(error) if isinstance(error, OSError) else "malformed answer"
-            cannot_tell = f"{spec.checkpoints}: cannot check whether the run is done ({what})"
-            return {**answer, "status": found, "info": seen, "blockers": [cannot_tell]}
-        found = "done" if marker and marker.attempt == params["finished_attempt"] else found
-    if found not in ("running", "done"):
+            cause = why(error) if isinstance(error, OSError) else "malformed answer"
+            problem = f"{spec.checkpoints}: cannot check whether the run is done ({cause})"
+            return {**result, "status": launch_status, "info": observed, "blockers": [problem]}
+        launch_status = (
+            "done" if marker and marker.attempt == params["finished_attempt"] else launch_status
+        )
+    if launch_status not in ("running", "done"):
         device_glob, is_preemptible = params["device_glob"], params["preemptible"]
-        answer["blockers"] = blockers(process, paths, device_glob, units, is_preemptible)
+        result["blockers"] = blockers(process, paths, device_glob, units, is_preemptible)
         if not check or params["image_error"]:
             image = image_problem(process, paths, params["image_error"])
-            answer["blockers"] += [image] if image else []
-        answer["release_is_missing"] = bool(release_problem(process, paths))
-    return {**answer, "status": found, "info": seen}
+            result["blockers"] += [image] if image else []
+        result["release_is_missing"] = bool(release_problem(process, paths))
+    return {**result, "status": launch_status, "info": observed}
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the process unless something blocks it; return its status and blockers."""
-    answer = checked(params, paths, check)
-    if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
-        return answer
+    result = checked(params, paths, check)
+    if result["status"] != "absent" or result["blockers"] or result["release_is_missing"]:
+        return result
     process = process_of(params, paths)
-    begun = begin(process, paths, params["device_glob"], check, answer["info"])
-    return {**answer, **begun, "started": True}
+    start_result = begin(process, paths, params["device_glob"], check, result["info"])
+    return {**result, **start_result, "started": True}
 
 
 def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the process unless this attempt is active. Raises RunError with all blockers."""
     process = process_of(params, paths)
     spec = process.spec
-    seen = observe(spec.run, paths)
-    if status(process, seen, paths) == "running" and seen["attempt"] == spec.attempt:
-        return {"changed": False, "info": seen}
-    if seen["active"]:
+    observed = observe(spec.run, paths)
+    if status(process, observed, paths) == "running" and observed["attempt"] == spec.attempt:
+        return {"changed": False, "info": observed}
+    if observed["active"]:
         raise RunError(
-            f"run {spec.run} is {seen['state']} here, attempt {seen['attempt']}. Stop it first: "
-            f"ansible-playbook playbooks/kill.yml -e run={spec.run}"
+            f"run {spec.run} is {observed['state']} here, attempt {observed['attempt']}. "
+            f"Stop it first: ansible-playbook playbooks/kill.yml -e run={spec.run}"
         )
     is_preemptible = params["preemptible"]
-    found = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
+    problems = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
     if not check:  # check mode installs no release and no image
-        found += filter(None, (release_problem(process, paths), image_problem(process, paths)))
-    if found:
-        raise RunError("; ".join(found))
-    return begin(process, paths, params["device_glob"], check, seen)
+        problems += filter(None, (release_problem(process, paths), image_problem(process, paths)))
+    if problems:
+        raise RunError("; ".join(problems))
+    return begin(process, paths, params["device_glob"], check, observed)
 
 
-def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, seen: dict) -> dict:
+def begin(
+    process: Process, paths: WorkerPaths, device_glob: str, check: bool, observed: dict
+) -> dict:
     """Start the process and return the module's result. With ``check``, starts nothing.
 
-    ``seen`` is the observed state of the run before the start.
+    ``observed`` is the observed state of the run before the start.
     """
     unit = None
     if not check:
@@ -208,31 +212,35 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
     return {
         "changed": True,
         "info": observe(process.spec.run, paths, unit=unit),
-        "diff": {"before": f"{seen['state']}\n", "after": after},
+        "diff": {"before": f"{observed['state']}\n", "after": after},
     }
 
 
 def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Stop the process if it is active. Raises RunError if a process still holds a device."""
     run = check_name(params["run"])
-    seen = observe(run, paths)
-    if not seen["active"]:
-        chip = chip_of(seen["launched"])
-        left, taken = free_device(params["device_glob"], check=check, chip=chip)
-        if left:
-            raise RunError(f"run {run} is not running here, but {left[0]}. {END_STRAYS}")
-        return {"changed": taken, "info": seen}
-    left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
-    if left:
-        raise RunError(f"run {run} is stopped, but {left[0]}. {END_STRAYS}")
-    after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
+    observed = observe(run, paths)
+    if not observed["active"]:
+        chip = chip_of(observed["launched"])
+        device_holders, lockfile_removed = free_device(
+            params["device_glob"], check=check, chip=chip
+        )
+        if device_holders:
+            raise RunError(f"run {run} is not running here, but {device_holders[0]}. {END_STRAYS}")
+        return {"changed": lockfile_removed, "info": observed}
+    device_holders = (
+        [] if check else stop(run, params["device_glob"], chip_of(observed["launched"]))
+    )
+    if device_holders:
+        raise RunError(f"run {run} is stopped, but {device_holders[0]}. {END_STRAYS}")
+    after = observed if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
         after = observe(run, paths)  # the run's files do not say how it ended, so ask systemd
     return {
         "changed": True,
         "info": after,
         "diff": {
-            "before": f"{seen['state']}\n",
+            "before": f"{observed['state']}\n",
             "after": "stopped\n" if check else f"{after['state']}\n",
         },
     }

@@ -120,10 +120,10 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
             config.write_text(spec.config, encoding="utf-8")
             config.chmod(0o644)
             variables["TPUFLEET_CONFIG"] = str(config)
-        words = fill_command(spec.command, variables)
+        command = fill_command(spec.command, variables)
         try:
-            done = run_as_user(
-                words,
+            result = run_as_user(
+                command,
                 {**variables, **process.secrets},
                 params["seconds"],
                 params["device_glob"],
@@ -132,13 +132,13 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
         except subprocess.TimeoutExpired:
             free_device(params["device_glob"])
             raise RunError(
-                f"{' '.join(words[:4])}: did not end within {params['seconds']} s. "
+                f"{' '.join(command[:4])}: did not end within {params['seconds']} s. "
                 "Allow more time: -e seconds=SECONDS"
             ) from None
-    if done.returncode != 0:
-        error = _CONTROL.sub(" ", error_summary(done.stderr or done.stdout))
-        raise RunError(f"{' '.join(words[:4])}: exit code {done.returncode}: {error}")
-    return _CONTROL.sub(" ", done.stdout).splitlines()
+    if result.returncode != 0:
+        error = _CONTROL.sub(" ", error_summary(result.stderr or result.stdout))
+        raise RunError(f"{' '.join(command[:4])}: exit code {result.returncode}: {error}")
+    return _CONTROL.sub(" ", result.stdout).splitlines()
 
 
 def main() -> None:
@@ -165,13 +165,13 @@ def main() -> None:
             raise RunError(
                 f"the Python environment of run {spec.run} is missing. Create it: {params['setup']}"
             )
-        if held := held_device(process, params["device_glob"], paths):
-            raise RunError(held)
-        missing = release_problem(process, paths)
+        if problem := held_device(process, params["device_glob"], paths):
+            raise RunError(problem)
+        release_error = release_problem(process, paths)
         if module.check_mode:
-            module.exit_json(changed=False, output=[], release_is_missing=bool(missing))
-        if missing:
-            raise RunError(missing)
+            module.exit_json(changed=False, output=[], release_is_missing=bool(release_error))
+        if release_error:
+            raise RunError(release_error)
         output = run(process, paths, params)
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))

@@ -103,11 +103,11 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
-    layout = layout_of(given["command"], given["pattern"])
-    folder, newest = Path(given["to"]) / "checkpoints", given["which"] == "newest"
+    params = module.params
+    layout = layout_of(params["command"], params["pattern"])
+    folder, newest = Path(params["to"]) / "checkpoints", params["which"] == "newest"
     try:
-        bucket = Bucket.of(given["location"], given["api"])
+        bucket = Bucket.of(params["location"], params["api"])
         result = fetch(bucket, folder, layout, newest, module.check_mode)
     except CloudError as error:  # return the error, so that the play copies the logs first
         result = fetched(missing=str(error))

@@ -105,18 +105,18 @@ from ..module_utils.worker.units import unit_states
 POLL_SECONDS = 0.5
 
 
-def settled(seen: dict, until: str) -> bool:
+def settled(observed: dict, until: str) -> bool:
     """Return whether a run has reached the state of the option ``until``, or is not active.
 
-    ``seen`` is the observed state of the run on this worker.
+    ``observed`` is the observed state of the run on this worker.
     """
-    if until == "now" or not seen["active"]:
+    if until == "now" or not observed["active"]:
         return True
-    step = (seen["heartbeat"] or {}).get("step")
+    step = (observed["heartbeat"] or {}).get("step")
     return until == "first_step" and isinstance(step, int) and step >= 1
 
 
-def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
+def observe_with_log(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
     """Return the observed state of a run, with the log lines that the options request.
 
     ``params`` has the module's options, and ``unit`` systemd's properties of the run's unit.
@@ -125,10 +125,10 @@ def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) ->
         return observe(run, paths, params["lines"], unit)
     # Read the state before the log: if the run was inactive, the log is complete. The next call
     # reads the lines that an active run writes meanwhile.
-    seen, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
+    observed, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
-    return {**seen, "log": lines, "log_end": end}
+    return {**observed, "log": lines, "log_end": end}
 
 
 def main() -> None:
@@ -150,24 +150,24 @@ def main() -> None:
     )
     params = module.params
     paths = WorkerPaths(state=Path(params["state_dir"]), etc=Path(params["etc"]))
-    last = time.monotonic() + params["wait"]
+    deadline = time.monotonic() + params["wait"]
     try:
         names = [check_name(params["run"])] if params["run"] else known_runs(paths)
         while True:
             units = unit_states(names)
-            runs = [seen_of(name, paths, params, units[name]) for name in names]
-            reached = all(settled(seen, params["until"]) for seen in runs)
+            runs = [observe_with_log(name, paths, params, units[name]) for name in names]
+            reached = all(settled(observed, params["until"]) for observed in runs)
             if params["since"] is not None:
-                reached = any(seen["log"] or not seen["active"] for seen in runs)
-            if reached or time.monotonic() >= last:
+                reached = any(observed["log"] or not observed["active"] for observed in runs)
+            if reached or time.monotonic() >= deadline:
                 break
             time.sleep(POLL_SECONDS)
     except RunError as error:
         module.fail_json(msg=str(error))
-    for seen in latest(runs) if params["progress"] else []:
-        seen["progress"] = progress(paths.run_dir(seen["run"]))
-    held = holders(params["device_glob"])
-    module.exit_json(changed=False, runs=runs, holders=held, settled=reached)
+    for observed in latest(runs) if params["progress"] else []:
+        observed["progress"] = progress(paths.run_dir(observed["run"]))
+    device_holders = holders(params["device_glob"])
+    module.exit_json(changed=False, runs=runs, holders=device_holders, settled=reached)
 
 
 if __name__ == "__main__":

@@ -126,23 +126,23 @@ def main() -> None:
     )
     params = module.params
     folder = Path(STATE_DIR) / "runs"
-    found = Collection(params["state"], params["max_bytes"])
+    collection = Collection(params["state"], params["max_bytes"])
     try:
-        wanted = [check_name(run) for run in params["runs"]]
+        requested = [check_name(run) for run in params["runs"]]
         # A worker that is not set up yet has no such directory.
         paths = folder.iterdir() if folder.is_dir() else ()
-        here = [path.name for path in paths if RUN_NAME.fullmatch(path.name)]
+        present = [path.name for path in paths if RUN_NAME.fullmatch(path.name)]
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
     state = {}
-    for run in sorted(here):
-        if wanted and run not in wanted:
+    for run in sorted(present):
+        if requested and run not in requested:
             state.update({run: params["state"][run]} if run in params["state"] else {})
-        elif states := found.add_run(folder / run):
+        elif states := collection.add_run(folder / run):
             state[run] = states
-    module.exit_json(changed=False, files=found.files, state=state, more=found.more)
+    module.exit_json(changed=False, files=collection.files, state=state, more=collection.more)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,8 @@ def output_of(command: list[str], unit: str) -> bytes:
     ``{unit}`` in the command stands for the run's systemd unit.
     """
     try:
-        words = [word.format(unit=unit) for word in command]
-        return subprocess.run(words, capture_output=True, check=False, timeout=30).stdout
+        arguments = [argument.format(unit=unit) for argument in command]
+        return subprocess.run(arguments, capture_output=True, check=False, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{error}\n".encode()
 
@@ -136,10 +136,10 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
             add_content(archive, output_of(command, UNIT.format(run)), f"{run}/{name}")
     if launched:
         add_content(archive, json.dumps(launched, indent=1).encode(), f"{run}/launch.json")
-    place = str(launched.get("checkpoints", ""))
-    if params["checkpoints"] == "none" or "://" in place:
+    checkpoints = str(launched.get("checkpoints", ""))
+    if params["checkpoints"] == "none" or "://" in checkpoints:
         return result
-    if not place:
+    if not checkpoints:
         return result | {"missing": "launch.json names no checkpoint location"}
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
@@ -147,7 +147,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     # Read as the trainer's user: a symbolic link must not reach files that only root may read.
     with effective_user(folder.lstat().st_uid):
         newest = params["checkpoints"] == "newest"
-        added = pack_checkpoints(run, Path(place), layout, newest, archive)
+        added = pack_checkpoints(run, Path(checkpoints), layout, newest, archive)
     return added | {"unreadable": result["unreadable"] + added["unreadable"]}
 
 
@@ -210,27 +210,26 @@ def add_content(archive: tarfile.TarFile, content: bytes, name: str) -> None:
 
 
 def pack_checkpoints(
-    run: str, place: Path, layout: Layout, newest: bool, archive: tarfile.TarFile
+    run: str, directory: Path, layout: Layout, newest: bool, archive: tarfile.TarFile
 ) -> dict[str, Any]:
     """Add all checkpoints, or only the newest finished one; return what was left out and why.
 
-    ``place`` is the directory of the run's checkpoints, and ``layout`` says which files in it are
-    checkpoints.
+    ``directory`` has the run's checkpoints, and ``layout`` says which files in it are checkpoints.
     """
     result: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
-    if not place.is_dir():
-        return result | {"missing": f"{place}: there are no checkpoints of {run}"}
-    sizes = sizes_below(place)
+    if not directory.is_dir():
+        return result | {"missing": f"{directory}: there are no checkpoints of {run}"}
+    sizes = sizes_below(directory)
     names = sorted(sizes)
     if newest:
-        path, wrong = newest_finished(layout, sizes, lambda name: read_file(place / name))
-        result["passed_over"] = wrong
+        path, faults = newest_finished(layout, sizes, lambda name: read_file(directory / name))
+        result["passed_over"] = faults
         if not path:
-            return result | {"missing": none_finished(str(place), layout, wrong, sizes)}
+            return result | {"missing": none_finished(str(directory), layout, faults, sizes)}
         names = files_of(path, sizes)
     for name in names:
         try:
-            stream = open_file(place / name)
+            stream = open_file(directory / name)
         except OSError as error:
             result["unreadable"].append(f"{name}: {error.strerror}")
             continue
@@ -239,20 +238,20 @@ def pack_checkpoints(
     return result
 
 
-def sizes_below(place: Path) -> dict[str, int]:
+def sizes_below(directory: Path) -> dict[str, int]:
     """Return the size of every regular file below a directory by relative path.
 
     Files that the trainer deletes meanwhile are left out.
     """
     sizes = {}
-    for folder, _, names in os.walk(place):
+    for folder, _, names in os.walk(directory):
         for path in (Path(folder, name) for name in names):
             try:
-                found = path.lstat()
+                status = path.lstat()
             except OSError:
                 continue
-            if stat.S_ISREG(found.st_mode):
-                sizes[str(path.relative_to(place))] = found.st_size
+            if stat.S_ISREG(status.st_mode):
+                sizes[str(path.relative_to(directory))] = status.st_size
     return sizes
 
 

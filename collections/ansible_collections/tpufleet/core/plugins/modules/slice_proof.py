@@ -104,30 +104,30 @@ def main() -> None:
     options, paths = module.params, WorkerPaths()
     if module.check_mode:
         module.exit_json(changed=False, devices=0)
-    held = holders(options["device_glob"]) if options["device_glob"] else []
-    if held:
+    device_holders = holders(options["device_glob"]) if options["device_glob"] else []
+    if device_holders:
         module.fail_json(
-            msg=f"the slice cannot be checked now ({held[0]}). "
+            msg=f"the slice cannot be checked now ({device_holders[0]}). "
             "Wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
         )
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(paths.root / "bin/python"))
-        place = (options["coordinator"], options["processes"], options["process"])
+        rendezvous = (options["coordinator"], options["processes"], options["process"])
         worker = Worker(options["platform"], device_glob=options["device_glob"])
         env = paths.python_env(name)
-        answer = prove_slice(env, options["command"], worker, place, options["seconds"])
+        output = prove_slice(env, options["command"], worker, rendezvous, options["seconds"])
     except (EnvError, OSError, KeyError) as error:
         module.fail_json(
             msg=f"the check of the slice failed: {error}. See also the errors of its other workers"
         )
-    if answer["sum"] != answer["devices"] or answer["devices"] < options["devices"]:
+    if output["sum"] != output["devices"] or output["devices"] < options["devices"]:
         module.fail_json(
-            msg=f"the slice has {answer['devices']} devices, which computed the sum "
-            f"{answer['sum']:.0f}; expected at least {options['devices']} devices and a sum equal "
+            msg=f"the slice has {output['devices']} devices, which computed the sum "
+            f"{output['sum']:.0f}; expected at least {options['devices']} devices and a sum equal "
             "to their number. Recreate the TPU: "
             "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
         )
-    module.exit_json(changed=False, devices=answer["devices"])
+    module.exit_json(changed=False, devices=output["devices"])
 
 
 if __name__ == "__main__":

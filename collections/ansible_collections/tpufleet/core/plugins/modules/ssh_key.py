@@ -73,9 +73,9 @@ def main() -> None:
             create(module, private, public)
         except OSError as error:
             module.fail_json(msg=f"can't create the ssh key {private}: {error.strerror}")
-    what = "the ssh key" if create is _create else "the public key of"
+    subject = "the ssh key" if create is _create else "the public key of"
     verb = "would be created" if module.check_mode else "is created"
-    module.exit_json(changed=True, msg=f"{what} {private} {verb}")
+    module.exit_json(changed=True, msg=f"{subject} {private} {verb}")
 
 
 if __name__ == "__main__":

@@ -77,20 +77,22 @@ def main() -> None:
     )
     pattern, check = module.params["device_glob"], module.check_mode
     try:
-        found = strays(pattern)
+        processes = strays(pattern)
         if module.params["end"] is None:
-            module.exit_json(changed=False, strays=[stray.to_json() for stray in found])
-        chosen = [stray for stray in found if stray.id in module.params["end"]]
+            module.exit_json(changed=False, strays=[stray.to_json() for stray in processes])
+        chosen = [stray for stray in processes if stray.id in module.params["end"]]
         if chosen and not check:
             end(chosen, pattern, GRACE_SECONDS)
         with one_at_a_time(RUNS, RUNS_WAIT_SECONDS):
             _, removed = free_device(pattern, check=check)
-        left = found if check else strays(pattern)
+        remaining = processes if check else strays(pattern)
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'a process'}: {error.strerror}")
-    module.exit_json(changed=bool(chosen) or removed, strays=[stray.to_json() for stray in left])
+    module.exit_json(
+        changed=bool(chosen) or removed, strays=[stray.to_json() for stray in remaining]
+    )
 
 
 if __name__ == "__main__":

@@ -140,39 +140,39 @@ from ..module_utils.cloud.tpu_api import TpuApi
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
-    given, check = module.params, module.check_mode
-    state, zone, name, timeout = (given[key] for key in ("state", "zone", "name", "timeout"))
+    params, check = module.params, module.check_mode
+    state, zone, name, timeout = (params[key] for key in ("state", "zone", "name", "timeout"))
     if state == "present":
         outcome = _create(module, api)
     elif state == "absent":
         outcome = ensure_absent(api, zone, name, timeout=timeout, check=check)
     else:
         started = state == "started"
-        node_id = given["node_id"]
+        node_id = params["node_id"]
         outcome = ensure_power(
             api, zone, name, started=started, timeout=timeout, node_id=node_id, check=check
         )
     node = outcome.node
-    if node and given["known_hosts_file"] and not check:
+    if node and params["known_hosts_file"] and not check:
         _update_known_hosts(module, api, node)
-    shown = {"node": status_of(node)} if node and state != "absent" else {}
-    return outcome.result() | shown
+    node_result = {"node": status_of(node)} if node and state != "absent" else {}
+    return outcome.result() | node_result
 
 
 def _create(module: AnsibleModule, api: TpuApi) -> NodeOutcome:
-    given = module.params
-    spec = NodeSpec.of_options(given)
+    params = module.params
+    spec = NodeSpec.of_options(params)
     try:
         return ensure_present(
             api,
             spec,
-            timeout=given["timeout"],
+            timeout=params["timeout"],
             check=module.check_mode,
-            recreate=given["recreate"],
-            replace_dead=given["replace_dead"],
+            recreate=params["recreate"],
+            replace_dead=params["replace_dead"],
         )
-    except QuotaError as refused:
-        raise QuotaExplainer(partial(list_zone, api)).explain(refused, spec) from None
+    except QuotaError as error:
+        raise QuotaExplainer(partial(list_zone, api)).explain(error, spec) from None
 
 
 def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:

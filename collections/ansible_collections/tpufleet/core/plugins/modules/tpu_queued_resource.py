@@ -154,8 +154,8 @@ from ..module_utils.cloud.tpu_api import TpuApi
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
-    given = module.params
-    if given["state"] == "absent":
+    params = module.params
+    if params["state"] == "absent":
         return _delete(module, api).result()
     outcome = _create(module, api)
     request = outcome.request
@@ -166,55 +166,55 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
 
 
 def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
-    given = module.params
+    params = module.params
     try:
         return ensure_not_requested(
             api,
-            given["zone"],
-            given["name"],
-            timeout=given["timeout"],
-            force=given["force"],
+            params["zone"],
+            params["name"],
+            timeout=params["timeout"],
+            force=params["force"],
             check=module.check_mode,
         )
-    except InvalidRequest as refused:
-        if given["force"]:
+    except InvalidRequest as error:
+        if params["force"]:
             raise
-        raise InvalidRequest(f"{refused}. To delete its TPUs, too, set force: true") from None
+        raise InvalidRequest(f"{error}. To delete its TPUs, too, set force: true") from None
 
 
 def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
-    given = module.params
-    spec = _spec(given)
+    params = module.params
+    spec = _spec(params)
     try:
         return ensure_requested(
             api,
             spec,
-            timeout=given["timeout"],
-            wait=given["wait"],
+            timeout=params["timeout"],
+            wait=params["wait"],
             check=module.check_mode,
-            replace_dead=given["replace_dead"],
+            replace_dead=params["replace_dead"],
         )
-    except QuotaError as refused:
-        raise QuotaExplainer(partial(list_zone, api)).explain(refused, spec.tpu) from None
+    except QuotaError as error:
+        raise QuotaExplainer(partial(list_zone, api)).explain(error, spec.tpu) from None
 
 
-def _spec(given: dict[str, Any]) -> QueuedResourceSpec:
-    flags = dict.fromkeys(SCHEDULING_FLAGS, False) | {"spot": given["tier"] == "spot"}
-    tpu = {**given, "name": given["node_name"] or given["name"], **flags}
+def _spec(params: dict[str, Any]) -> QueuedResourceSpec:
+    flags = dict.fromkeys(SCHEDULING_FLAGS, False) | {"spot": params["tier"] == "spot"}
+    tpu = {**params, "name": params["node_name"] or params["name"], **flags}
     return QueuedResourceSpec(
-        name=given["name"],
+        name=params["name"],
         tpu=NodeSpec.of_options(tpu),
-        count=given["node_count"],
-        tier="" if given["tier"] == "on-demand" else given["tier"],
-        min_duration=_seconds(given, "min_duration"),
-        valid_for=_seconds(given, "valid_for"),
-        valid_until=given["valid_until"],
-        reservation=given["reservation"],
+        count=params["node_count"],
+        tier="" if params["tier"] == "on-demand" else params["tier"],
+        min_duration=_seconds(params, "min_duration"),
+        valid_for=_seconds(params, "valid_for"),
+        valid_until=params["valid_until"],
+        reservation=params["reservation"],
     )
 
 
-def _seconds(given: dict[str, Any], key: str) -> int | None:
-    return None if given[key] is None else parse_duration(given[key], key)
+def _seconds(params: dict[str, Any], key: str) -> int | None:
+    return None if params[key] is None else parse_duration(params[key], key)
 
 
 def main() -> None:

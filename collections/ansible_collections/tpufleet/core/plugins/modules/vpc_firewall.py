@@ -112,24 +112,24 @@ from ..module_utils.cloud.tpu_api import TpuApi
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
-    given = module.params
+    params = module.params
     rules = desired_rules(
-        given["name"],
-        given["network"],
-        given["tag"] or given["name"],
-        given["ssh_from"],
-        fleet=given["fleet_name"],
-        mosh=given["mosh"],
-        anyone=given["anyone"],
+        params["name"],
+        params["network"],
+        params["tag"] or params["name"],
+        params["ssh_from"],
+        fleet=params["fleet_name"],
+        mosh=params["mosh"],
+        anyone=params["anyone"],
     )
     outcome = ensure_rules(
         api.compute,
-        given["name"],
-        rules if given["state"] == "present" else (),
-        fleet=given["fleet_name"],
-        timeout=given["timeout"],
+        params["name"],
+        rules if params["state"] == "present" else (),
+        fleet=params["fleet_name"],
+        timeout=params["timeout"],
         check=module.check_mode,
-        recreate=given["recreate"],
+        recreate=params["recreate"],
     )
     for warning in outcome.warnings:
         module.warn(warning)

@@ -64,7 +64,7 @@ def access_token(seconds: float = SECONDS) -> str:
 
 def write_object(api: StorageApi, url: str, content: bytes) -> None:
     """Create or replace the object at a ``gs://`` URL. Raises OSError."""
-    bucket, name = _parts(url)
+    bucket, name = _bucket_and_name(url)
     upload_url = f"{api.address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
     headers = {**api.headers, "Content-Type": "application/octet-stream"}
     ask("POST", upload_url, headers, content, api.seconds)
@@ -136,12 +136,12 @@ def why(error: OSError) -> str:
     return str(getattr(reason, "strerror", None) or reason)
 
 
-def _parts(url: str) -> tuple[str, str]:
+def _bucket_and_name(url: str) -> tuple[str, str]:
     """Return the bucket and the object's name of a ``gs://`` URL, quoted for a request."""
     bucket, _, name = url[len("gs://") :].partition("/")
     return quote(bucket, safe=""), quote(name, safe="")
 
 
 def _address(api: StorageApi, url: str) -> str:
-    bucket, name = _parts(url)
+    bucket, name = _bucket_and_name(url)
     return f"{api.address}/storage/v1/b/{bucket}/o/{name}"

@@ -16,7 +16,7 @@ class UnusableDiskError(Exception):
 
 
 @dataclass(frozen=True)
-class Seen:
+class DiskState:
     """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
     ``name`` is the disk's name in Google Cloud, and ``device`` the path of its device file.
@@ -33,7 +33,7 @@ class Seen:
     blank: bool
 
 
-def must_format(disk: Seen) -> bool:
+def must_format(disk: DiskState) -> bool:
     """Return whether to format the disk. Only an empty disk is ever formatted.
 
     Raises UnusableDiskError for a disk with content other than a single ext4 file system, and for
@@ -43,7 +43,7 @@ def must_format(disk: Seen) -> bool:
         if disk.read_only and disk.tags.get("LABEL") == FILLING:
             raise _unfilled(disk, "incomplete, because filling it was interrupted")
         return False
-    content = _held(disk)
+    content = _content(disk)
     if content:
         raise UnusableDiskError(
             f"{disk.device} holds {content}, not {FILESYSTEM}, so it was not changed. Use another "
@@ -59,14 +59,14 @@ def must_format(disk: Seen) -> bool:
     return True
 
 
-def _unfilled(disk: Seen, state: str) -> UnusableDiskError:
+def _unfilled(disk: DiskState, state: str) -> UnusableDiskError:
     return UnusableDiskError(
         f"{disk.device} is {state}. Fill it: ansible-playbook playbooks/fill_disk.yml "
         f"-e disk={disk.name} -e source=DIRECTORY"
     )
 
 
-def _held(disk: Seen) -> str:
+def _content(disk: DiskState) -> str:
     """Describe what the disk contains; empty if nothing was found."""
     if disk.partitions:
         return f"partitions ({', '.join(disk.partitions)})"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 OK = "ok"
 PROBLEM = "problem"
 UNKNOWN = "unknown"
-_WORDS = {OK: "ok  ", PROBLEM: "FIX ", UNKNOWN: "?   "}
+_LABELS = {OK: "ok  ", PROBLEM: "FIX ", UNKNOWN: "?   "}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Finding:
     @property
     def line(self) -> str:
         """Return the finding as one line for the user."""
-        text = f"{_WORDS[self.state]} {self.check}: {self.message}"
+        text = f"{_LABELS[self.state]} {self.check}: {self.message}"
         return " ".join((f"{text}: {self.fix}" if self.fix else text).split("\n"))
 
 

@@ -23,18 +23,18 @@ from .setup_stamp import read_stamp
 from .strays import strays
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - only read
-LEAST_DISK = 0.05
-LEAST_MEMORY = 0.05
+MIN_FREE_DISK = 0.05
+MIN_FREE_MEMORY = 0.05
 ERROR_LINES = 3
 LOG_LINES = 2000
 LOG_HOURS = 24
-KERNEL_TROUBLE = re.compile(
+KERNEL_ERROR = re.compile(
     r"out of memory|oom-kill|killed process|i/o error|hung task|blocked for more than"
     r"|remounting filesystem read-only|ext4-fs error|machine check|hardware error"
     r"|soft lockup|nfs: server .* not responding|general protection fault",
     re.IGNORECASE,
 )
-LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
+LIBTPU_ERROR = re.compile(r"^[EF]\d{4} ")
 """Start of a glog line of level E (error) or F (fatal): the level, then the month and the day."""
 
 
@@ -73,7 +73,7 @@ class Machine:
     root_disk: str = "/"
 
 
-def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
+def check_worker(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
     """Run all checks and return their findings.
 
     ``kernel`` has the kernel's recent log lines (``kernel_lines``).
@@ -106,10 +106,10 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
         free_share, free_bytes = stats.f_bavail / stats.f_blocks, stats.f_bavail * stats.f_frsize
         free_inodes = stats.f_favail / stats.f_files if stats.f_files else 1.0
         message = f"{path} has {_size(free_bytes)} free ({free_share:.0%})"
-        if free_share < LEAST_DISK or free_inodes < LEAST_DISK:
+        if free_share < MIN_FREE_DISK or free_inodes < MIN_FREE_DISK:
             summary = (
                 message
-                if free_share < LEAST_DISK
+                if free_share < MIN_FREE_DISK
                 else f"{path} has {free_inodes:.0%} of its inodes free"
             )
             fix = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {path}' shows what is big"
@@ -134,7 +134,7 @@ def memory_finding(machine: Machine) -> Finding:
             "memory", "/proc/meminfo can't be read", f"ansible {machine.name} -a 'free -m'"
         )
     message = f"{_size(available)} of {_size(total)} available"
-    if available / total >= LEAST_MEMORY:
+    if available / total >= MIN_FREE_MEMORY:
         return ok("memory", message)
     largest = max(_resident(machine.proc), default=None)
     if largest is None:
@@ -259,7 +259,7 @@ def records_findings(
 
 def kernel_finding(lines: Sequence[str]) -> Finding:
     """Search the kernel's log lines for errors, such as out of memory or I/O errors."""
-    errors = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
+    errors = [line.strip() for line in lines if KERNEL_ERROR.search(line)]
     if not errors:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
     message = " | ".join(errors[-ERROR_LINES:])
@@ -281,7 +281,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
             logs.append((path.stat().st_mtime, path))
     recent = [path for time, path in sorted(logs) if now - time < LOG_HOURS * 3600]
     for path in recent:
-        errors += [line for line in tail(path, LOG_LINES) if LIBTPU_TROUBLE.match(line)]
+        errors += [line for line in tail(path, LOG_LINES) if LIBTPU_ERROR.match(line)]
     if not errors:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
     last = list(dict.fromkeys(line.strip() for line in errors))[-ERROR_LINES:]

@@ -15,7 +15,7 @@ from pathlib import Path
 from .from_leader import FromLeaderError, pull
 from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
-SERVED = "envs"
+RSYNC_MODULE = "envs"
 """Name of the leader's rsync module of environments (role variable ``fleet_ssh_serves``)."""
 
 
@@ -50,9 +50,9 @@ def copy_env(env: Path, python: Path) -> None:
         record = read_marker(env.name, new)
         if record.get("made_by") != interpreter(python):
             raise OtherPythonError("the leader's environment is for another Python")
-        pull(SERVED, env.name, new, options=["--whole-file"])
+        pull(RSYNC_MODULE, env.name, new, options=["--whole-file"])
         if not has_all_files(new, record):
-            raise FromLeaderError(f"the leader's copy of {SERVED}/{env.name} is incomplete")
+            raise FromLeaderError(f"the leader's copy of {RSYNC_MODULE}/{env.name} is incomplete")
     except FromLeaderError as error:
         if "No space left on device" in str(error):
             shutil.rmtree(new, ignore_errors=True)
@@ -75,9 +75,9 @@ def read_marker(name: str, new: Path) -> dict:
     Raises FromLeaderError.
     """
     options = ["--include", f"/{COMPLETE}", "--exclude", "*"]
-    pull(SERVED, name, new, options=options)
+    pull(RSYNC_MODULE, name, new, options=options)
     try:
         marker = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise FromLeaderError(f"the leader has no complete {SERVED}/{name}") from None
+        raise FromLeaderError(f"the leader has no complete {RSYNC_MODULE}/{name}") from None
     return marker if isinstance(marker, dict) else {}

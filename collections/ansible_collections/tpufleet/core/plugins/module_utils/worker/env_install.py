@@ -30,11 +30,11 @@ from .python_env import (
 
 UV_CACHE = "uv"
 """Name of uv's cache in the directory ``cache``, which other workers can copy from the leader."""
-_REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
+_REQUIRED = re.compile(r"you require (?P<package>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
-_REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
+_REFUSED = re.compile(r"hint: (?P<message>.*authentication credentials.*\S)")
 _SPLIT = re.compile(r" for split \(markers: .*\)$")
-_STEP = re.compile(r"^\s*(?P<kind>error|cause): (?P<said>.*\S)", flags=re.MULTILINE)
+_STEP = re.compile(r"^\s*(?P<kind>error|cause): (?P<message>.*\S)", flags=re.MULTILINE)
 
 
 def install_from_index(
@@ -168,16 +168,16 @@ def download_error(output: str) -> EnvError:
     if "No space left on device" in output:
         return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
     if refused := _REFUSED.search(output):
-        return EnvError(f"{DOWNLOADING}: {refused['said']}. {FIX}")
+        return EnvError(f"{DOWNLOADING}: {refused['message']}. {FIX}")
     missing = _REQUIRED.search(" ".join(output.split()))
     if missing and not _NEEDED.search(output):
-        return no_wheel(missing["what"])
+        return no_wheel(missing["package"])
     return EnvError(f"{DOWNLOADING}: {failed_steps(output)}. {FIX}")
 
 
 def failed_steps(output: str) -> str:
     """Return the step at which uv failed and the last cause, as one line without a full stop."""
-    steps = [_SPLIT.sub("", step["said"].rstrip(".")) for step in _STEP.finditer(output)]
+    steps = [_SPLIT.sub("", step["message"].rstrip(".")) for step in _STEP.finditer(output)]
     return ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
 
 

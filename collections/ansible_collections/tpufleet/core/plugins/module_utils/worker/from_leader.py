@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-FOLDER = Path("/etc/tpufleet/peer")
+PEER_DIR = Path("/etc/tpufleet/peer")
 """Directory of the worker's key and ssh configuration, written by the role fleet_ssh."""
 LEADER = "leader"
 """Host name of the leader in the worker's ssh configuration."""
@@ -34,7 +34,7 @@ def has_leader() -> bool:
 
     False on the leader itself and on a TPU with one worker.
     """
-    return (FOLDER / "ssh_config").is_file() and (FOLDER / "known_hosts").is_file()
+    return (PEER_DIR / "ssh_config").is_file() and (PEER_DIR / "known_hosts").is_file()
 
 
 def pull(
@@ -69,7 +69,7 @@ def pull(
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
     command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
     command += ["--partial-dir=.partial", "--chown=0:0", *options]
-    command += ["--rsh", f"ssh -F {FOLDER}/ssh_config", source, f"{destination}/"]
+    command += ["--rsh", f"ssh -F {PEER_DIR}/ssh_config", source, f"{destination}/"]
     deadline = time.monotonic() + seconds
     for attempt in range(1, TRIES + 1):
         try:

@@ -25,12 +25,19 @@ CONFIG = "image.json"
 It is beside the directory of the image's files. It is written last, so an image without it is
 incomplete.
 """
-SERVED = "images"
+RSYNC_MODULE = "images"
 """Name of the directory of images in ``WorkerPaths.root``, and of the leader's rsync module."""
 MOUNTINFO = Path("/proc/self/mountinfo")
-_OF_THE_WORKER = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
-_OF_THE_SYSTEM = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
-_OF_THE_IMAGE = ("/", "/home", "/opt", "/root", "/srv", *(f"/{name}" for name in _OF_THE_SYSTEM))
+_WORKER_PATHS = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
+_SYSTEM_DIRECTORIES = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
+_IMAGE_DIRECTORIES = (
+    "/",
+    "/home",
+    "/opt",
+    "/root",
+    "/srv",
+    *(f"/{name}" for name in _SYSTEM_DIRECTORIES),
+)
 """Directories of an image that no mount of the worker and no path of a run may hide."""
 _MOUNTABLE = re.compile(r"/[A-Za-z0-9._/=@+,~-]+")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -114,7 +121,7 @@ def image_folder(paths: WorkerPaths, reference: str) -> Path:
     match = IMAGE.fullmatch(reference)
     if not match:
         raise ValueError(f"{reference!r} is not an image with a digest")
-    return paths.root / SERVED / match["digest"]
+    return paths.root / RSYNC_MODULE / match["digest"]
 
 
 def unit_settings(image: Image, paths: WorkerPaths, local_paths: Iterable[str]) -> str:
@@ -128,8 +135,8 @@ def unit_settings(image: Image, paths: WorkerPaths, local_paths: Iterable[str]) 
     own_paths = (str(paths.programs), str(paths.root / "releases"), str(paths.state))
     mounted = data_mounts(MOUNTINFO.read_text(encoding="utf-8", errors="replace"))
     # os.path.exists, unlike Path.exists, returns False for a mount that root cannot read.
-    base_paths = {path for path in (*_OF_THE_WORKER, *own_paths, *mounted) if os.path.exists(path)}  # noqa: PTH110
-    others = [existing(path) for path in local_paths if not _is_below(path, base_paths)]
+    base_paths = {path for path in (*_WORKER_PATHS, *own_paths, *mounted) if os.path.exists(path)}  # noqa: PTH110
+    others = [nearest_directory(path) for path in local_paths if not _is_below(path, base_paths)]
     shared = outermost((*base_paths, *others))
     lines = [f"BindPaths={path}:{mount_point(image.root, path)}" for path in shared]
     # `attempt` needs CAP_SYS_CHROOT to change its root directory. It gives the capability up before
@@ -148,12 +155,12 @@ def data_mounts(mountinfo: str) -> list[str]:
         path
         for path in mount_points
         if _MOUNTABLE.fullmatch(path)
-        and PurePath(path).parts[1] not in _OF_THE_SYSTEM
-        and path not in _OF_THE_IMAGE
+        and PurePath(path).parts[1] not in _SYSTEM_DIRECTORIES
+        and path not in _IMAGE_DIRECTORIES
     ]
 
 
-def existing(path: str) -> str:
+def nearest_directory(path: str) -> str:
     """Return ``path`` if it is a directory, else the nearest directory above it.
 
     Raises RunError if that directory cannot be mounted into an image.
@@ -161,7 +168,7 @@ def existing(path: str) -> str:
     target = Path(path)
     # os.path.isdir, unlike Path.is_dir, returns False for a mount that root cannot read.
     directory = next(folder for folder in (target, *target.parents) if os.path.isdir(folder))  # noqa: PTH112
-    if str(directory) in _OF_THE_IMAGE:
+    if str(directory) in _IMAGE_DIRECTORIES:
         reason = f"it would hide {directory} of the image"
     elif not _MOUNTABLE.fullmatch(str(directory)):
         reason = "systemd does not accept its name"

@@ -18,12 +18,12 @@ from pathlib import Path
 from .bucket_objects import access_token, why
 from .contract import IMAGE
 from .from_leader import FromLeaderError, has_leader, pull
-from .image import CONFIG, SERVED, Image, image_folder
+from .image import CONFIG, RSYNC_MODULE, Image, image_folder
 from .run import WorkerPaths
 from .run_unit import read_launch
 from .units import active_runs
 
-KEPT = 2
+KEPT_IMAGES = 2
 """Number of images that are kept in addition to the current one and those of active runs."""
 PULL_SECONDS = 3600
 """Time limit for pulling an image. Other launches in an image wait on this worker until then."""
@@ -31,7 +31,7 @@ _ENGINES = ("podman", "docker")
 _GOOGLE = re.compile(r"([a-z0-9-]+\.)?(gcr\.io|pkg\.dev)(:[0-9]+)?")
 """The registries to which the service account's token is sent: Container and Artifact Registry."""
 _CONTAINER = "tpufleet-unpack"
-_NAMED = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ImageError(Exception):
@@ -51,7 +51,7 @@ def install(reference: str, paths: WorkerPaths) -> str:
     if has_leader():
         try:
             new.mkdir(mode=0o755, exist_ok=True)
-            pull(SERVED, folder.name, new, options=["--hard-links", "--whole-file"])
+            pull(RSYNC_MODULE, folder.name, new, options=["--hard-links", "--whole-file"])
             if not Image.read(new):
                 raise FromLeaderError("the leader's copy of the image is incomplete")
             _complete(new, folder, reference)
@@ -68,7 +68,7 @@ def install(reference: str, paths: WorkerPaths) -> str:
     shutil.rmtree(new, ignore_errors=True)
     try:
         new.mkdir(mode=0o700)
-        unpacked(engine, reference, new)
+        pull_and_unpack(engine, reference, new)
         new.chmod(0o755)
         _complete(new, folder, reference)
     finally:
@@ -104,13 +104,13 @@ def find_engine(problem: str = "") -> str:
     return engine
 
 
-def unpacked(engine: str, reference: str, folder: Path) -> None:
+def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
     """Pull an image and unpack it to ``folder``. The engine verifies the image's digest.
 
     Afterwards the image is removed from the engine, unless the engine already had it. Raises
     ImageError, OSError.
     """
-    was_present = not _status([engine, "image", "inspect", reference])
+    was_present = not _exit_code([engine, "image", "inspect", reference])
     if not was_present:
         _pull(engine, reference)
     root = folder / "root"
@@ -118,7 +118,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
     try:
         inspected = json.loads(_output([engine, "image", "inspect", reference], reference))
         image = Image.of_engine(root, inspected)
-        _status([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
+        _exit_code([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
         # The container is never started. Engines require a command for images that define none.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *arguments], reference)
@@ -126,9 +126,9 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
     except ValueError as error:
         raise ImageError(f"image {reference}: {error}. Build it again") from None
     finally:
-        _status([engine, "rm", "--force", _CONTAINER])
+        _exit_code([engine, "rm", "--force", _CONTAINER])
         if not was_present:
-            _status([engine, "rmi", reference])
+            _exit_code([engine, "rmi", reference])
     # All users may read the image, only root may change it, and no program is setuid or setgid.
     _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
     special = ["(", "-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s", ")"]
@@ -137,7 +137,7 @@ def unpacked(engine: str, reference: str, folder: Path) -> None:
 
 
 def _export(engine: str, root: Path, reference: str) -> None:
-    """Write the files of the container that ``unpacked`` created to ``root``, all owned by root."""
+    """Write the files of the container of ``pull_and_unpack`` to ``root``, all owned by root."""
     command = ["tar", "--extract", "--directory", str(root), "--no-same-owner"]
     command += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]
     with tempfile.TemporaryFile("w+", errors="replace") as error_file:
@@ -226,9 +226,9 @@ def unused(current: Path, paths: WorkerPaths) -> list[Path]:
         launch = read_launch(run, paths)
         match = IMAGE.fullmatch(str((launch.get("spec") or {}).get("image") or ""))
         used |= {match["digest"]} if match else set()
-    others = [path for path in current.parent.glob("*") if _NAMED.fullmatch(path.name)]
+    others = [path for path in current.parent.glob("*") if _DIGEST.fullmatch(path.name)]
     others = sorted((path for path in others if path.name not in used), key=_last_use)
-    return others[: max(len(others) - KEPT, 0)]
+    return others[: max(len(others) - KEPT_IMAGES, 0)]
 
 
 def remove(images: Path, unused_images: Sequence[Path]) -> None:
@@ -251,7 +251,7 @@ def _last_use(folder: Path) -> float:
     return config.stat().st_mtime if config.exists() else 0.0
 
 
-def _status(command: Sequence[str]) -> int:
+def _exit_code(command: Sequence[str]) -> int:
     return subprocess.run(command, capture_output=True, check=False).returncode
 
 

@@ -35,7 +35,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
 
 MAX_CONFIG = 1 << 20
 """Maximum length of a config in characters."""
-_MAX_WORDS, _MAX_TEXT, _MAX_NODES, _MAX_WORKERS = 1000, 1 << 16, 1024, 1 << 16
+_MAX_ARGUMENTS, _MAX_TEXT, _MAX_NODES, _MAX_WORKERS = 1000, 1 << 16, 1024, 1 << 16
 
 Check = Callable[[Any], Any]
 """Validator of a field: returns the value to store.
@@ -117,7 +117,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _command(value: Any) -> tuple[str, ...]:
-    arguments = _items(_MAX_WORDS, lambda argument: is_text(argument, _MAX_TEXT))(value)
+    arguments = _items(_MAX_ARGUMENTS, lambda argument: is_text(argument, _MAX_TEXT))(value)
     if not arguments:
         raise ValueError("is empty")
     return arguments
@@ -264,7 +264,7 @@ class LaunchSpec:
         return {
             name: value
             for name, value in self.to_json().items()
-            if name not in _OF_THE_ATTEMPT and value != defaults[name]
+            if name not in _ATTEMPT_FIELDS and value != defaults[name]
         }
 
     @property
@@ -296,7 +296,7 @@ def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[s
     return [re.sub(r"\{([a-z_]+)\}", value, argument) for argument in command]
 
 
-_OF_THE_ATTEMPT = frozenset(
+_ATTEMPT_FIELDS = frozenset(
     (
         *("attempt", "nodes", "coordinator_host", "placement", "rendezvous_seconds"),
         *("slices", "chip", "compile_cache", "outputs", "volatile_checkpoints", "config_name"),

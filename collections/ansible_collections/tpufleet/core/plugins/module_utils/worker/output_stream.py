@@ -300,7 +300,7 @@ def next_segment(
             # ``end`` was measured.
             end_offset, unchanged_end = _unchanged(file, end), _unchanged(file, stream)
             if unchanged_end == stream.position:
-                return _grown(file, stream, end_offset, is_final)
+                return _read_appended(file, stream, end_offset, is_final)
             rest = _rest_of_rotated(path, stream, end if end_offset != end.position else None)
             if rest or end_offset <= unchanged_end:
                 return rest
@@ -313,7 +313,7 @@ def _rest_of_rotated(path: Path, stream: Stream, end: Stream | None) -> tuple[St
     with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as file:
         if _unchanged(file, stream) == stream.position:
             end_offset = None if end is None else _unchanged(file, end)
-            return _grown(file, stream, end_offset, is_final=True)
+            return _read_appended(file, stream, end_offset, is_final=True)
     return None
 
 
@@ -324,7 +324,7 @@ def _new_segment(file: IO[bytes], stream: Stream, position: int) -> tuple[Stream
     return Stream(position, _marks(file, position), segment), b""
 
 
-def _grown(
+def _read_appended(
     file: IO[bytes], stream: Stream, end_offset: int | None, is_final: bool
 ) -> tuple[Stream, bytes] | None:
     """Return the result of ``next_segment`` for a file whose stored bytes have not changed."""

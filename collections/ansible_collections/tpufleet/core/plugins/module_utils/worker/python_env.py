@@ -14,7 +14,7 @@ from typing import Any
 
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
-_NAMED = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
+_ENV_PATH = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = 1200
 """Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
@@ -62,7 +62,7 @@ def env_id(digest: str, minor: int) -> str:
 
 def python_minor(python: Path) -> int:
     """Return the minor version of a Python 3 interpreter, by running it. Raises EnvError."""
-    major, minor = _printed(python, VERSION)
+    major, minor = _run_python(python, VERSION)
     if major != 3:
         raise EnvError(f"{python} is Python {major}, not 3")
     return minor
@@ -73,10 +73,10 @@ def interpreter(python: Path) -> dict:
 
     An environment that is copied with its bytecode works only if all of these are equal.
     """
-    return _printed(python, INTERPRETER)
+    return _run_python(python, INTERPRETER)
 
 
-def _printed(python: Path, program: str) -> Any:
+def _run_python(python: Path, program: str) -> Any:
     """Return the JSON value that a program prints in an interpreter. Raises EnvError."""
     try:
         result = subprocess.run(
@@ -150,14 +150,14 @@ def mark_checked(directory: Path) -> None:
         pass
 
 
-def named(texts: Iterable[str]) -> set[str]:
+def env_names_in(texts: Iterable[str]) -> set[str]:
     """Return the names of the environments whose paths appear in the texts."""
-    return {name for text in texts for name in _NAMED.findall(text)}
+    return {name for text in texts for name in _ENV_PATH.findall(text)}
 
 
 def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
     """Return the names of the environments from which a process was started or loaded a library."""
-    return named(
+    return env_names_in(
         text
         for folder in proc.glob("[0-9]*")
         for text in (_text(folder / "cmdline"), _text(folder / "maps"))
@@ -169,7 +169,9 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
 
     ``runs`` is the directory that contains a directory for each run.
     """
-    return named(_text(file) for run in active for file in (runs / run).glob("*") if file.is_file())
+    return env_names_in(
+        _text(file) for run in active for file in (runs / run).glob("*") if file.is_file()
+    )
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:

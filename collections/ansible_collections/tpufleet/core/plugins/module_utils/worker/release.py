@@ -149,7 +149,7 @@ def load(text: bytes) -> list[Entry]:
     return entries
 
 
-def present(root: Path) -> set[str]:
+def paths_in(root: Path) -> set[str]:
     """Return all paths of a tree except directories and the manifest."""
     paths = set()
     for folder, folders, files in os.walk(root):
@@ -165,7 +165,7 @@ def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
     Returns one line for each path that differs.
     """
     expected = {entry.path: entry for entry in entries}
-    present_paths = present(root)
+    present_paths = paths_in(root)
     problems = [
         f"{printable(path)} is not in the manifest"
         for path in sorted(present_paths - set(expected))
@@ -257,7 +257,7 @@ def link_to(release: Path, link: Path) -> None:
         raise
 
 
-def take(incoming: Path, target: Path, last: Path | None) -> None:
+def copy_pushed(incoming: Path, target: Path, last: Path | None) -> None:
     """Fill ``target`` with the files that the manifest in ``incoming`` lists.
 
     Files that the release ``last`` also has are hard-linked, the others are copied. Another user
@@ -277,7 +277,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
             Path(destination).symlink_to(digest)
             continue
         last_path = last_paths.get((kind, digest))
-        if not (last_path and linked(f"{last}/{last_path}", destination, MODES[kind])):
+        if not (last_path and try_hard_link(f"{last}/{last_path}", destination, MODES[kind])):
             copy_file(f"{incoming}/{path}", destination, MODES[kind])
 
 
@@ -286,7 +286,7 @@ def link_all(last: Path, target: Path) -> None:
     entries = files_of(last)
     make_folders(target, entries)
     for path, kind, _ in entries:
-        linked(f"{last}/{path}", f"{target}/{path}", MODES[kind])
+        try_hard_link(f"{last}/{path}", f"{target}/{path}", MODES[kind])
 
 
 def make_folders(target: Path, entries: Iterable[Entry]) -> None:
@@ -304,7 +304,7 @@ def files_of(release: Path | None) -> list[Entry]:
     return [entry for entry in entries if entry.kind in MODES]
 
 
-def linked(source: str, destination: str, mode: int) -> bool:
+def try_hard_link(source: str, destination: str, mode: int) -> bool:
     """Hard-link a file of another release to ``destination``; return whether that succeeded.
 
     Creates no link if the source is missing, has another mode than ``mode``, or belongs to another

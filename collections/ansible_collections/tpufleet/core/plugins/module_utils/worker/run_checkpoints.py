@@ -17,7 +17,7 @@ from pathlib import Path
 from .bucket_objects import delete_object, has_own_key, storage_api, why, write_object
 from .contract import USER
 
-OTHER = "choose another location: -e checkpoints=PATH"
+OTHER_LOCATION = "choose another location: -e checkpoints=PATH"
 TRY_SECONDS = 60.0
 """Time limit to create a test file. NFS waits without limit for a server that is down."""
 _REFUSALS = (401, 403, 404)
@@ -33,12 +33,12 @@ def trouble(path: str, env: Mapping[str, str]) -> str | None:
     if "://" in path:
         return (
             f"{path}: checkpoints need a directory or a bucket (gs://BUCKET/PREFIX). "
-            f"To fix it, {OTHER}"
+            f"To fix it, {OTHER_LOCATION}"
         )
-    return unwritable(path)
+    return directory_trouble(path)
 
 
-def unwritable(path: str) -> str | None:
+def directory_trouble(path: str) -> str | None:
     """Try to write below a local path as the trainer's user.
 
     Return why it fails; None if it works.
@@ -70,7 +70,7 @@ def unwritable(path: str) -> str | None:
         os.killpg(process.pid, signal.SIGKILL)
         return (
             f"{path}: the file system did not respond within {TRY_SECONDS:.0f} s. "
-            f"Check its file server, or {OTHER}"
+            f"Check its file server, or {OTHER_LOCATION}"
         )
     if process.returncode == 0:
         return None
@@ -82,7 +82,7 @@ def unwritable(path: str) -> str | None:
         fix = f"Create the directory: ansible-playbook setup.yml --tags run -e checkpoints={parent}"
     return (
         f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
-        f"{fix}, or {OTHER}"
+        f"{fix}, or {OTHER_LOCATION}"
     )
 
 
@@ -97,9 +97,9 @@ def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
     try:
         try_write(url, env)
     except OSError as error:
-        cause, fix = why(error), f"{grant(url)}, or {OTHER}"
+        cause, fix = why(error), f"{grant(url)}, or {OTHER_LOCATION}"
     except ValueError:
-        cause, fix = "malformed API response", f"To fix it, {OTHER}"
+        cause, fix = "malformed API response", f"To fix it, {OTHER_LOCATION}"
     else:
         return None
     return f"{url}: this worker can't write checkpoints there ({cause}). {fix}"
@@ -153,7 +153,7 @@ def try_write(url: str, env: Mapping[str, str]) -> None:
     delete_object(api, test_url)
 
 
-def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
+def loss_reason(path: str, leader: str, root: str = "/") -> str | None:
     """Return why checkpoints in a directory are lost with this TPU; None if they are not.
 
     Checkpoints are lost if they are on a worker's own disk or on the leader's disk (NFS). They

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .safe_files import open_file
 
-MOST_BYTES = 1 << 18
+MAX_READ_BYTES = 1 << 18
 """Maximum number of bytes of a log that one call reads."""
 
 
@@ -27,11 +27,11 @@ def log_since(path: Path, since: int) -> tuple[list[str], int]:
             size = stream.seek(0, os.SEEK_END)
             start = since if 0 <= since <= size else 0
             stream.seek(start)
-            data = stream.read(MOST_BYTES)
+            data = stream.read(MAX_READ_BYTES)
     except OSError:
         return [], 0
     # A line longer than MOST_BYTES is returned in parts, so that the offset always advances.
-    is_partial = len(data) == MOST_BYTES and b"\n" not in data
+    is_partial = len(data) == MAX_READ_BYTES and b"\n" not in data
     complete = data if is_partial else data[: data.rfind(b"\n") + 1]
     return complete.decode("utf-8", errors="replace").splitlines(), start + len(complete)
 
@@ -49,7 +49,7 @@ def _end(path: Path) -> tuple[int, bytes]:
     """Return the last MOST_BYTES bytes of a file, after their offset; ``(0, b"")`` on an error."""
     try:
         with open_file(path) as stream:
-            start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MOST_BYTES))
+            start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_READ_BYTES))
             return start, stream.read()
     except OSError:
         return 0, b""

@@ -17,10 +17,10 @@ from typing import IO, NamedTuple
 
 from .safe_files import open_file
 
-LONGEST_LINE = 1 << 16
-MOST_UNSOUND_LINES = 1000
+MAX_LINE_BYTES = 1 << 16
+MAX_INVALID_LINES = 1000
 """A search stops after this number of consecutive lines that are not metrics."""
-MOST_LOG = 1 << 26
+MAX_LOG_BYTES = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
 MOST_STEPS = 1 << 63
 """Valid steps are below this number."""
@@ -49,7 +49,7 @@ def progress(folder: Path) -> dict[str, float] | None:
         starts = _starts(folder / "log")
         with open_file(folder / "metrics.jsonl") as stream:
             size = stream.seek(0, os.SEEK_END)
-            bounds = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
+            bounds = [0, *(_offset_at_time(stream, size, start) for start in starts[1:]), size]
             pairs = [_stretch(stream, *pair) for pair in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
     except OSError:
         return None
@@ -72,9 +72,9 @@ def progress(folder: Path) -> dict[str, float] | None:
 def _starts(log: Path) -> list[float]:
     """Return when the attempts of a run began, according to its log. Raises OSError."""
     with open_file(log) as stream:
-        if os.fstat(stream.fileno()).st_size > MOST_LOG:
+        if os.fstat(stream.fileno()).st_size > MAX_LOG_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(log))
-        text = stream.read(MOST_LOG)
+        text = stream.read(MAX_LOG_BYTES)
     starts = []
     for stamp in _ATTEMPT.findall(text):
         try:
@@ -90,7 +90,7 @@ def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | Non
     return (first, _last_before(stream, end, first)) if first else None
 
 
-def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
+def _offset_at_time(stream: IO[bytes], size: int, moment: float) -> int:
     """Return the offset of the first line whose time is not before ``moment`` (binary search)."""
     low, high = 0, size
     while low < high:
@@ -108,12 +108,12 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
     """Return the first valid line that begins at ``offset`` or later, and before ``end``."""
     stream.seek(max(0, offset - 1))
     if offset:
-        stream.readline(LONGEST_LINE)
-    for _ in range(MOST_UNSOUND_LINES):
+        stream.readline(MAX_LINE_BYTES)
+    for _ in range(MAX_INVALID_LINES):
         start = stream.tell()
         if start >= end:
             break
-        line = _read(stream.readline(LONGEST_LINE), start)
+        line = _read(stream.readline(MAX_LINE_BYTES), start)
         if line:
             return line
     return None
@@ -121,7 +121,7 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
 
 def _last_before(stream: IO[bytes], end: int, default: Line) -> Line:
     """Return the last valid line that ends at or before ``end``, else ``default``."""
-    begin = max(default.start, end - LONGEST_LINE)
+    begin = max(default.start, end - MAX_LINE_BYTES)
     stream.seek(begin)
     offset, line = begin, default
     for text in stream.read(end - begin).splitlines(keepends=True):

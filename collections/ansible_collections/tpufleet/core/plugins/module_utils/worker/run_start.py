@@ -178,7 +178,7 @@ def held_device(process: Process, device_glob: str, paths: WorkerPaths) -> str:
 def lost_with_tpu(process: Process) -> list[str]:
     """Return why a preemption would destroy the checkpoints; empty if they would survive."""
     leader = process.spec.rendezvous_address[0]
-    reason = run_checkpoints.dies_with_tpu(process.spec.checkpoints, leader)
+    reason = run_checkpoints.loss_reason(process.spec.checkpoints, leader)
     if not reason:
         return []
     return [
@@ -245,7 +245,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     unit = UNIT.format(spec.run)
     local_paths = [location for location in (spec.checkpoints, cache) if location.startswith("/")]
     drop_ins = {
-        "device-groups.conf": allowed(groups(device_glob)),
+        "device-groups.conf": device_access(groups(device_glob)),
         "image.conf": unit_settings(image, paths, local_paths) if image else "",
         "mounts.conf": required_mounts(spec.checkpoints),
     }
@@ -281,7 +281,7 @@ def usable_cache(cache: str, account: pwd.struct_passwd) -> str:
         return ""
 
 
-def allowed(gids: list[int]) -> str:
+def device_access(gids: list[int]) -> str:
     """Return a systemd drop-in that allows a unit to open the devices.
 
     ``gids`` has the ids of the groups that own the devices. The unit's user is added to them.

@@ -87,7 +87,7 @@ def observe(
         "waiting_for": list(reported.waiting_for or ()) if reported and is_active else [],
         "peer": reported.peer if reported and not is_active else "",
         "peer_exit_code": reported.peer_exit_code if reported and not is_active else None,
-        "error": "" if is_active else error_of(observed, reported, folder / "log"),
+        "error": "" if is_active else error_message(observed, reported, folder / "log"),
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
@@ -111,7 +111,7 @@ def read_launch(run: str, paths: WorkerPaths) -> dict:
     return read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES) or {}
 
 
-def error_of(observed: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
+def error_message(observed: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
     """Return the error message of a failed attempt; empty if there is none.
 
     ``observed`` is how the attempt ended, and ``log`` the path of the run's log.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from .run import RunError
 
 UNIT = "tpufleet-run@{}.service"
-SHOWN = "Id,ActiveState,Result,ExecMainCode,ExecMainStatus,ExecMainExitTimestampMonotonic"
+PROPERTIES = "Id,ActiveState,Result,ExecMainCode,ExecMainStatus,ExecMainExitTimestampMonotonic"
 ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 """Values of systemd's ActiveState for a unit that has processes."""
 
@@ -26,7 +26,9 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     # every run that has failed since the boot, which takes milliseconds for each. Units given by
     # name are reported in any state.
     state_filter = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
-    for paragraph in systemctl("show", f"--property={SHOWN}", *state_filter, *units).split("\n\n"):
+    for paragraph in systemctl("show", f"--property={PROPERTIES}", *state_filter, *units).split(
+        "\n\n"
+    ):
         unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
         if unit:
             states[run_of(unit.get("Id", ""))] = unit

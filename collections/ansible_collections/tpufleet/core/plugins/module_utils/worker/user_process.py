@@ -13,7 +13,7 @@ from typing import IO
 from .contract import USER
 from .devices import groups
 
-MOST_OUTPUT = 1 << 20
+MAX_OUTPUT_BYTES = 1 << 20
 """Maximum number of bytes that are returned from the end of each output stream."""
 
 
@@ -59,5 +59,5 @@ def run_as_user(
 def _end(stream: IO[bytes]) -> str:
     """Return the last MOST_OUTPUT bytes of a file as text."""
     size = os.fstat(stream.fileno()).st_size
-    content = os.pread(stream.fileno(), MOST_OUTPUT, max(size - MOST_OUTPUT, 0))
+    content = os.pread(stream.fileno(), MAX_OUTPUT_BYTES, max(size - MAX_OUTPUT_BYTES, 0))
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

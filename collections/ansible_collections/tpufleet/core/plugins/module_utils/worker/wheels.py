@@ -30,7 +30,7 @@ from .release import file_digest
 
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
-_NO_WHEEL = re.compile(r"No matching distribution found for (?P<what>[^\s;]+)")
+_NO_WHEEL = re.compile(r"No matching distribution found for (?P<package>[^\s;]+)")
 
 OPTIONS = {
     "lock": {"type": "str", "required": True},
@@ -88,7 +88,7 @@ def download(
         run([*command, "-r", str(lock_file)], pip_environment(env), DOWNLOADING)
     except EnvError as error:
         if missing := _NO_WHEEL.search(str(error)):
-            raise no_wheel(missing["what"]) from None
+            raise no_wheel(missing["package"]) from None
         raise EnvError(f"{error}. {FIX}") from None
     new.replace(folder)
 
