@@ -32,10 +32,10 @@ def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def paths(tmp_path: Path) -> WorkerPaths:
     """The directories of a worker on which the run ``mine`` was launched."""
-    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    found.run_dir("mine").mkdir(parents=True)
-    found.unit_dir("mine").mkdir(parents=True)
-    return found
+    worker_paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    worker_paths.run_dir("mine").mkdir(parents=True)
+    worker_paths.unit_dir("mine").mkdir(parents=True)
+    return worker_paths
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """
     started = []
 
-    def hold(device: Path, how: str = "holds") -> subprocess.Popen[str]:
+    def hold(device: Path, behavior: str = "holds") -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(device), how], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLD, str(device), behavior], stdout=subprocess.PIPE, text=True
         )
         started.append(child)
         assert child.stdout.readline() == "holding\n"

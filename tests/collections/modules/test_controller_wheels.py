@@ -70,18 +70,18 @@ def test_the_controller_downloads_each_wheel_once(apple):
 def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
-    with pytest.raises(EnvError, match=r"the controller: .*no-such-thing==1\.0") as refused:
+    with pytest.raises(EnvError, match=r"the controller: .*no-such-thing==1\.0") as caught:
         wheels_archive(lock, HERE, tmp_path / "cache", index)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("leader", [False, True], ids=["no leader", "leader without wheels"])
 def test_a_worker_without_wheels_from_a_leader_requests_them_from_the_controller(tmp_path, leader):
-    with pytest.raises(wheels.WheelsMissingError) as asked:
+    with pytest.raises(wheels.WheelsMissingError) as caught:
         wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=leader, minor=9)
 
-    assert asked.value.needs["minor"] == 9
-    assert asked.value.needs["glibc"] >= 17
+    assert caught.value.needs["minor"] == 9
+    assert caught.value.needs["glibc"] >= 17
 
 
 def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, apple):

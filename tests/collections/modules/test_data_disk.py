@@ -45,7 +45,7 @@ def test_a_disk_that_was_not_filled_completely_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("seen", "error"),
+    ("disk", "error"),
     [
         (replace(EMPTY, tags={"TYPE": "xfs", "UUID": "1"}), "holds xfs"),
         (replace(EMPTY, tags={"PTTYPE": "gpt"}), "holds gpt"),
@@ -56,9 +56,9 @@ def test_a_disk_that_was_not_filled_completely_is_refused():
         (replace(EMPTY, read_only=True), "fill_disk.yml -e disk=corpus"),
     ],
 )
-def test_any_other_disk_is_refused_and_not_formatted(seen: DiskState, error: str):
+def test_any_other_disk_is_refused_and_not_formatted(disk: DiskState, error: str):
     with pytest.raises(UnusableDiskError) as caught:
-        must_format(seen)
+        must_format(disk)
     assert error in str(caught.value)
     assert "/dev/sdb" in str(caught.value)
 
@@ -77,15 +77,15 @@ def test_any_other_disk_is_refused_and_not_formatted(seen: DiskState, error: str
         blank=st.booleans(),
     )
 )
-def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(seen: DiskState):
+def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(disk: DiskState):
     try:
-        makes = must_format(seen)
+        formats = must_format(disk)
     except UnusableDiskError:
-        makes = False
-    if makes:
-        assert seen.blank and not seen.read_only
-        assert not seen.signatures and not seen.partitions
-        assert not seen.tags.get("TYPE") and not seen.tags.get("PTTYPE")
+        formats = False
+    if formats:
+        assert disk.blank and not disk.read_only
+        assert not disk.signatures and not disk.partitions
+        assert not disk.tags.get("TYPE") and not disk.tags.get("PTTYPE")
 
 
 class Tools:
@@ -105,27 +105,27 @@ class Tools:
 
 
 @pytest.fixture
-def wanted(tmp_path):
+def params(tmp_path):
     disk = tmp_path / "disk"
     disk.write_bytes(bytes(3 << 20))
     return {"name": "corpus", "device": str(disk), "owner": 0}
 
 
-def test_a_blank_disk_is_formatted(monkeypatch, wanted):
+def test_a_blank_disk_is_formatted(monkeypatch, params):
     tools = Tools()
     monkeypatch.setattr(data_disk, "run_tool", tools)
 
-    result = data_disk.ensure(wanted, check=False)
+    result = data_disk.ensure(params, check=False)
 
     assert (result["changed"], result["read_only"]) == (True, False)
     assert tools.called[-1] == "mkfs.ext4"
 
 
-def test_a_dry_run_only_reads_the_disk(monkeypatch, wanted):
+def test_a_dry_run_only_reads_the_disk(monkeypatch, params):
     tools = Tools()
     monkeypatch.setattr(data_disk, "run_tool", tools)
 
-    result = data_disk.ensure(wanted, check=True)
+    result = data_disk.ensure(params, check=True)
 
     assert (result["changed"], result["diff"]["after"]) == (True, "ext4\n")
     assert set(tools.called) == {"blkid", "wipefs", "lsblk", "blockdev"}
@@ -138,11 +138,11 @@ def test_a_dry_run_only_reads_the_disk(monkeypatch, wanted):
         ("", "mkfs.ext4: no error output"),
     ],
 )
-def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, stderr, line):
+def test_a_failing_tool_is_reported_on_one_line(monkeypatch, params, stderr, line):
     monkeypatch.setattr(data_disk, "run_tool", Tools("mkfs.ext4", stderr))
 
     with pytest.raises(UnusableDiskError) as caught:
-        data_disk.ensure(wanted, check=False)
+        data_disk.ensure(params, check=False)
 
     assert str(caught.value) == line
 

@@ -34,7 +34,7 @@ def machine(tmp_path: Path) -> Machine:
     proc.mkdir()
     (proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n")
     (proc / "stat").write_text("btime 1000\n")
-    made = Machine(
+    worker = Machine(
         "pod-w0",
         device_glob=str(tmp_path / "dev/accel*"),
         chips=1,
@@ -44,8 +44,8 @@ def machine(tmp_path: Path) -> Machine:
         tpu_logs=tmp_path / "tpu_logs",
         disks=(str(tmp_path),),
     )
-    process(made, 7, "init")
-    return made
+    process(worker, 7, "init")
+    return worker
 
 
 def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: str = "") -> None:
@@ -62,53 +62,53 @@ def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: s
 
 
 def test_a_disk_with_free_space_passes_and_a_missing_path_is_skipped(machine):
-    [found] = disk_findings(machine)
-    assert found.state == "ok"
-    assert "free" in found.message
+    [finding] = disk_findings(machine)
+    assert finding.state == "ok"
+    assert "free" in finding.message
     assert list(disk_findings(Machine("x", disks=("/no/such/place",)))) == []
 
 
 def test_a_full_disk_is_named(machine, monkeypatch):
     full = os.statvfs_result((4096, 4096, 1000, 10, 10, 100, 50, 50, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda place: full)
-    [found] = disk_findings(machine)
-    assert "(1%)" in found.message
-    assert found.fix.startswith("ansible pod-w0 -b -a 'du -xhd2")
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    [finding] = disk_findings(machine)
+    assert "(1%)" in finding.message
+    assert finding.fix.startswith("ansible pod-w0 -b -a 'du -xhd2")
 
 
 def test_little_memory_names_the_process_that_uses_the_most(machine):
     assert memory_finding(machine).state == "ok"
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
     process(machine, 99, "python3")
-    found = memory_finding(machine)
-    assert "python3 (pid 99) has" in found.message
-    assert "kill 99" in found.fix
+    finding = memory_finding(machine)
+    assert "python3 (pid 99) has" in finding.message
+    assert "kill 99" in finding.fix
 
 
 def test_little_memory_without_readable_processes_proposes_no_kill(machine):
     for file in machine.proc.glob("[0-9]*/statm"):
         file.unlink()
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
-    found = memory_finding(machine)
-    assert found.state == "problem"
-    assert "kill" not in found.fix
+    finding = memory_finding(machine)
+    assert finding.state == "problem"
+    assert "kill" not in finding.fix
 
 
 def test_only_a_run_may_hold_the_devices(machine, tmp_path):
     unit = "0::/system.slice/system-tpufleet.slice/tpufleet-run@short.service"
     process(machine, 20, "python", tmp_path / "dev/accel0", cgroup=unit)
-    [found] = device_findings(machine)
-    assert found.state == "ok"
+    [finding] = device_findings(machine)
+    assert finding.state == "ok"
     process(machine, 21, "jupyter", tmp_path / "dev/accel0", cgroup="0::/user.slice")
-    [found] = device_findings(machine)
-    assert "jupyter (pid 21) holds" in found.message
-    assert found.fix == "ansible pod-w0 -b -a 'kill 21'"
+    [finding] = device_findings(machine)
+    assert "jupyter (pid 21) holds" in finding.message
+    assert finding.fix == "ansible pod-w0 -b -a 'kill 21'"
 
 
 def test_a_missing_chip_is_reported(machine, tmp_path):
     (tmp_path / "dev/accel0").unlink()
-    [found] = device_findings(machine)
-    assert f"0 devices {tmp_path}/dev/accel*, expected 1" in found.message
+    [finding] = device_findings(machine)
+    assert f"0 devices {tmp_path}/dev/accel*, expected 1" in finding.message
 
 
 def test_only_a_lockfile_that_no_process_holds_is_to_be_removed(machine):
@@ -121,8 +121,8 @@ def test_only_a_lockfile_that_no_process_holds_is_to_be_removed(machine):
 
 
 def test_a_worker_without_a_setup_stamp_needs_setup(machine):
-    [found] = setup_findings(machine)
-    assert found.fix == "ansible-playbook setup.yml --limit pod-w0"
+    [finding] = setup_findings(machine)
+    assert finding.fix == "ansible-playbook setup.yml --limit pod-w0"
 
 
 def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
@@ -131,19 +131,19 @@ def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
         (packages / f"{name}.dist-info").mkdir(parents=True)
     ready = machine.root / "ready.json"
     ready.write_text('{"content": "x", "environment": "abc"}')
-    completed, found = setup_findings(machine)
+    completed, versions = setup_findings(machine)
     assert completed.state == "ok"
-    assert found.message == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
+    assert versions.message == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
 
 
 def test_the_kernels_recent_errors_are_reported():
     calm = ["kernel: usb 1-1: new device", "kernel: audit: rate limit"]
     assert kernel_finding(calm).state == "ok"
-    found = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
-    assert "Killed process 9 (python)" in found.message
-    assert found.fix.startswith("reduce batch")
-    found = kernel_finding(["blk_update_request: I/O error, dev sda"])
-    assert "recreate the worker's TPU" in found.fix
+    finding = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
+    assert "Killed process 9 (python)" in finding.message
+    assert finding.fix.startswith("reduce batch")
+    finding = kernel_finding(["blk_update_request: I/O error, dev sda"])
+    assert "recreate the worker's TPU" in finding.fix
 
 
 def test_libtpus_errors_of_the_last_day_are_reported(machine):
@@ -173,19 +173,19 @@ def test_a_checkpoint_directory_on_each_workers_own_disk_is_reported(
     machine, tmp_path, changes, states
 ):
     shared = {"checkpoints": str(tmp_path / "shared/checkpoints"), "workers": 4, "worker_id": 1}
-    found = list(
+    findings = list(
         checkpoint_findings(replace(machine, **({"root_disk": str(tmp_path)} | shared | changes)))
     )
 
-    assert [finding.state for finding in found] == states
+    assert [finding.state for finding in findings] == states
     if states == ["problem"]:
-        assert "runs on the 4 workers of its TPU are refused: set bucket" in found[0].line
+        assert "runs on the 4 workers of its TPU are refused: set bucket" in findings[0].line
 
 
 def test_the_module_checks_the_machine_and_changes_nothing(tmp_path):
     result = run_module("doctor_worker", worker="here", constants={"ROOT": str(tmp_path)})
     assert result["changed"] is False
-    checks = [each["check"] for each in result["findings"]]
+    checks = [finding["check"] for finding in result["findings"]]
     assert {"disk", "memory", "devices", "lockfile", "setup", "kernel", "libtpu"} <= set(checks)
     assert list(tmp_path.iterdir()) == []
 
@@ -195,18 +195,18 @@ def refusal(code: int) -> HTTPError:
 
 
 @pytest.mark.parametrize(
-    ("answer", "state"),
+    ("error", "state"),
     [(None, "problem"), (refusal(403), "ok"), (refusal(500), "unknown"), (ValueError(), "unknown")],
 )
-def test_write_access_of_a_worker_to_run_records_is_a_problem(machine, answer, state):
+def test_write_access_of_a_worker_to_run_records_is_a_problem(machine, error, state):
     def write(url: str, env: Mapping[str, str]) -> None:
         assert (url, env) == ("gs://records/fleet", {})
-        if answer:
-            raise answer
+        if error:
+            raise error
 
-    [found] = records_findings(replace(machine, fleet_state="gs://records/fleet"), write)
+    [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"), write)
 
-    assert found.state == state
+    assert finding.state == state
 
 
 def test_records_in_a_directory_of_the_controller_need_no_check_on_workers(machine):

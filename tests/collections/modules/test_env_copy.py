@@ -83,9 +83,9 @@ def test_a_copy_equals_the_leader_s_environment_and_its_bytecode_stays_valid(tmp
     assert (env / "lib/apple.py").stat().st_mtime == 1_000_000_000
     command = [sys.executable, "-v", "-c", "import apple"]
     path = {"PYTHONPATH": str(env / "lib")}
-    done = subprocess.run(command, env=path, capture_output=True, check=True)
-    assert b"apple.cpython" in done.stderr
-    assert b"matches" in done.stderr
+    result = subprocess.run(command, env=path, capture_output=True, check=True)
+    assert b"apple.cpython" in result.stderr
+    assert b"matches" in result.stderr
     assert [path.name for path in env.parent.iterdir()] == [NAME]
 
 
@@ -112,10 +112,10 @@ def test_an_incomplete_environment_of_the_leader_is_not_copied(tmp_path, leader,
 
 def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path, leader):
     env = tmp_path / "envs" / NAME
-    left = partial_copy(env)
-    (left / "lib").mkdir(parents=True)
-    (left / "lib/torn.py").write_text("half")
-    shutil.copy2(leader / COMPLETE, left)
+    partial = partial_copy(env)
+    (partial / "lib").mkdir(parents=True)
+    (partial / "lib/torn.py").write_text("half")
+    shutil.copy2(leader / COMPLETE, partial)
     env.mkdir()
     (env / "broken").touch()
 
@@ -123,7 +123,7 @@ def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path,
 
     assert is_complete(env)
     assert measure(env) == measure(leader)
-    assert not left.exists()
+    assert not partial.exists()
 
 
 def test_a_copy_is_retried_after_the_leader_s_sshd_refused_the_connection(tmp_path, leader):
@@ -146,9 +146,9 @@ def test_an_unreachable_leader_is_another_error_than_a_missing_environment(
         copy_env(tmp_path / "envs" / NAME, PYTHON)
 
     answer(tmp_path, f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf .")
-    with pytest.raises(FromLeaderError, match=f"envs/{'b' * 16} from the leader failed") as refused:
+    with pytest.raises(FromLeaderError, match=f"envs/{'b' * 16} from the leader failed") as caught:
         copy_env(tmp_path / "envs" / ("b" * 16), PYTHON)
-    assert not isinstance(refused.value, LeaderUnreachableError)
+    assert not isinstance(caught.value, LeaderUnreachableError)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")

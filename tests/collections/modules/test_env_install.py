@@ -119,24 +119,22 @@ def test_wheels_of_another_environment_are_not_downloaded_again(index, make):
 
 def test_a_wheel_of_the_user_is_installed_from_its_directory(tmp_path, index, make, monkeypatch):
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "own"))
-    own = make_wheel(tmp_path / "own", "quince", "taste = 'sour'\n")
+    own_wheel = make_wheel(tmp_path / "own", "quince", "taste = 'sour'\n")
 
-    env = make(ENV_A, index.add("apple") + own)
+    env = make(ENV_A, index.add("apple") + own_wheel)
 
     assert (library(env) / "quince.py").read_text() == "taste = 'sour'\n"
     with pytest.raises(EnvError, match="Hash mismatch for `quince"):
-        make(ENV_B, f"{own.partition('sha256:')[0]}sha256:{'0' * 64}\n")
+        make(ENV_B, f"{own_wheel.partition('sha256:')[0]}sha256:{'0' * 64}\n")
 
 
 def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, make):
     lock = index.add("apple")
     index.add("apple", "evil = True")
 
-    with pytest.raises(
-        EnvError, match=r"Hash mismatch for `apple==1\.0`\. Fix the lock"
-    ) as refused:
+    with pytest.raises(EnvError, match=r"Hash mismatch for `apple==1\.0`\. Fix the lock") as caught:
         make(ENV_A, lock)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
     assert not is_complete(tmp_path / "envs" / ENV_A)
 
 
@@ -145,18 +143,18 @@ def test_a_requirement_without_a_wheel_is_named_with_the_fix(index, make, name):
     index.add("apple")
 
     error = rf"has a wheel of {name}==2\.0 for this Python\. Lock with uv pip compile"
-    with pytest.raises(EnvError, match=error) as refused:
+    with pytest.raises(EnvError, match=error) as caught:
         make(ENV_A, f"{name}==2.0 --hash=sha256:{'0' * 64}\n")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password(index, make):
     address = nowhere().replace("//", "//ada:pass-word@")
 
-    with pytest.raises(EnvError, match=r"/simple/apple/: Connection refused") as refused:
+    with pytest.raises(EnvError, match=r"/simple/apple/: Connection refused") as caught:
         make(ENV_A, index.add("apple"), url=f"{address}/simple")
-    assert "\n" not in str(refused.value)
-    assert "pass-word" not in str(refused.value)
+    assert "\n" not in str(caught.value)
+    assert "pass-word" not in str(caught.value)
 
 
 def test_a_lock_file_without_hashes_is_refused(index, make, monkeypatch):
@@ -194,18 +192,18 @@ def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index):
 def test_conflicting_pins_are_not_reported_as_a_missing_wheel(index, make):
     lock = index.add("pear") + index.add("apple", needs="pear>=2")
 
-    with pytest.raises(EnvError, match=r"apple depend on pear>=2.*\. Fix the lock") as refused:
+    with pytest.raises(EnvError, match=r"apple depend on pear>=2.*\. Fix the lock") as caught:
         make(ENV_A, lock)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_index_that_requires_authentication_is_reported(index, make):
     lock = index.add("apple")
     index.closed = True
 
-    with pytest.raises(EnvError, match=r"authentication credentials \(401") as refused:
+    with pytest.raises(EnvError, match=r"authentication credentials \(401") as caught:
         make(ENV_A, lock)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("password", ["pass-word", "pa#ss", "pa/ss"])

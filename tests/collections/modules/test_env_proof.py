@@ -90,19 +90,19 @@ def test_a_proof_is_limited_to_its_worker(env):
 
 @as_root
 def test_jax_is_proven_by_its_devices(env):
-    found = run_proof(env, "jax", script("jax"), cpu())
+    proof = run_proof(env, "jax", script("jax"), cpu())
 
-    assert found.pop("jax")
-    assert found == {"proof": "jax", "platform": "cpu", "devices": 1}
+    assert proof.pop("jax")
+    assert proof == {"proof": "jax", "platform": "cpu", "devices": 1}
 
 
 @as_root
 def test_a_slice_is_proven_by_a_sum_over_its_devices(env):
     place_in_slice = (f"127.0.0.1:{free_port()}", 1, 0)
 
-    answer = prove_slice(env, script("slice"), cpu(), place_in_slice, 60)
+    output = prove_slice(env, script("slice"), cpu(), place_in_slice, 60)
 
-    assert answer == {"devices": 1, "sum": 1.0}
+    assert output == {"devices": 1, "sum": 1.0}
 
 
 @as_root
@@ -164,9 +164,9 @@ def test_the_proof_none_counts_the_device_files(env, tmp_path):
         (tmp_path / name).touch()
     worker = tpu(2, f"{tmp_path}/[0-9v]*")
 
-    found = run_proof(env, "none", script("none"), worker, devices=2)
+    proof = run_proof(env, "none", script("none"), worker, devices=2)
 
-    assert found == {"proof": "none", "platform": "tpu", "devices": 2}
+    assert proof == {"proof": "none", "platform": "tpu", "devices": 2}
     with pytest.raises(EnvError, match="env_proof none: found 2 tpu devices, expected 4"):
         run_proof(env, "none", script("none"), worker, devices=4)
     assert run_proof(env, "none", script("none"), cpu())["devices"] == 1
@@ -212,7 +212,7 @@ def test_a_proof_that_takes_too_long_is_ended_with_its_children(env, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "known"),
+    ("content", "name", "is_valid"),
     [
         ('{"proof": "none", "devices": 4}', "none", True),
         ('{"proof": "none", "devices": 4}', "jax", False),
@@ -221,9 +221,9 @@ def test_a_proof_that_takes_too_long_is_ended_with_its_children(env, tmp_path):
         ("", "jax", False),
     ],
 )
-def test_an_environment_is_proven_again_for_another_proof(tmp_path, content, name, known):
+def test_an_environment_is_proven_again_for_another_proof(tmp_path, content, name, is_valid):
     (tmp_path / "env.proof.json").write_text(content)
 
-    found = read_proof(tmp_path / "env.proof.json", name)
+    proof = read_proof(tmp_path / "env.proof.json", name)
 
-    assert found == (json.loads(content) if known else None)
+    assert proof == (json.loads(content) if is_valid else None)

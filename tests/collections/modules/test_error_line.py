@@ -41,7 +41,7 @@ JAX = (
 
 
 def written(program: str) -> list[str]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-u", "-c", program],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -49,8 +49,8 @@ def written(program: str) -> list[str]:
         text=True,
         check=False,
     )
-    assert done.returncode != 0
-    return done.stdout.splitlines()
+    assert result.returncode != 0
+    return result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_an_exception_is_the_error_even_if_native_code_fails_after_it():
 
 @given(st.lists(st.text(max_size=30) | st.just('  File "x.py", line 3, in f')))
 def test_any_log_gives_one_short_line_without_control_characters(lines):
-    found = error_line(lines)
+    line = error_line(lines)
 
-    assert len(found) <= 300
-    assert found.isprintable() or not any(ord(sign) < 32 for sign in found)
+    assert len(line) <= 300
+    assert line.isprintable() or not any(ord(sign) < 32 for sign in line)
 
 
 def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):
@@ -175,8 +175,8 @@ def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):
     (folder / "log").write_text(text)
     (folder / "exit.json").write_text('{"attempt": 3, "code": "exited", "status": "1", "time": 1}')
 
-    seen = observe("mine", paths, lines=20, unit={"ActiveState": "failed"})
+    observed = observe("mine", paths, lines=20, unit={"ActiveState": "failed"})
 
-    [problem] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
+    [problem] = wait_outcome({"pod-w0": {"info": observed}})["problems"]
     assert problem.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")
-    assert process_line(parse_process("pod-w0", seen)) == problem
+    assert process_line(parse_process("pod-w0", observed)) == problem

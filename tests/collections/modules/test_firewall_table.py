@@ -71,9 +71,9 @@ def test_nft_accepts_the_rules_for_any_addresses(peers):
     text = rules(peers, [22], ["80/tcp", "60000-61000/udp"])
     command = ["unshare", "--net", "nft", "--check", "--file", "-"]
 
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_slow_or_lost_worker_does_not_delay_the_confirmation_until_the_rollback():
@@ -106,10 +106,10 @@ def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path, tpu
     environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
     options = ("--check", "--diff", "-e", json.dumps(variables))
 
-    done = play(environment, book, *options, inventory=hosts)
+    result = play(environment, book, *options, inventory=hosts)
 
-    assert done.returncode == 0, flat(done)
-    assert ("10.0.0.9" not in done.stdout) == tpu_partial
+    assert result.returncode == 0, flat(result)
+    assert ("10.0.0.9" not in result.stdout) == tpu_partial
 
 
 @needs_nft
@@ -122,7 +122,7 @@ def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(
         '&& "$@" && "$@" --check'
     )
 
-    done = subprocess.run(
+    result = subprocess.run(
         ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=hosts)],
         cwd=PROJECT_ROOT,
         env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
@@ -131,6 +131,6 @@ def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(
         check=False,
     )
 
-    assert done.returncode == 0, flat(done)
-    assert done.stdout.count("table inet tpufleet\n") == 1
-    assert re.findall(r"changed=(\d)", done.stdout) == ["1", "1", "0", "0"]
+    assert result.returncode == 0, flat(result)
+    assert result.stdout.count("table inet tpufleet\n") == 1
+    assert re.findall(r"changed=(\d)", result.stdout) == ["1", "1", "0", "0"]

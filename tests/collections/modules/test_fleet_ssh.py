@@ -27,8 +27,8 @@ def test_a_worker_knows_its_leader_s_host_key_by_name_not_by_address():
     assert "HostName 10.0.0.2\n" in config
     assert "HostKeyAlias leader\n" in config
     assert "StrictHostKeyChecking yes\n" in config
-    known = rendered("fleet_ssh/known_hosts.j2", __fleet_ssh_host_key="AAAA")
-    assert known == "leader ssh-ed25519 AAAA\n"
+    known_hosts = rendered("fleet_ssh/known_hosts.j2", __fleet_ssh_host_key="AAAA")
+    assert known_hosts == "leader ssh-ed25519 AAAA\n"
 
 
 def test_a_worker_without_a_leader_reports_the_command_that_configures_one(tmp_path, monkeypatch):

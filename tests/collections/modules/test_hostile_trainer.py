@@ -95,12 +95,12 @@ def all_that_root_reads(paths: WorkerPaths) -> str:
 
 def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
     """Fetch the run; return the archive's files."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         options = {"run": "mine", "bundle": False, "checkpoints": checkpoints}
         pack(options | {"checkpoint_pattern": ""}, paths, archive)
-    held.seek(0)
-    with tarfile.open(fileobj=held) as archive:
+    buffer.seek(0)
+    with tarfile.open(fileobj=buffer) as archive:
         return {
             member.name: archive.extractfile(member).read() for member in archive if member.isfile()
         }
@@ -142,9 +142,9 @@ def test_a_malformed_file_of_a_trainer_does_not_break_status_and_logs(paths, con
     for name in READ:
         (paths.run_dir("mine") / name).write_text(content)
 
-    seen = run_unit.observe("mine", paths, unit=STOPPED)
+    observed = run_unit.observe("mine", paths, unit=STOPPED)
 
-    assert seen["heartbeat_age"] is None
+    assert observed["heartbeat_age"] is None
     all_that_root_reads(paths)
 
 
@@ -212,32 +212,32 @@ def test_status_and_fetch_follow_no_link_to_a_directory(paths, secret, component
         assert SECRET not in str(packed(paths))
 
 
-@pytest.mark.parametrize("where", ["checkpoints", "checkpoints/3", "checkpoints/3/arrays"])
+@pytest.mark.parametrize("link_path", ["checkpoints", "checkpoints/3", "checkpoints/3/arrays"])
 @pytest.mark.parametrize("which", ["all", "newest"])
 def test_fetch_packs_no_checkpoint_that_the_trainers_user_may_not_read(
-    paths, secret, tmp_path, where, which
+    paths, secret, tmp_path, link_path, which
 ):
     """The trainer's user owns the checkpoint directory, so any path below it may be a link."""
     secret.parent.chmod(0o700)
-    own = tmp_path / "own"
-    path = own / where
+    trainer_dir = tmp_path / "own"
+    path = trainer_dir / link_path
     path.parent.mkdir(parents=True)
-    link(path, secret if where.endswith("arrays") else secret.parent)
-    if where.endswith("arrays"):
+    link(path, secret if link_path.endswith("arrays") else secret.parent)
+    if link_path.endswith("arrays"):
         (path.parent / "manifest.json").write_text('{"files": {"arrays": [58, null]}}')
     (secret.parent / "3").mkdir(exist_ok=True)
     shutil.copy(secret, secret.parent / "3/arrays")
-    for path in [own, *own.rglob("*")]:
+    for path in [trainer_dir, *trainer_dir.rglob("*")]:
         os.lchown(path, USER.pw_uid, USER.pw_gid)
-    launch = {"checkpoints": str(own / "checkpoints"), "command": list(TRAINER)}
+    launch = {"checkpoints": str(trainer_dir / "checkpoints"), "command": list(TRAINER)}
     (paths.unit_dir("mine") / "launch.json").write_text(json.dumps({"spec": launch}))
 
     try:
-        found = packed(paths, checkpoints=which)
+        files = packed(paths, checkpoints=which)
     except (RunError, OSError):
-        found = {}
+        files = {}
 
-    assert SECRET not in str(found)
+    assert SECRET not in str(files)
     assert os.geteuid() == 0
 
 
@@ -256,12 +256,12 @@ def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, se
     os.chown(shared, USER.pw_uid, USER.pw_gid)
     (secret.parent / "cache").mkdir()
     link(shared / Path(below).parts[0], secret.parent if "/" in below else secret.parent / "cache")
-    wanted = str(shared / below)
+    path = str(shared / below)
 
-    assert run_start.usable_cache(wanted, USER) == ""
-    made = tmpfiles(f'd "{wanted}" 0755 {USER.pw_uid} {USER.pw_gid} -')
+    assert run_start.usable_cache(path, USER) == ""
+    result = tmpfiles(f'd "{path}" 0755 {USER.pw_uid} {USER.pw_gid} -')
 
-    assert str(shared) in made.stderr
+    assert str(shared) in result.stderr
     assert (secret.parent / "cache").stat().st_uid == 0
 
 
@@ -312,9 +312,9 @@ def test_setup_makes_root_own_a_tree_of_the_trainer_s_user(tmp_path):
     for path in (state, state / "runs", state / "runs/mine"):
         os.chown(path, USER.pw_uid, USER.pw_gid)
 
-    made = tmpfiles("".join(line for line in lines if str(state) in line))
+    result = tmpfiles("".join(line for line in lines if str(state) in line))
 
-    assert made.returncode == 0, made.stderr
+    assert result.returncode == 0, result.stderr
 
     owners = {path.name: path.stat().st_uid for path in [state, *state.rglob("*")]}
     trainers = {name for name, owner in owners.items() if owner == USER.pw_uid}

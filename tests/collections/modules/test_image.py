@@ -187,13 +187,13 @@ def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "inspected",
     [[], {}, [None], [{}], [{"Config": {"WorkingDir": "app"}}],
      [{"Config": {"WorkingDir": "/a/../b"}}], [{"Config": {"Env": ["A=\x1b"]}}]],
 )  # fmt: skip
-def test_a_malformed_answer_of_an_engine_is_refused(answer):
+def test_a_malformed_answer_of_an_engine_is_refused(inspected):
     with pytest.raises(ValueError, match=r"the engine|its config"):
-        Image.of_engine(Path("/root"), answer)
+        Image.of_engine(Path("/root"), inspected)
 
 
 def test_an_image_without_settings_starts_in_the_root_directory():
@@ -234,11 +234,11 @@ def test_the_files_of_an_image_belong_to_root_and_have_no_setuid_bits(paths, eng
 
     image = Image.read(image_folder(paths, NAME))
     assert image
-    found = {path.relative_to(image.root).as_posix(): path for path in image.root.rglob("*")}
-    assert set(found) == {"app", "app/train.py", "app/su", "etc", "etc/passwd"}
-    modes = {name: stat.S_IMODE(path.lstat().st_mode) for name, path in found.items()}
+    files = {path.relative_to(image.root).as_posix(): path for path in image.root.rglob("*")}
+    assert set(files) == {"app", "app/train.py", "app/su", "etc", "etc/passwd"}
+    modes = {name: stat.S_IMODE(path.lstat().st_mode) for name, path in files.items()}
     assert (modes["app"], modes["app/train.py"], modes["app/su"]) == (0o755, 0o644, 0o755)
-    assert {path.lstat().st_uid for path in found.values()} == {0}
+    assert {path.lstat().st_uid for path in files.values()} == {0}
 
 
 def test_the_engine_keeps_the_image_only_if_it_had_it_before(paths, engine):
@@ -380,10 +380,10 @@ def test_least_recently_used_images_are_removed_except_those_of_active_runs(path
         os.utime(images / name / "image.json", (age, age))
     (images / f".{named[0]}.new").mkdir()
 
-    gone = unused(images / named[5], paths)
-    assert [path.name for path in gone] == [named[1], named[2]]
+    to_remove = unused(images / named[5], paths)
+    assert [path.name for path in to_remove] == [named[1], named[2]]
 
-    remove(images, gone)
+    remove(images, to_remove)
     assert sorted(path.name for path in images.iterdir()) == [named[i] for i in (0, 3, 4, 5)]
 
 
@@ -401,10 +401,10 @@ def test_a_dry_run_shows_which_images_would_be_removed(paths, tmp_path, monkeypa
 
     constants = {"ROOT": str(paths.root), "STATE_DIR": str(paths.state)}
 
-    answer = run_module("image", check=True, image=NAME, constants=constants)
+    result = run_module("image", check=True, image=NAME, constants=constants)
 
-    assert answer["removed"] == [named[0]]
-    assert answer["diff"] == {"before": f"image {named[0]}\n", "after": f"image {DIGEST}\n"}
+    assert result["removed"] == [named[0]]
+    assert result["diff"] == {"before": f"image {named[0]}\n", "after": f"image {DIGEST}\n"}
     assert (paths.root / "images" / named[0]).is_dir()
 
 

@@ -136,13 +136,15 @@ def test_xla_sets_the_device_and_is_replaced_by_the_command(tmp_path, variables,
     assert ended(process) == (0, f"{process.pid} {device} -- a b\n", "")
 
 
-@pytest.mark.parametrize(("given", "found"), [({}, ""), ({"LD_LIBRARY_PATH": "/a"}, ":/a")])
-def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, given, found):
+@pytest.mark.parametrize(
+    ("environment", "appended"), [({}, ""), ({"LD_LIBRARY_PATH": "/a"}, ":/a")]
+)
+def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, environment, appended):
     (tmp_path / "uv/bin").mkdir(parents=True)
     (tmp_path / "uv/bin/python3.12").touch()
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/python").symlink_to(tmp_path / "uv/bin/python3.12")
-    environ = contract() | given | {"VIRTUAL_ENV": str(tmp_path / "env")}
+    environ = contract() | environment | {"VIRTUAL_ENV": str(tmp_path / "env")}
     show = ("xla", "--", "sh", "-c", "echo $LD_LIBRARY_PATH")
 
     without = ended(launch(tmp_path, *show, environ=environ))
@@ -150,8 +152,8 @@ def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, given, fo
     (tmp_path / "uv/lib/libpython3.12.so.1.0").touch()
     beside = ended(launch(tmp_path, *show, environ=environ))
 
-    assert without == (0, f"{found[1:]}\n", "")
-    assert beside == (0, f"{tmp_path}/uv/lib{found}\n", "")
+    assert without == (0, f"{appended[1:]}\n", "")
+    assert beside == (0, f"{tmp_path}/uv/lib{appended}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py")])
@@ -225,7 +227,7 @@ def test_torch_numbers_the_ranks_of_all_workers(tmp_path):
     assert ended(launch(tmp_path, *command, environ=environ)) == (0, "", "")
 
     for local in range(2):
-        found = json.loads((tmp_path / str(2 + local)).read_text())
+        variables = json.loads((tmp_path / str(2 + local)).read_text())
         expected = {
             "RANK": str(2 + local),
             "LOCAL_RANK": str(local),
@@ -236,7 +238,7 @@ def test_torch_numbers_the_ranks_of_all_workers(tmp_path):
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "9000",
         }
-        assert found.items() >= (environ | expected).items()
+        assert variables.items() >= (environ | expected).items()
 
 
 def test_torch_is_replaced_by_the_only_rank_of_a_worker_without_chips(tmp_path):
@@ -271,9 +273,9 @@ def test_torch_starts_a_rank_for_each_chip(tmp_path):
 def test_the_exit_code_of_torch_follows_from_the_exit_codes_of_its_ranks(tmp_path, codes, code):
     arguments = ("torch", "--processes", "3", "--", "python", "-c", EXITS, *map(str, codes))
 
-    found, _, errors = ended(launch(tmp_path, *arguments))
+    exit_code, _, errors = ended(launch(tmp_path, *arguments))
 
-    assert found == code
+    assert exit_code == code
     assert bool(errors) == (code not in (0, 75))
 
 
@@ -362,8 +364,8 @@ def metadata(scripted) -> tuple[str, dict[str, str | None]]:
     }
 
     def answer(request: Request) -> Say:
-        found = attributes.get(request.path.rpartition("/")[2])
-        return error(404, "not found") if found is None else Say(found.encode())
+        attribute = attributes.get(request.path.rpartition("/")[2])
+        return error(404, "not found") if attribute is None else Say(attribute.encode())
 
     scripted.answerer = answer
     return f"{scripted.endpoint}/attributes/", attributes
@@ -383,7 +385,7 @@ def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worke
 
 
 @pytest.mark.parametrize(
-    ("place", "changed", "error"),
+    ("placement", "changed", "error"),
     [
         ((1, 0), {}, "this is worker 0 of 1 of the run, but worker 1 of 2 of the TPU"),
         ((2, 0), {}, "this is worker 0 of 2 of the run, but worker 1 of 2 of the TPU"),
@@ -393,10 +395,10 @@ def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worke
     ],
 )
 def test_torch_tpu_gets_no_variables_if_the_tpu_does_not_match_the_run(
-    metadata, place, changed, error, capfd
+    metadata, placement, changed, error, capfd
 ):
     address, attributes = metadata
     attributes.update(changed)
 
-    assert torch_tpu_variables(Place("10.0.0.2", 8476, *place), 4, address) == {}
+    assert torch_tpu_variables(Place("10.0.0.2", 8476, *placement), 4, address) == {}
     assert error in capfd.readouterr().err

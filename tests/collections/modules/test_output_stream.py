@@ -55,8 +55,8 @@ class Disk:
         start = Start("mine", 1, 0, "pod-w0", 1.5)
         write_attempt(self.folder, Attempt(start, "", "", streams_here(self.folder)))
 
-    def append(self, lines: list[int], part: int) -> None:
-        """Append lines of these lengths, then ``part`` bytes of an incomplete line."""
+    def append(self, lines: list[int], partial_bytes: int) -> None:
+        """Append lines of these lengths, then ``partial_bytes`` bytes of an incomplete line."""
         for length in lines:
             rest = (b"%d." % len(self.written) * length)[:length] + b"\n"
             line = self.partial + rest if self.partial else b"%d:" % len(self.written) + rest
@@ -64,8 +64,11 @@ class Disk:
             self.partial = b""
             self.written.append(line)
             self.not_stored.append(line)
-        if part and not self.partial:
-            self.partial = b"%d:" % len(self.written) + (b"%d," % len(self.written) * part)[:part]
+        if partial_bytes and not self.partial:
+            self.partial = (
+                b"%d:" % len(self.written)
+                + (b"%d," % len(self.written) * partial_bytes)[:partial_bytes]
+            )
             self._write(self.partial)
 
     def rotate(self) -> None:
@@ -83,13 +86,13 @@ class Disk:
     def drop(self, count: int) -> None:
         """Replace the file without its last lines, as a resumed trainer does with metrics."""
         *lines, partial = self.path.read_bytes().split(b"\n")
-        kept = lines[: max(9, len(lines) - count)]
-        dropped = {line + b"\n" for line in lines[len(kept) :]}
+        kept_lines = lines[: max(9, len(lines) - count)]
+        dropped = {line + b"\n" for line in lines[len(kept_lines) :]}
         self.lost |= dropped & set(self.not_stored)
         if partial:
             self.partial = b""
         new = self.path.with_name("new")
-        new.write_bytes(b"".join(line + b"\n" for line in kept))
+        new.write_bytes(b"".join(line + b"\n" for line in kept_lines))
         new.replace(self.path)
 
     def store(self, crash_after: int | None = None, is_final: bool = False) -> None:
@@ -115,7 +118,7 @@ class Disk:
         assert OBJECT_NAME.fullmatch(name)
         if name.startswith("log/"):
             assert 0 < len(content) <= SMALL["SEGMENT_BYTES"]
-            assert name >= max(each for each in [*self.objects, ""] if each < "start.json")
+            assert name >= max(stored for stored in [*self.objects, ""] if stored < "start.json")
         self.objects[name] = content
 
     def _write(self, text: bytes) -> None:
@@ -127,19 +130,19 @@ class Disk:
 def disk(steps: list[tuple]) -> Iterator[Disk]:
     """Begin attempt 1 on a new disk and run the steps: (method of ``Disk``, arguments)."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
-        found = Disk(Path(folder))
-        found.begin()
+        simulated = Disk(Path(folder))
+        simulated.begin()
         for name, *arguments in steps:
-            getattr(found, name)(*arguments)
-        yield found
+            getattr(simulated, name)(*arguments)
+        yield simulated
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The directory of the run ``mine``."""
-    found = tmp_path / "mine"
-    found.mkdir()
-    return found
+    run_dir = tmp_path / "mine"
+    run_dir.mkdir()
+    return run_dir
 
 
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
@@ -171,31 +174,33 @@ DROPPED = st.lists(
 @settings(deadline=None, max_examples=300)
 @given(ROTATED | DROPPED)
 def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
-    with disk(steps) as found:
-        found.store(is_final=True)
-        stored = found.stored()
+    with disk(steps) as simulated:
+        simulated.store(is_final=True)
+        stored = simulated.stored()
 
     lines = list(dict.fromkeys(stored.splitlines(keepends=True)))
-    own = [line for line in lines if line in set(found.written)]
-    assert [line for line in found.written if line not in found.lost] == [
-        line for line in own if line not in found.lost
+    own_lines = [line for line in lines if line in set(simulated.written)]
+    assert [line for line in simulated.written if line not in simulated.lost] == [
+        line for line in own_lines if line not in simulated.lost
     ]
-    assert stored.endswith(found.partial)
-    assert found.objects["exit.json"] == b"{}"
+    assert stored.endswith(simulated.partial)
+    assert simulated.objects["exit.json"] == b"{}"
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(APPENDS | STORES, max_size=25))
 def test_a_file_that_only_grows_is_stored_once_in_segments_of_whole_lines(steps):
-    with disk(steps) as found:
-        found.store()
-        found.store()
-        segments = [content for name, content in found.objects.items() if name.startswith("log/")]
+    with disk(steps) as simulated:
+        simulated.store()
+        simulated.store()
+        segments = [
+            content for name, content in simulated.objects.items() if name.startswith("log/")
+        ]
         # A line may be longer than a segment.
         assert all(content.endswith(b"\n") or b"\n" not in content for content in segments)
 
-        found.store(is_final=True)
-        assert found.stored() == b"".join(found.written) + found.partial
+        simulated.store(is_final=True)
+        assert simulated.stored() == b"".join(simulated.written) + simulated.partial
 
 
 def test_little_of_a_long_file_is_stored_again_after_a_trainer_drops_steps(folder):
@@ -248,7 +253,7 @@ def test_a_new_attempt_removes_the_end_and_state_of_its_number_and_later_attempt
 
     write_attempt(folder, attempt_of(folder, 2, began=9.0))
 
-    assert [each.start.began for each in read_attempts(folder)] == [1.0, 9.0]
+    assert [attempt.start.began for attempt in read_attempts(folder)] == [1.0, 9.0]
     assert read_end(folder, 1) is not None
     assert read_end(folder, 2) is None
     files = sorted(path.name for path in (folder / "output").iterdir())
@@ -291,9 +296,9 @@ def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
         (folder / "output").mkdir(parents=True)
         (folder / "output/1.json").write_text(json.dumps(value))
 
-        found = read_attempts(folder)
+        attempts = read_attempts(folder)
 
-        assert all(each.start.run == "mine" for each in found)
+        assert all(attempt.start.run == "mine" for attempt in attempts)
         assert parse_start(json.dumps(value).encode()) is None or isinstance(value, dict)
 
 
@@ -432,7 +437,7 @@ def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
     for number in (10**9 - 1, 10**9):
         write_attempt(folder, attempt_of(folder, number))
 
-    assert [each.start.attempt for each in read_attempts(folder)] == [10**9 - 1]
+    assert [attempt.start.attempt for attempt in read_attempts(folder)] == [10**9 - 1]
 
 
 @pytest.mark.parametrize("segment", [10**12 - 1, 10**12 - 2 * output_stream.SEGMENT_BYTES, 10**12])
@@ -443,9 +448,9 @@ def test_no_segment_has_a_name_that_the_controller_refuses(relaunched, segment):
     state = state_to_json(parse_state(None, attempt))
     state["streams"]["log"] = stream._replace(segment=segment)._asdict()
 
-    found = uploads_of(relaunched.folder, attempt, parse_state(state, attempt), None, None)
+    uploads = uploads_of(relaunched.folder, attempt, parse_state(state, attempt), None, None)
 
-    assert all(OBJECT_NAME.fullmatch(new.name) for new in found if new.content)
+    assert all(OBJECT_NAME.fullmatch(new.name) for new in uploads if new.content)
 
 
 def test_a_completely_stored_attempt_gets_no_more_lines(relaunched):

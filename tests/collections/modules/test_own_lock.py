@@ -71,9 +71,9 @@ def test_extras_are_added_to_a_file(desk):
 
 
 def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(desk):
-    made = [desk.make(requirements=None, extras=("fig",), upgrade=upgrade) for upgrade in (0, 1)]
+    locks = [desk.make(requirements=None, extras=("fig",), upgrade=upgrade) for upgrade in (0, 1)]
 
-    assert made == [["fig==1.0", "pear==1.0"]] * 2
+    assert locks == [["fig==1.0", "pear==1.0"]] * 2
 
 
 def test_a_changed_file_keeps_locked_versions_and_an_update_does_not(desk):
@@ -116,7 +116,7 @@ def test_a_pyproject_file_names_requirements_too(desk):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "reason"),
+    ("requirement", "reason"),
     [
         ("quince", "Because quince was not found in"),
         ("pear==3", "there is no version of pear==3"),
@@ -124,11 +124,11 @@ def test_a_pyproject_file_names_requirements_too(desk):
     ],
 )
 def test_a_failed_lock_shows_one_line_with_the_command_and_keeps_the_lock_file(
-    desk, wanted, reason
+    desk, requirement, reason
 ):
     desk.make()
     before = desk.lock.read_text()
-    desk.file.write_text(f"{wanted}\n")
+    desk.file.write_text(f"{requirement}\n")
 
     with pytest.raises(LockError, match=rf"mine.in: cannot be locked \(.*{reason}") as error:
         desk.make()
@@ -202,14 +202,14 @@ def test_the_lock_file_is_beside_the_requirements(tmp_path, monkeypatch):
 
 
 def test_requirements_with_different_extras_have_different_lock_files(tmp_path):
-    file, made = str(tmp_path / "mine.in"), set()
+    file, paths = str(tmp_path / "mine.in"), set()
     extras = [[], ["fig"], ["fig<2"], ["fig>=2"]]
 
     for platform in ("worker-cpu", "worker-tpu"):  # one file has all platforms
-        made |= {Path(own_lock(file, each, platform, "/l", "/project")) for each in extras}
+        paths |= {Path(own_lock(file, names, platform, "/l", "/project")) for names in extras}
 
-    assert len(made) == len(extras)
-    assert {path.parent for path in made} == {tmp_path}
+    assert len(paths) == len(extras)
+    assert {path.parent for path in paths} == {tmp_path}
 
 
 def test_a_lock_file_that_setup_did_not_make_is_never_replaced(desk):
@@ -229,11 +229,11 @@ def test_the_option_of_extras_can_be_pasted(desk):
 
 @given(st.lists(st.text(min_size=1)))
 def test_extras_name_a_file_in_the_directory_of_lock_files(extras):
-    found = own_lock(None, extras, "worker-tpu", "/locks", "/project")
+    path = own_lock(None, extras, "worker-tpu", "/locks", "/project")
 
-    assert bool(found) == bool(extra_words(extras))
-    assert not found or Path(found).parent == Path("/locks")
-    assert own_lock(None, extras[::-1], "worker-tpu", "/locks", "/project") == found
+    assert bool(path) == bool(extra_words(extras))
+    assert not path or Path(path).parent == Path("/locks")
+    assert own_lock(None, extras[::-1], "worker-tpu", "/locks", "/project") == path
 
 
 def test_a_lock_file_is_stale_once_its_requirements_have_changed(desk, tmp_path):

@@ -20,11 +20,11 @@ UV = Path(sys.prefix) / "bin/uv"
 @pytest.fixture
 def mirror():
     """A mirror on loopback that answers 404, and the list of requested paths."""
-    asked = []
+    requested_paths = []
 
     class Empty(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.path)
+            requested_paths.append(self.path)
             self.send_error(404)
 
         do_HEAD = do_GET  # noqa: N815
@@ -34,13 +34,13 @@ def mirror():
 
     server = HTTPServer(("127.0.0.1", 0), Empty)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/python", asked
+    yield f"http://127.0.0.1:{server.server_port}/python", requested_paths
     server.shutdown()
     server.server_close()
 
 
 def test_a_failed_download_of_a_newer_python_is_one_line_with_the_fix(tmp_path, mirror):
-    url, asked = mirror
+    url, requested_paths = mirror
 
     with pytest.raises(
         EnvError, match=r"Python is too old, and no newer one could be downloaded from http://\S+"
@@ -49,8 +49,8 @@ def test_a_failed_download_of_a_newer_python_is_one_line_with_the_fix(tmp_path, 
 
     assert "\n" not in str(no.value)
     assert "Set python_mirror" in str(no.value)
-    assert asked
-    assert all(path.startswith("/python/") and "cpython-3.12" in path for path in asked)
+    assert requested_paths
+    assert all(path.startswith("/python/") and "cpython-3.12" in path for path in requested_paths)
     assert installed_python(tmp_path, "3.12") is None
 
 

@@ -90,12 +90,12 @@ def test_a_damaged_file_of_the_last_release_is_not_linked(worker, code):
     assert [path.name for path in worker.releases.glob(".*")] == []
 
 
-@pytest.mark.parametrize("left", [b'[["train/ma', b'[["train/m\xe4'])
-def test_a_damaged_manifest_of_the_last_release_does_not_block_a_push(left, worker, code):
+@pytest.mark.parametrize("content", [b'[["train/ma', b'[["train/m\xe4'])
+def test_a_damaged_manifest_of_the_last_release_does_not_block_a_push(content, worker, code):
     first = worker.push(stage(code))
     manifest = next(first.glob(".*manifest*"))
     manifest.unlink()
-    manifest.write_bytes(left)
+    manifest.write_bytes(content)
     name = change(code)
 
     assert proven(worker.push(name), name) == []

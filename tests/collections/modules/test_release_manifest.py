@@ -103,7 +103,7 @@ def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     put(root / "staged", root / "releases", name)
 
     assert proven(root / "releases" / name, name) == []
-    assert {os.fsencode(each.name) for each in (root / "releases" / name).iterdir()} == {
+    assert {os.fsencode(path.name) for path in (root / "releases" / name).iterdir()} == {
         *names,
         MANIFEST.encode(),
     }

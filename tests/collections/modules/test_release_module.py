@@ -17,11 +17,11 @@ def push(tmp_path, systemctl):
     """Return a function that installs the sent release; ``push.name`` is the release's name."""
     incoming = tmp_path / "incoming"
     name = stage_code(write_code(tmp_path / "code"), incoming)
-    given = {"code": "x", "release": name, "incoming": str(incoming)}
-    given["constants"] = {"ROOT": str(tmp_path / "opt")}
+    options = {"code": "x", "release": name, "incoming": str(incoming)}
+    options["constants"] = {"ROOT": str(tmp_path / "opt")}
 
     def run(**more) -> dict:
-        return run_module("release", **{**given, **more})
+        return run_module("release", **{**options, **more})
 
     run.name, run.incoming, run.releases = name, incoming, tmp_path / "opt/releases"
     return run
@@ -40,9 +40,9 @@ def test_pushing_the_same_release_again_changes_nothing(push):
 
 
 def test_a_push_removes_the_files_of_a_killed_push(push):
-    left = push.releases / f".{push.name}.x1y2/train"
-    left.mkdir(parents=True)
-    left.chmod(0o555)
+    leftover = push.releases / f".{push.name}.x1y2/train"
+    leftover.mkdir(parents=True)
+    leftover.chmod(0o555)
     (push.releases / ".aaaa.gone").mkdir()
 
     push()
@@ -86,12 +86,12 @@ def test_current_is_the_release_that_was_pushed_last(push, tmp_path):
     code = write_code(tmp_path / "other code")
     (code / "more.py").touch()
     other = stage_code(code, tmp_path / "incoming-other")
-    sent = {"release": other, "incoming": str(tmp_path / "incoming-other")}
+    options = {"release": other, "incoming": str(tmp_path / "incoming-other")}
     current = push.releases.with_name("current")
 
     push()
     assert current.readlink() == Path("releases") / push.name
-    push(**sent)
+    push(**options)
     assert current.resolve().name == other
     assert push(check=True)["changed"]
     assert current.resolve().name == other
@@ -125,10 +125,10 @@ def test_the_programs_of_runs_have_a_link_of_their_own_and_are_kept(push, tmp_pa
         (push.releases / f"{number:016x}").mkdir()
     code = write_code(tmp_path / "users code")
     (code / "more.py").touch()
-    sent = {"incoming": str(tmp_path / "users")}
+    options = {"incoming": str(tmp_path / "users")}
     user = stage_code(code, tmp_path / "users")
 
-    push(release=user, **sent)
+    push(release=user, **options)
 
     root = push.releases.parent
     assert (root / "programs").resolve().name == push.name

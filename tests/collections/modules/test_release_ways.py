@@ -28,8 +28,8 @@ def worker(index: int, count: int = 2, **more):
 
 
 def play(index: int, *hosts: int):
-    hostvars = {f"pod-w{each}": worker(each) for each in (0, 1)}
-    names = [f"pod-w{each}" for each in hosts]
+    hostvars = {f"pod-w{number}": worker(number) for number in (0, 1)}
+    names = [f"pod-w{number}" for number in hosts]
     return worker(index, hostvars=hostvars, ansible_play_hosts=names)
 
 
@@ -90,11 +90,11 @@ def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_dry_run_sends_no_files(tmp_path, index):
-    asked = Worker(dict(GOOD), check_mode=True)
+    dry_run = Worker(dict(GOOD), check_mode=True)
 
-    asked.bring(Way.of(play(index, 1), tmp_path))
+    dry_run.bring(Way.of(play(index, 1), tmp_path))
 
-    assert asked.done == ["verified"]
+    assert dry_run.done == ["verified"]
 
 
 def over_ssh(home: Path, ssh: str, **options: str) -> ActionModule:
@@ -136,9 +136,9 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     assert (received / "changed.py").read_text() == "print('second, longer')\n"
     assert [name for name in before if before[name] == after[name]] == ["same.py"]
     # rsync compresses already, so ssh gets no -C.
-    asked = (home / "asked").read_text()
-    assert asked.startswith('-o BatchMode="yes" 10.0.0.2 ')
-    assert "--server" in asked
+    ssh_arguments = (home / "asked").read_text()
+    assert ssh_arguments.startswith('-o BatchMode="yes" 10.0.0.2 ')
+    assert "--server" in ssh_arguments
 
 
 def test_the_directory_of_shared_connections_is_created(tmp_path):
@@ -170,7 +170,7 @@ def test_a_control_path_in_the_ssh_arguments_is_used():
 
 
 def test_rsync_connects_as_ansible_does():
-    shown = ssh_settings(
+    settings = ssh_settings(
         ssh_args="-o ControlMaster=auto",
         timeout=30,
         port=2222,
@@ -189,7 +189,7 @@ def test_rsync_connects_as_ansible_does():
         "controlmaster auto",
         "controlpath /run/cp/worker",
         "hostkeyalias tpu-w0",
-    } <= set(shown)
+    } <= set(settings)
 
 
 def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):

@@ -28,9 +28,9 @@ DEEP = b"[" * 4000
 def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
     """Return the rendezvous of worker ``number`` of two, on this port."""
     spec = launch_spec(workers=2, placement=NAMES, coordinator_host="127.0.0.1", attempt=4)
-    found = Rendezvous(spec, number, "e", TOKEN, lambda _: None)
-    found.address, found.until = ("127.0.0.1", port), time.monotonic() + seconds
-    return found
+    peer = Rendezvous(spec, number, "e", TOKEN, lambda _: None)
+    peer.address, peer.until = ("127.0.0.1", port), time.monotonic() + seconds
+    return peer
 
 
 class Worker0:
@@ -94,7 +94,7 @@ hellos = st.fixed_dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    parts=st.lists(
+    messages=st.lists(
         st.binary(max_size=6000)
         | st.just(DEEP)
         | st.just(DEEP + b"\n")
@@ -103,12 +103,12 @@ hellos = st.fixed_dictionaries(
     ),
     stays=st.booleans(),
 )
-def test_messages_of_strangers_do_not_prevent_the_rendezvous(parts, stays):
+def test_messages_of_strangers_do_not_prevent_the_rendezvous(messages, stays):
     worker0 = Worker0()
     with worker0.connect() as stranger:
         try:
-            for part in parts:
-                stranger.sendall(part)
+            for message in messages:
+                stranger.sendall(message)
         except OSError:
             pass  # worker 0 closed the connection
         if not stays:
@@ -194,18 +194,18 @@ def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(gre
 
 
 def test_a_message_is_accepted_only_once_and_in_one_direction():
-    here, there = socket.socketpair()
-    mine, theirs = Connection.__new__(Connection), Connection.__new__(Connection)
-    for one, end, is_server in ((mine, here, True), (theirs, there, False)):
-        one.connection, one._rest, one._sent, one._received = end, b"", 0, 0
-        one.seal_with(b"key", is_server)
-    mine.send({"begin": True})
-    line = there.recv(4096, socket.MSG_PEEK)
+    server_socket, client_socket = socket.socketpair()
+    server, client = Connection.__new__(Connection), Connection.__new__(Connection)
+    for peer, end, is_server in ((server, server_socket, True), (client, client_socket, False)):
+        peer.connection, peer._rest, peer._sent, peer._received = end, b"", 0, 0
+        peer.seal_with(b"key", is_server)
+    server.send({"begin": True})
+    line = client_socket.recv(4096, socket.MSG_PEEK)
 
-    assert theirs.receive() == [{"begin": True}]
-    here.sendall(line)
-    assert theirs.receive() is None
-    there.sendall(line)
-    assert mine.receive() is None
-    here.close()
-    there.close()
+    assert client.receive() == [{"begin": True}]
+    server_socket.sendall(line)
+    assert client.receive() is None
+    client_socket.sendall(line)
+    assert server.receive() is None
+    server_socket.close()
+    client_socket.close()

@@ -88,18 +88,18 @@ def test_workers_that_never_had_a_run_do_not_report_its_end():
 
 
 def test_a_blocker_of_one_run_does_not_block_another():
-    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
+    processes = {"w0": {"run": "a"}, "w1": {"run": "b"}}
 
-    verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, parts)
+    verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, processes)
 
     assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
 def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch():
     statuses = {"a": "running", "b": "done", "c": "absent"}
-    parts = {f"{run}-w{n}": {"run": run} for run in statuses for n in (0, 1)}
+    processes = {f"{run}-w{n}": {"run": run} for run in statuses for n in (0, 1)}
 
-    verdict = launch_verdict({host: ready(statuses[host[0]]) for host in parts}, parts)
+    verdict = launch_verdict({host: ready(statuses[host[0]]) for host in processes}, processes)
 
     assert [verdict[name] for name in ("running", "done", "launch")] == [["a"], ["b"], ["c"]]
     assert verdict["notes"] == [
@@ -144,17 +144,17 @@ def test_a_run_that_is_done_or_was_saved_has_no_problem():
 
 
 def test_a_starting_worker_is_a_problem_only_after_the_time_limit():
-    left = {"info": report("starting"), "outcome": "left"}
+    starting = {"info": report("starting"), "outcome": "left"}
     late = {"info": report("starting"), "outcome": "timed_out"}
 
-    assert problems({"w0": left}) == []
+    assert problems({"w0": starting}) == []
     assert problems({"w0": late}) == ["w0: starting, not ready in time"]
 
 
 def test_active_runs_are_named_once():
-    answer = {"runs": [report(), report("done", run="old")]}
+    result = {"runs": [report(), report("done", run="old")]}
 
-    assert active_runs({"w0": answer, "w1": answer, "w2": {}}) == ["mine"]
+    assert active_runs({"w0": result, "w1": result, "w2": {}}) == ["mine"]
 
 
 def test_a_host_that_registered_nothing_has_an_empty_answer():

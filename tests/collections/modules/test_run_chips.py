@@ -93,14 +93,16 @@ def test_a_slice_with_several_workers_cannot_be_split_into_chips():
 
 
 def test_each_chip_has_its_own_run_with_one_process():
-    found = place(chips(0, 1), "mine")
+    placements = place(chips(0, 1), "mine")
 
-    assert {host: part.run for host, part in found.items()} == {
+    assert {host: placement.run for host, placement in placements.items()} == {
         "pod-w0-c0": "mine-pod-c0",
         "pod-w0-c1": "mine-pod-c1",
     }
-    assert {(each.process_id, each.tpu) for each in found.values()} == {(0, "pod")}
-    assert found["pod-w0-c1"].chip == 1
+    assert {(placement.process_id, placement.tpu) for placement in placements.values()} == {
+        (0, "pod")
+    }
+    assert placements["pod-w0-c1"].chip == 1
 
 
 def test_a_run_of_one_chip_keeps_its_name_when_it_is_launched_again():
@@ -110,29 +112,31 @@ def test_a_run_of_one_chip_keeps_its_name_when_it_is_launched_again():
 def test_runs_of_two_chips_never_share_a_port_in_any_attempt():
     ports = {chip: {coordinator_port(n, chip) for n in range(2000)} for chip in (-1, 0, 7)}
 
-    taken = [number + more for found in ports.values() for number in found for more in (0, 1000)]
-    assert len(taken) == len(set(taken))
-    assert max(taken) < 32768  # Linux uses the ports from here on for outgoing connections
+    all_ports = [
+        number + offset for numbers in ports.values() for number in numbers for offset in (0, 1000)
+    ]
+    assert len(all_ports) == len(set(all_ports))
+    assert max(all_ports) < 32768  # Linux uses the ports from here on for outgoing connections
 
 
 def test_a_worker_gets_a_release_once_for_all_its_chips():
-    answer = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
+    result = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
     plan = {
         f"pod-w0-c{n}": {"run": f"mine-c{n}", "worker": "pod-w0", "process_id": 0} for n in (0, 1)
     }
 
-    verdict = launch_verdict(dict.fromkeys(plan, answer), plan)
+    verdict = launch_verdict(dict.fromkeys(plan, result), plan)
 
     assert verdict["push"] == ["mine-c0", "mine-c1"]
     assert one_a_worker(plan, verdict["push"]) == ["pod-w0-c0"]
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "is_blocked"),
+    ("chip", "other", "is_blocked"),
     [(0, 1, False), (0, 0, True), (-1, 1, True), (1, -1, True), (-1, -1, True)],
 )
-def test_runs_block_each_other_if_they_share_a_chip(mine, other, is_blocked):
-    assert overlap(mine, other) is is_blocked
+def test_runs_block_each_other_if_they_share_a_chip(chip, other, is_blocked):
+    assert overlap(chip, other) is is_blocked
 
 
 def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
@@ -151,7 +155,7 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def held(tmp_path, holder):
+def device_glob(tmp_path, holder):
     """Return the pattern of three devices; a real process holds the second open."""
     for number in (0, 1, 10):
         (tmp_path / f"accel{number}").touch()
@@ -159,25 +163,25 @@ def held(tmp_path, holder):
     return str(tmp_path / "accel*")
 
 
-def test_a_held_device_counts_only_for_its_own_chip(held):
-    assert [path.name for path in device_files(held)] == ["accel0", "accel1", "accel10"]
-    assert holders(held, chip=0) == []
-    assert len(holders(held, chip=1)) == 1
+def test_a_held_device_counts_only_for_its_own_chip(device_glob):
+    assert [path.name for path in device_files(device_glob)] == ["accel0", "accel1", "accel10"]
+    assert holders(device_glob, chip=0) == []
+    assert len(holders(device_glob, chip=1)) == 1
 
 
 def test_a_kill_on_one_chip_checks_only_its_device_and_keeps_the_lockfile(
-    held, tmp_path, monkeypatch
+    device_glob, tmp_path, monkeypatch
 ):
     lock = tmp_path / "libtpu_lockfile"
     lock.touch()
     monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", lock)
     monkeypatch.setattr(run_start, "active_runs", lambda: ["the-other-chips"])
 
-    assert run_start.free_device(held, chip=0) == ([], False)
-    left, taken = run_start.free_device(held, chip=1)
+    assert run_start.free_device(device_glob, chip=0) == ([], False)
+    device_holders, is_removed = run_start.free_device(device_glob, chip=1)
 
-    assert "accel1" in left[0]
-    assert (taken, lock.exists()) == (False, True)
+    assert "accel1" in device_holders[0]
+    assert (is_removed, lock.exists()) == (False, True)
 
 
 def test_a_run_of_one_chip_has_one_worker():

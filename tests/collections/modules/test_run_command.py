@@ -67,7 +67,7 @@ class Worker:
         self.device = folder / "accel0"
 
     def run(self, *, check: bool = False, secrets: dict | None = None, **fields) -> dict:
-        given = {
+        default_fields = {
             "release": self.release,
             "command": ["python", "show.py", "{config}", self.release],
             "compile_cache": "",
@@ -78,7 +78,7 @@ class Worker:
         return run_module(
             "run_command",
             check=check,
-            launch={"run": "mine", **launch_fields(**(given | fields))},
+            launch={"run": "mine", **launch_fields(**(default_fields | fields))},
             secrets=secrets or {},
             device_glob=str(self.device.with_name("accel*")),
             constants={"ROOT": str(self.root), "STATE_DIR": str(self.state), "USER": USER},
@@ -88,40 +88,40 @@ class Worker:
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systemctl: Path) -> Worker:
-    found = Worker(tmp_path)
+    machine = Worker(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return found
+    return machine
 
 
 def test_the_command_runs_in_the_release_with_the_config_and_returns_its_output(worker):
-    answer = worker.run(secrets={"TOKEN_OF_MINE": "a-long-secret"})
+    result = worker.run(secrets={"TOKEN_OF_MINE": "a-long-secret"})
 
-    first, second = answer["output"]
+    first, second = result["output"]
     assert first.startswith(f"mine 'steps: 10\\n' ['{worker.release}']")
     assert second == " [2Jhere True"  # without the escape character
-    assert "a-long-secret" not in answer["process_output"]
-    assert not answer["changed"]
+    assert "a-long-secret" not in result["process_output"]
+    assert not result["changed"]
 
 
 def test_a_failure_is_one_line_with_the_exit_code(worker):
-    answer = worker.run(env={"EXIT": "2"})
+    result = worker.run(env={"EXIT": "2"})
 
-    assert answer["failed"]
-    assert "show.py" in answer["msg"]
-    assert "exit code 2: " in answer["msg"]
+    assert result["failed"]
+    assert "show.py" in result["msg"]
+    assert "exit code 2: " in result["msg"]
 
 
 def test_a_held_device_is_refused_with_its_holder(worker, holder):
     child = holder(worker.device)
 
-    held = worker.run()
+    refused = worker.run()
     on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
     unset = worker.run(env={"JAX_PLATFORMS": ""})  # JAX chooses the TPU
 
-    assert f"(pid {child.pid}) holds {worker.device}" in held["msg"]
-    assert "playbooks/kill.yml -e strays=true, or use the CPU" in held["msg"]
+    assert f"(pid {child.pid}) holds {worker.device}" in refused["msg"]
+    assert "playbooks/kill.yml -e strays=true, or use the CPU" in refused["msg"]
     assert on_cpu["output"]
-    assert unset["msg"] == held["msg"]
+    assert unset["msg"] == refused["msg"]
 
 
 @pytest.mark.parametrize(("chip", "blamed"), [(0, "early"), (1, "late"), (-1, "early")])
@@ -134,9 +134,9 @@ def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip
     monkeypatch.setattr(run_start, "active_runs", lambda: ["early", "late"])
     monkeypatch.setattr(run_start, "holders", lambda glob, chip: ["python (pid 7) holds it"])
 
-    found = run_start.held_device(process(chip=chip), "/dev/accel*", paths)
+    error = run_start.held_device(process(chip=chip), "/dev/accel*", paths)
 
-    assert found.startswith(f"run {blamed} holds the devices (python (pid 7) holds it). Stop it")
+    assert error.startswith(f"run {blamed} holds the devices (python (pid 7) holds it). Stop it")
 
 
 @pytest.fixture
@@ -154,10 +154,10 @@ def daemon(tmp_path, monkeypatch):
 def test_the_end_of_the_output_is_returned_when_the_command_exits(daemon):
     command = [sys.executable, "-c", f"{daemon}print('x' * (2 << 20)); print('end')"]
 
-    done = run_as_user(command, dict(os.environ), 30)
+    result = run_as_user(command, dict(os.environ), 30)
 
-    assert (done.returncode, len(done.stdout)) == (0, MAX_OUTPUT_BYTES)
-    assert done.stdout.endswith("x\nend\n")
+    assert (result.returncode, len(result.stdout)) == (0, MAX_OUTPUT_BYTES)
+    assert result.stdout.endswith("x\nend\n")
 
 
 def test_a_command_that_takes_too_long_is_killed(daemon):
@@ -177,8 +177,8 @@ def test_a_dry_run_starts_nothing_and_reports_whether_the_release_is_missing(wor
 
 
 def test_a_missing_environment_is_an_error_with_the_command_that_creates_it(worker):
-    answer = worker.run(requirements="cd" * 32)
+    result = worker.run(requirements="cd" * 32)
 
-    assert answer["msg"] == (
+    assert result["msg"] == (
         "the Python environment of run mine is missing. Create it: ansible-playbook setup.yml"
     )

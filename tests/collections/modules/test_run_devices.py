@@ -46,8 +46,8 @@ def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_pa
 def test_a_device_that_a_run_in_an_image_holds_has_the_worker_s_path(tmp_path):
     mounted = f"/opt/tpufleet/images/{'a' * 64}/root"
     (tmp_path / "fd").mkdir()
-    held = (f"{mounted}/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2")
-    for number, path in enumerate(held):
+    open_paths = (f"{mounted}/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2")
+    for number, path in enumerate(open_paths):
         (tmp_path / "fd" / str(number)).symlink_to(path)
 
     assert open_files(tmp_path) == {"/dev/accel0", f"{mounted}x/dev/accel1", "/dev/accel2"}
@@ -60,7 +60,7 @@ def test_the_name_of_a_program_carries_no_control_characters_to_a_terminal(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("active", "held", "expected", "stays"),
+    ("active", "device_holders", "expected", "stays"),
     [
         ([], [], ([], True), False),
         ([], ["x (pid 3) holds /dev/accel0"], (["x (pid 3) holds /dev/accel0"], False), True),
@@ -69,10 +69,10 @@ def test_the_name_of_a_program_carries_no_control_characters_to_a_terminal(tmp_p
     ],
 )
 def test_the_lockfile_is_removed_only_when_no_process_holds_the_device(
-    tmp_path, monkeypatch, active, held, expected, stays
+    tmp_path, monkeypatch, active, device_holders, expected, stays
 ):
     monkeypatch.setattr(run_start, "active_runs", lambda: active)
-    monkeypatch.setattr(run_start, "holders", lambda _: held)
+    monkeypatch.setattr(run_start, "holders", lambda _: device_holders)
     lockfile = tmp_path / "libtpu_lockfile"
     lockfile.touch()
     monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", lockfile)

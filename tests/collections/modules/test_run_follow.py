@@ -104,12 +104,12 @@ def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
     stream = FoldedStream(["w0", "w1", "w2"])
     for moment, (host, text) in enumerate(lines):
         stream.add(host, text, float(moment))
-    shown = stream.due(0.0, set())
+    displayed = stream.due(0.0, set())
 
     for host in ("w0", "w1", "w2"):
         number = host[1]
-        mine = [line.split(": ")[1] for line in shown if number in named(line)]
-        assert mine == [text for who, text in lines if who == host]
+        own_texts = [line.split(": ")[1] for line in displayed if number in named(line)]
+        assert own_texts == [text for worker, text in lines if worker == host]
 
 
 def named(line):
@@ -123,10 +123,10 @@ def seen(state="training", *, log=(), end=0):
     return {"runs": [report(state, log=list(log), log_end=end)]}
 
 
-def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
+def followed(answers, monkeypatch, displayed, tmp_path, hosts=("w0",), **options):
     """Run the action for worker w0; return its result and the arguments of each module call."""
-    given, asked = iter(answers), []
-    display = SimpleNamespace(display=lambda text, **_: shown.extend(text.splitlines()))
+    results, requests = iter(answers), []
+    display = SimpleNamespace(display=lambda text, **_: displayed.extend(text.splitlines()))
     monkeypatch.setattr(run_follow, "Display", lambda: display)
     monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
     monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
@@ -137,19 +137,19 @@ def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
     action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})
 
     def ask(module_args, **_):
-        asked.append(module_args)
-        found = next(given)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        requests.append(module_args)
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     action._execute_module = ask
     variables = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
-    return action.run(task_vars=variables), asked
+    return action.run(task_vars=variables), requests
 
 
 def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch, tmp_path):
-    shown = []
+    displayed = []
     answers = [
         seen(),
         seen(log=["a", "b"], end=4),
@@ -157,19 +157,19 @@ def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch,
         seen("done", log=["c"], end=6),
         seen("done", end=6),
     ]
-    result, asked = followed(answers, monkeypatch, shown, tmp_path)
+    result, requests = followed(answers, monkeypatch, displayed, tmp_path)
 
-    assert shown == ["w0: a", "w0: b", "w0: c", "w0: --- done"]
-    assert [each.get("since") for each in asked] == [None, -1, 4, 4, 6]
+    assert displayed == ["w0: a", "w0: b", "w0: c", "w0: --- done"]
+    assert [request.get("since") for request in requests] == [None, -1, 4, 4, 6]
     assert (result["run"], result["state"]) == ("mine", "done")
 
 
 def test_followed_lines_carry_no_control_characters_to_a_terminal(monkeypatch, tmp_path):
-    shown = []
+    displayed = []
     answers = [seen("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2), seen("done", end=2)]
-    followed(answers, monkeypatch, shown, tmp_path, run="mine")
+    followed(answers, monkeypatch, displayed, tmp_path, run="mine")
 
-    assert shown == ["w0: ]0;titlered", "w0: --- done"]
+    assert displayed == ["w0: ]0;titlered", "w0: --- done"]
 
 
 def test_following_more_workers_than_forks_is_an_error(monkeypatch, tmp_path):
@@ -178,20 +178,20 @@ def test_following_more_workers_than_forks_is_an_error(monkeypatch, tmp_path):
 
 
 def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, tmp_path):
-    shown = []
+    displayed = []
     folder = tmp_path / "follow-task"
     folder.mkdir()
     other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
-    (folder / "1.jsonl").write_text("".join(json.dumps(part) + "\n" for part in other))
+    (folder / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
     answers = [seen("done", log=["a"], end=2), seen("done", end=2)]
-    followed(answers, monkeypatch, shown, tmp_path, hosts=["w0", "w1"], run="mine")
+    followed(answers, monkeypatch, displayed, tmp_path, hosts=["w0", "w1"], run="mine")
 
-    assert shown == ["w[0-1]: a", "w[0-1]: --- done"]
+    assert displayed == ["w[0-1]: a", "w[0-1]: --- done"]
 
 
 def test_a_worker_without_the_run_is_not_shown_as_lost(monkeypatch, tmp_path):
-    shown = []
+    displayed = []
     never = {"runs": [report(attempt=0)]}
-    followed([never], monkeypatch, shown, tmp_path, run="mine")
+    followed([never], monkeypatch, displayed, tmp_path, run="mine")
 
-    assert shown == ["w0: --- this worker does not have the run"]
+    assert displayed == ["w0: --- this worker does not have the run"]

@@ -116,10 +116,10 @@ def test_a_variable_that_systemd_would_drop_is_refused(name):
 
 
 def test_a_value_that_systemd_would_drop_is_refused_without_being_shown():
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(RunError) as caught:
         environment_file({"TOKEN": "secret\x07"})
 
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_attempt_and_port_are_not_part_of_the_identity():
@@ -147,16 +147,16 @@ def test_other_fields_are_part_of_the_identity(other):
 
 
 def test_the_compile_cache_is_on_each_worker_unless_a_shared_one_is_usable():
-    own = environment(LAUNCH, PATHS, {})["JAX_COMPILATION_CACHE_DIR"]
+    worker_cache = environment(LAUNCH, PATHS, {})["JAX_COMPILATION_CACHE_DIR"]
     shared = environment(LAUNCH, PATHS, {}, "/mnt/shared/jax-cache")
 
-    assert own == "/var/lib/tpufleet/jax-cache"
+    assert worker_cache == "/var/lib/tpufleet/jax-cache"
     assert shared["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
 
 
 def test_variables_of_the_launch_override_variables_of_the_inventory():
-    given = replace(LAUNCH, worker_env={"A": "inventory", "B": "inventory"})
-    layered = replace(given, spec=replace(LAUNCH.spec, env={"A": "launch"}))
+    inventory_process = replace(LAUNCH, worker_env={"A": "inventory", "B": "inventory"})
+    layered = replace(inventory_process, spec=replace(LAUNCH.spec, env={"A": "launch"}))
 
     variables = environment(layered, PATHS, {})
 
@@ -168,10 +168,10 @@ def test_variables_of_the_launch_override_variables_of_the_inventory():
 def test_each_slice_of_a_multislice_gets_its_number():
     spec = process(slices=2, workers=4, placement=["a", "b", "c", "d"]).spec
 
-    found = [environment(Process(spec, n, "e"), PATHS, {}) for n in range(4)]
+    environments = [environment(Process(spec, n, "e"), PATHS, {}) for n in range(4)]
 
-    assert [each["MEGASCALE_SLICE_ID"] for each in found] == ["0", "0", "1", "1"]
-    assert found[3]["MEGASCALE_COORDINATOR_ADDRESS"] == "10.0.0.2:8081"
+    assert [variables["MEGASCALE_SLICE_ID"] for variables in environments] == ["0", "0", "1", "1"]
+    assert environments[3]["MEGASCALE_COORDINATOR_ADDRESS"] == "10.0.0.2:8081"
     assert "MEGASCALE_SLICE_ID" not in environment(LAUNCH, PATHS, {})
 
 
@@ -210,22 +210,22 @@ def test_a_launch_that_is_too_long_to_be_read_again_is_refused():
     ],
 )
 def test_a_process_that_does_not_belong_to_the_launch_is_refused(params, problem):
-    asked = {"run": "mine", "process_id": 1, "launch": LAUNCH.spec.to_json()} | params
+    options = {"run": "mine", "process_id": 1, "launch": LAUNCH.spec.to_json()} | params
 
     with pytest.raises(RunError, match=problem):
-        process_of(asked, PATHS)
+        process_of(options, PATHS)
 
 
 def test_a_launch_is_compared_by_its_identity(tmp_path):
     paths = PATHS._replace(etc=tmp_path)
-    seen = {"active": True, "state": "training"}
+    observed = {"active": True, "state": "training"}
     paths.unit_dir("mine").mkdir(parents=True)
-    assert status(LAUNCH, seen, paths) == "other"
+    assert status(LAUNCH, observed, paths) == "other"
 
     (paths.unit_dir("mine") / "launch.json").write_text(launch_file(LAUNCH))
 
-    assert status(LAUNCH, seen, paths) == "running"
-    assert status(changed(env={}), seen, paths) == "other"
+    assert status(LAUNCH, observed, paths) == "running"
+    assert status(changed(env={}), observed, paths) == "other"
 
 
 def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
@@ -277,10 +277,10 @@ def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
 
 @pytest.mark.parametrize("pair", [("NOT A NAME", "hunter2"), ("KEY", "hunter2\0")])
 def test_a_secret_that_cannot_be_a_variable_is_refused_without_being_shown(pair):
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(RunError) as caught:
         secrets_file(replace(LAUNCH, secrets=dict([pair])))
 
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_systemd_accepts_the_unit(tmp_path):
@@ -295,13 +295,13 @@ def test_systemd_accepts_the_unit(tmp_path):
     (tmp_path / "tpufleet-run@.service").write_text(text)
     unit = tmp_path / "tpufleet-run@mine.service"
     unit.symlink_to("tpufleet-run@.service")
-    done = subprocess.run(
+    result = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "tpufleet-run@" not in done.stderr, done.stderr
+    assert "tpufleet-run@" not in result.stderr, result.stderr
 
 
 def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
@@ -314,7 +314,7 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "invalid_process",
     [
         changed(env={"NAME": "bell\x07"}),
         replace(LAUNCH, secrets={"KEY": "ends\0here"}),
@@ -322,14 +322,16 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
     ],
     ids=["variable", "secret", "launch"],
 )
-def test_a_refused_launch_keeps_the_files_of_the_previous_attempt(paths, monkeypatch, refused):
+def test_a_refused_launch_keeps_the_files_of_the_previous_attempt(
+    paths, monkeypatch, invalid_process
+):
     monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
     files = {"exit.json", "heartbeat.json", "rendezvous.json"}
     for name in files:
         (paths.run_dir("mine") / name).write_text("{}")
 
     with pytest.raises(RunError):
-        run_start.start(refused, paths)
+        run_start.start(invalid_process, paths)
 
     assert {path.name for path in paths.run_dir("mine").iterdir()} == files
 

@@ -28,12 +28,12 @@ class Controller:
     def collect(self, **options: Any) -> list[str]:
         """Call the module once; return the names of the files that it returned."""
         constants = {"STATE_DIR": str(self.state_dir)}
-        found = run_module("run_output", state=self.state, constants=constants, **options)
-        assert "failed" not in found, found
-        assert not found["changed"]
-        self.state, self.more = found["state"], found["more"]
-        self.files.update({file["name"]: b64decode(file["content"]) for file in found["files"]})
-        return [file["name"] for file in found["files"]]
+        result = run_module("run_output", state=self.state, constants=constants, **options)
+        assert "failed" not in result, result
+        assert not result["changed"]
+        self.state, self.more = result["state"], result["more"]
+        self.files.update({file["name"]: b64decode(file["content"]) for file in result["files"]})
+        return [file["name"] for file in result["files"]]
 
     def log(self, attempt: str) -> bytes:
         names = sorted(name for name in self.files if name.startswith(f"{attempt}/log/"))
@@ -128,10 +128,10 @@ def test_the_state_of_another_worker_is_ignored(controller):
 
 
 def test_an_invalid_run_name_is_refused(controller):
-    found = run_module("run_output", runs=["../x"])
+    result = run_module("run_output", runs=["../x"])
 
-    assert found["failed"]
-    assert "invalid run name ('../x')" in found["msg"]
+    assert result["failed"]
+    assert "invalid run name ('../x')" in result["msg"]
 
 
 def test_a_worker_that_is_not_set_up_has_no_output(tmp_path):

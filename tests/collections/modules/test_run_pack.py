@@ -178,10 +178,10 @@ def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named
     described = tarfile.TarFile.gettarinfo
 
     def gettarinfo(archive, arcname, fileobj):
-        found = described(archive, arcname=arcname, fileobj=fileobj)
+        entry = described(archive, arcname=arcname, fileobj=fileobj)
         if arcname == "mine/log":
             os.truncate(log, 10)
-        return found
+        return entry
 
     monkeypatch.setattr(tarfile.TarFile, "gettarinfo", gettarinfo)
     file = io.BytesIO()
@@ -196,12 +196,12 @@ def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named
 
 def test_a_checkpoint_that_is_deleted_while_it_is_packed_is_left_out(paths, monkeypatch):
     (paths.state.parent / "checkpoints/3/more").write_text("numbers")
-    found = Path.lstat
+    original = Path.lstat
 
     def lstat(path):
         if path.name == "arrays":
             path.unlink(missing_ok=True)
-        return found(path)
+        return original(path)
 
     monkeypatch.setattr(Path, "lstat", lstat)
     names, result = packed_with_result(paths, checkpoints="all")

@@ -44,9 +44,9 @@ def test_each_worker_of_a_tpu_is_the_process_of_its_index():
 
 
 def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
-    found = place([*workers("a"), *workers("b", 1)], "mine")
+    placements = place([*workers("a"), *workers("b", 1)], "mine")
 
-    assert {host: each.run for host, each in found.items()} == {
+    assert {host: placement.run for host, placement in placements.items()} == {
         "a-w0": "mine-a",
         "a-w1": "mine-a",
         "b-w0": "mine-b",
@@ -116,8 +116,8 @@ def test_a_config_of_another_trainer_may_have_any_content(tmp_path):
 
 
 def test_overrides_come_last_in_the_command_of_the_project_s_trainer():
-    found = with_overrides(command_of(None), overrides("steps=10 'name=a b'"))
-    assert found[-3:] == ("{config}", "steps=10", "name=a b")
+    command = with_overrides(command_of(None), overrides("steps=10 'name=a b'"))
+    assert command[-3:] == ("{config}", "steps=10", "name=a b")
     assert with_overrides(command_of(None), ())[-1] == "{config}"
 
 
@@ -147,8 +147,8 @@ def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(argume
         command_of(f"python x.py {argument}")
 
     assert f"which is no placeholder. Did you mean {meant}?" in str(caught.value)
-    known = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
-    assert f"Placeholders: {known}." in str(caught.value)
+    names = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
+    assert f"Placeholders: {names}." in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_overrides_of_a_command_without_a_placeholder_are_refused_and_never_lost
     assert with_overrides(command, ()) == command
 
 
-@pytest.mark.parametrize("given", ["steps", "'open"])
-def test_an_invalid_override_is_named(given):
+@pytest.mark.parametrize("text", ["steps", "'open"])
+def test_an_invalid_override_is_named(text):
     with pytest.raises(RunError, match="set"):
-        overrides(given)
+        overrides(text)
 
 
 def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
@@ -199,22 +199,23 @@ def test_an_invalid_run_name_is_refused():
 
 
 def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
-    made = [
+    tpu_workers = [
         Worker(f"pod-{number}-w{index}", f"pod-{number}", index, 2, f"10.0.{number}.2")
         for number in (0, 1)
         for index in (0, 1)
     ]
     together = [
         replace(worker, multislice="pod", slice_id=number, slice_count=2, slice_leader="10.0.0.2")
-        for worker, number in zip(made, (0, 0, 1, 1), strict=True)
+        for worker, number in zip(tpu_workers, (0, 0, 1, 1), strict=True)
     ]
 
-    found = place(together, "mine")
+    placements = place(together, "mine")
 
-    assert [found[worker.host].process_id for worker in together] == [0, 1, 2, 3]
-    assert {(each.run, each.slices, each.coordinator_host) for each in found.values()} == {
-        ("mine", 2, "10.0.0.2")
-    }
+    assert [placements[worker.host].process_id for worker in together] == [0, 1, 2, 3]
+    assert {
+        (placement.run, placement.slices, placement.coordinator_host)
+        for placement in placements.values()
+    } == {("mine", 2, "10.0.0.2")}
 
 
 def test_a_run_over_slices_is_refused_while_one_is_missing():
@@ -232,11 +233,14 @@ def sweep_of(tmp_path, text: str):
 
 def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
     text = "- set: {lr: 0.1, name: x}\n  name: hot\n- tpu: a\n  set: [lr=0.2]\n  env: {A: 1}\n"
-    found = place([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
+    placements = place([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
 
-    assert (found["b-w0"].run, found["b-w0"].overrides) == ("mine-hot", ("lr=0.1", "name=x"))
-    assert (found["a-w0"].run, found["a-w0"].overrides) == ("mine-a", ("lr=0.2",))
-    assert found["a-w0"].env == {"A": "1"}
+    assert (placements["b-w0"].run, placements["b-w0"].overrides) == (
+        "mine-hot",
+        ("lr=0.1", "name=x"),
+    )
+    assert (placements["a-w0"].run, placements["a-w0"].overrides) == ("mine-a", ("lr=0.2",))
+    assert placements["a-w0"].env == {"A": "1"}
 
 
 @pytest.mark.parametrize(
@@ -256,11 +260,11 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
     ],
 )
 def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, error):
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(RunError) as caught:
         sweep_of(tmp_path, text)
 
-    assert error in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):

@@ -119,9 +119,9 @@ def test_searching_the_file_gives_the_same_progress_as_reading_all_of_it(tmp_pat
         attempts.append((start, lines))
         counted += lines[-1][1] - lines[0][1] if lines else 0
         steps += len(lines)
-    found = progress(run_dir(tmp_path_factory.mktemp("run"), attempts))
+    result = progress(run_dir(tmp_path_factory.mktemp("run"), attempts))
 
-    assert (found or {"counted": 0})["counted"] == pytest.approx(counted if steps > 1 else 0)
+    assert (result or {"counted": 0})["counted"] == pytest.approx(counted if steps > 1 else 0)
 
 
 def test_steps_on_a_lost_machine_count_at_the_measured_speed():

@@ -109,11 +109,11 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
     "name", ["", "a b", "a/b", "../x", "-x", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
 )
 def test_an_invalid_run_name_is_refused_and_shown_as_it_was_typed(name):
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(RunError) as caught:
         check_name(name)
 
-    assert repr(name) in str(refused.value)
-    assert "-e run=NAME" in str(refused.value)
+    assert repr(name) in str(caught.value)
+    assert "-e run=NAME" in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it sets the groups of a process")
@@ -136,19 +136,19 @@ def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_cre
 ):
     monkeypatch.setattr(run_checkpoints, "USER", "daemon")
 
-    why = trouble(f"{tmp_path}/x/checkpoints/mine", {})
+    problem = trouble(f"{tmp_path}/x/checkpoints/mine", {})
 
-    assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in why
+    assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in problem
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it needs a second user")
 def test_an_existing_directory_is_not_given_to_the_trainer_s_user(tmp_path, monkeypatch):
     monkeypatch.setattr(run_checkpoints, "USER", "daemon")
 
-    why = trouble(f"{tmp_path}/mine", {})
+    problem = trouble(f"{tmp_path}/mine", {})
 
-    assert "Let daemon write there, or " in why
-    assert "setup.yml" not in why
+    assert "Let daemon write there, or " in problem
+    assert "setup.yml" not in problem
 
 
 def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):
@@ -156,9 +156,9 @@ def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch)
     monkeypatch.setattr(run_start, "lost_with_tpu", lambda _: pytest.fail("it would block"))
     local = process(checkpoints="/data/mine", volatile_checkpoints=False)
 
-    found = run_start.blockers(local, paths, is_preemptible=True)
+    problems = run_start.blockers(local, paths, is_preemptible=True)
 
-    assert found == ["/data/mine: it does not respond"]
+    assert problems == ["/data/mine: it does not respond"]
 
 
 def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(
@@ -197,10 +197,10 @@ def forbidding(scripted):
 
 
 def test_a_bucket_without_write_permission_names_the_missing_permission(forbidding):
-    why = trouble("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
+    problem = trouble("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
 
-    assert "HTTP 403, robot@x does not have storage.objects.create access" in why
-    assert "storage.objectUser" in why
+    assert "HTTP 403, robot@x does not have storage.objects.create access" in problem
+    assert "storage.objectUser" in problem
 
 
 def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
@@ -208,10 +208,12 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
         launch = process(env={"STORAGE_EMULATOR_HOST": forbidding}, **fields)
         return run_start.blockers(launch, paths)
 
-    (why,) = named(outputs="gs://outputs/runs/mine")
-    assert why.startswith("gs://outputs/runs/mine: this worker can't store output there (HTTP 403")
-    assert "add-iam-policy-binding gs://outputs --member" in why
-    assert "-e outputs=LOCATION" in why
+    (problem,) = named(outputs="gs://outputs/runs/mine")
+    assert problem.startswith(
+        "gs://outputs/runs/mine: this worker can't store output there (HTTP 403"
+    )
+    assert "add-iam-policy-binding gs://outputs --member" in problem
+    assert "-e outputs=LOCATION" in problem
     assert named(outputs="") == []
     # The check of the checkpoints, which the fixture disables, covers their own bucket.
     assert named(outputs="gs://bucket-of-ours/runs/mine") == []
@@ -229,9 +231,9 @@ def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
 
 
 def test_a_missing_bucket_is_named_with_the_http_status(emulator):
-    why = trouble("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
+    problem = trouble("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
 
-    assert why.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
+    assert problem.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
 
 
 def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named(monkeypatch):

@@ -131,9 +131,9 @@ class Workers:
 
 @pytest.fixture
 def workers(tmp_path, attempt):
-    found = Workers(tmp_path, attempt)
-    yield found
-    for process in found.started.values():
+    started_workers = Workers(tmp_path, attempt)
+    yield started_workers
+    for process in started_workers.started.values():
         if process.poll() is None:
             process.kill()
             process.wait()
@@ -185,19 +185,25 @@ def test_if_worker_0_is_missing_none_starts_and_it_is_named(workers):
 
 
 @pytest.mark.parametrize(
-    ("differs", "what"),
+    ("differs", "difference"),
     [
         ({"release": "f" * 16}, f"release {'f' * 16}, pod-w0 has {RELEASE}"),
         ({"python_env": "other"}, "environment other, pod-w0 has e"),
         ({"run": "yours"}, "run yours, pod-w0 has mine"),
     ],
 )
-def test_a_worker_with_a_different_launch_prevents_the_start_of_all_workers(workers, differs, what):
+def test_a_worker_with_a_different_launch_prevents_the_start_of_all_workers(
+    workers, differs, difference
+):
     workers.start(0, TOUCH.format(""))
     workers.start(1, TOUCH.format(""), **differs)
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.report(0)["error"] == workers.report(1)["error"] == f"pod-w1 arrived with {what}"
+    assert (
+        workers.report(0)["error"]
+        == workers.report(1)["error"]
+        == f"pod-w1 arrived with {difference}"
+    )
 
 
 def test_a_worker_without_the_token_of_the_attempt_is_ignored(workers):
@@ -229,9 +235,9 @@ def unshared(shared: Path) -> dict[str, Any]:
 
 def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
     """Return a command prefix that mounts a private directory over the shared one."""
-    own = folder / "own"
-    own.mkdir(parents=True, exist_ok=True)
-    mount = f'mount --bind {own} {shared.parent.parent} && exec "$@"'
+    own_dir = folder / "own"
+    own_dir.mkdir(parents=True, exist_ok=True)
+    mount = f'mount --bind {own_dir} {shared.parent.parent} && exec "$@"'
     return ("unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh")
 
 
@@ -307,9 +313,9 @@ def test_secrets_reach_a_trainer_through_a_shell_wrapper_but_no_command_line(wor
     workers.start(0, wrapper, environ={**ALONE, "CREDENTIALS_DIRECTORY": str(credentials)})
     assert workers.code(0) == 0
 
-    seen = json.loads((workers.home(0, "env")).read_text())
-    assert (seen["KEY"], seen["TPUFLEET_RUN"]) == ("sesame", "mine")
-    assert "LD_PRELOAD" not in seen
+    variables = json.loads((workers.home(0, "env")).read_text())
+    assert (variables["KEY"], variables["TPUFLEET_RUN"]) == ("sesame", "mine")
+    assert "LD_PRELOAD" not in variables
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root enters an image without its unit")
@@ -468,7 +474,7 @@ def test_sigterm_during_the_rendezvous_ends_the_wait(workers):
 
 
 def test_sigterm_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-Bc", STOPPED_AT_FORK, ROOT / "roles/run/files/attempt"],
         capture_output=True,
         text=True,
@@ -476,4 +482,4 @@ def test_sigterm_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
         check=False,
     )
 
-    assert done.stdout.split() == [str(int(signal.SIGTERM)), "True"], done.stderr
+    assert result.stdout.split() == [str(int(signal.SIGTERM)), "True"], result.stderr

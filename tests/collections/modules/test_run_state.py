@@ -53,9 +53,9 @@ def exited(status: str, code: str = "exited", result: str = "exit-code") -> Exit
     ],
 )
 def test_the_unit_decides_whether_a_run_is_active(active, heartbeat, ended, state):
-    found = process_state({"ActiveState": active}, read_heartbeat(heartbeat), ended)
+    observed = process_state({"ActiveState": active}, read_heartbeat(heartbeat), ended)
 
-    assert found.state is state
+    assert observed.state is state
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_an_end_has_a_state_and_a_reason(ended, state, reason_code, exit_code, s
 def test_a_trainer_that_may_write_no_heartbeat_is_running_after_the_rendezvous(
     has_heartbeat, rendezvous, state
 ):
-    found = process_state(
+    observed = process_state(
         {"ActiveState": "active"}, None, None, read_rendezvous(rendezvous), has_heartbeat
     )
 
-    assert found.state is state
+    assert observed.state is state
 
 
 def write(paths: WorkerPaths, name: str, **values) -> Path:
@@ -124,18 +124,18 @@ def test_the_end_of_an_earlier_attempt_does_not_count_for_the_launched_one(paths
     paths.unit_dir("mine").mkdir(parents=True, exist_ok=True)
     (paths.unit_dir("mine") / "launch.json").write_text('{"spec": {"attempt": 3}}')
 
-    found = observe("mine", paths, unit={"ActiveState": "inactive"})
+    observed = observe("mine", paths, unit={"ActiveState": "inactive"})
 
-    assert (found["state"], found["attempt"]) == ("lost", 3)
+    assert (observed["state"], observed["attempt"]) == ("lost", 3)
 
 
 def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
     (paths.run_dir("mine") / "log").write_text("--- t attempt 3\nValueError: no layer 7\n")
 
-    found = ended(paths, "1")
+    observed = ended(paths, "1")
 
     names = ("state", "reason_code", "exit_code", "signal", "ended_at", "error", "active")
-    assert [found[name] for name in names] == [
+    assert [observed[name] for name in names] == [
         *("failed", "exit_code", 1, "", 7.0, "ValueError: no layer 7", False),
     ]
 
@@ -143,25 +143,28 @@ def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
 def test_a_worker_names_the_workers_that_it_waits_for(paths):
     write(paths, "rendezvous.json", attempt="3", waiting_for=["pod-w1", "pod-w3"])
 
-    found = observe("mine", paths, unit={"ActiveState": "active"})
+    observed = observe("mine", paths, unit={"ActiveState": "active"})
 
-    assert (found["state"], found["waiting_for"]) == ("waiting", ["pod-w1", "pod-w3"])
+    assert (observed["state"], observed["waiting_for"]) == ("waiting", ["pod-w1", "pod-w3"])
 
 
 def test_the_error_of_a_failed_rendezvous_is_reported(paths):
-    found = ended(paths, "76", attempt="3", error="pod-w1 did not come")
+    observed = ended(paths, "76", attempt="3", error="pod-w1 did not come")
 
-    assert (found["reason_code"], found["error"]) == ("rendezvous_failed", "pod-w1 did not come")
+    assert (observed["reason_code"], observed["error"]) == (
+        "rendezvous_failed",
+        "pod-w1 did not come",
+    )
 
 
 @pytest.mark.parametrize(("attempt", "peer", "exit_code"), [("3", "pod-w1", 9), ("2", "", None)])
 def test_the_peer_that_ended_an_attempt_is_named_only_for_this_attempt(
     paths, attempt, peer, exit_code
 ):
-    found = ended(paths, "77", attempt=attempt, peer="pod-w1", peer_exit_code=9)
+    observed = ended(paths, "77", attempt=attempt, peer="pod-w1", peer_exit_code=9)
 
-    assert (found["reason_code"], found["peer"]) == ("peer_ended", peer)
-    assert found["peer_exit_code"] == exit_code
+    assert (observed["reason_code"], observed["peer"]) == ("peer_ended", peer)
+    assert observed["peer_exit_code"] == exit_code
 
 
 @pytest.mark.parametrize(("code", "status"), [("killed", "KILL"), ("exited", "75")])
@@ -225,10 +228,16 @@ def ended_by_unit(paths: WorkerPaths, **systemd: str) -> dict:
 
 
 def test_the_result_from_systemd_and_its_time_are_written_only_to_exit_json(paths):
-    seen = ended_by_unit(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
+    observed = ended_by_unit(
+        paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75"
+    )
 
-    assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
-    assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
+    assert observed["ended_at"] == pytest.approx(time.time(), abs=30)
+    assert (observed["state"], observed["reason_code"], observed["exit_code"]) == (
+        "interrupted",
+        "saved",
+        75,
+    )
     assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]
 
 
@@ -251,28 +260,28 @@ def test_a_pipe_of_a_trainer_does_not_block_attempt_end(paths, name):
 
 
 def fake_systemctl(monkeypatch, text: str) -> list[tuple[str, ...]]:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(units, "systemctl", lambda *arguments: asked.append(arguments) or text)
-    return asked
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(units, "systemctl", lambda *arguments: calls.append(arguments) or text)
+    return calls
 
 
 def test_the_output_of_systemctl_is_split_by_run(monkeypatch):
-    asked = fake_systemctl(monkeypatch, TWO_UNITS)
+    calls = fake_systemctl(monkeypatch, TWO_UNITS)
 
-    found = units.unit_states(["a", "b"])
+    states = units.unit_states(["a", "b"])
 
-    assert (found["a"]["ActiveState"], found["a"]["Result"]) == ("active", "success")
-    assert (found["b"]["ActiveState"], found["b"]["Result"]) == ("failed", "")
-    assert len(asked) == 1
-    assert not any(word.startswith("--state") for word in asked[0])
-    assert asked[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
+    assert (states["a"]["ActiveState"], states["a"]["Result"]) == ("active", "success")
+    assert (states["b"]["ActiveState"], states["b"]["Result"]) == ("failed", "")
+    assert len(calls) == 1
+    assert not any(word.startswith("--state") for word in calls[0])
+    assert calls[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
 
 
 def test_without_runs_systemctl_is_not_called(monkeypatch):
-    asked = fake_systemctl(monkeypatch, TWO_UNITS)
+    calls = fake_systemctl(monkeypatch, TWO_UNITS)
 
     assert units.unit_states([]) == {}
-    assert asked == []
+    assert calls == []
 
 
 def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
@@ -283,13 +292,13 @@ def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
 
 
 def test_active_runs_are_queried_together_with_the_named_run(monkeypatch):
-    asked = fake_systemctl(monkeypatch, TWO_UNITS)
+    calls = fake_systemctl(monkeypatch, TWO_UNITS)
 
-    found = units.unit_states(["b"], others=True)
+    states = units.unit_states(["b"], others=True)
 
-    assert "--state=active,activating,reloading,deactivating" in asked[0]
-    assert asked[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
-    assert units.active(found) == ["a"]
+    assert "--state=active,activating,reloading,deactivating" in calls[0]
+    assert calls[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
+    assert units.active(states) == ["a"]
 
 
 def test_without_units_no_run_is_active(monkeypatch):

@@ -38,18 +38,18 @@ def screen(answers, records=None, nodes=None, **states):
 
 def runs_of(answers):
     workers = worker_statuses(answers, dict.fromkeys(answers, "READY"))
-    return [each.process.run for each in workers if each.process]
+    return [worker.process.run for worker in workers if worker.process]
 
 
-def on(**parts):
-    return {host: {"runs": [part]} for host, part in parts.items()}
+def on(**runs):
+    return {host: {"runs": [observed]} for host, observed in runs.items()}
 
 
 def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
     beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
-    part = report(heartbeat=beat, heartbeat_age=1.2)
+    observed = report(heartbeat=beat, heartbeat_age=1.2)
 
-    head, line = screen(on(w0=part, w1=part, w2=part))
+    head, line = screen(on(w0=observed, w1=observed, w2=observed))
 
     assert head.split()[:3] == ["RUN", "ATTEMPT", "STATE"]
     assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 - 1 s ago w[0-2]"
@@ -60,16 +60,16 @@ def test_mfu_and_the_fullest_device_are_shown_where_a_trainer_reports_them():
     fuller = beat | {"device_bytes": 12 << 30}
     answers = on(w0=report(heartbeat=beat), w1=report(heartbeat=fuller), w2=report(run="other"))
 
-    head, mine, other = screen(answers)
+    head, own, other = screen(answers)
 
     assert head.split()[6:9] == ["MFU", "MEMORY", "GOODPUT"]
-    assert " ".join(mine.split()) == "mine 1 training 5 - - 41% 12.0/16.0 GiB - - w[0-1]"
+    assert " ".join(own.split()) == "mine 1 training 5 - - 41% 12.0/16.0 GiB - - w[0-1]"
     assert " ".join(other.split()) == "other 1 training - - - - - - - w2"
     assert [figures(answers, "mine")[name] for name in ("mfu", "device_bytes")] == [0.412, 12 << 30]
 
 
 def figures(answers, run):
-    return next(each for each in map(run_fields, judged(answers)[1]) if each["run"] == run)
+    return next(row for row in map(run_fields, judged(answers)[1]) if row["run"] == run)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_finishes_one():
     before, restored = report(heartbeat=beat | {"start_step": None}), report(heartbeat=beat)
     trained = report(heartbeat=beat | {"step": 174})
 
-    shown = [screen(on(w0=part))[1].split()[3] for part in (before, restored, trained)]
-    assert shown == ["-", "173/700", "174/700"]
+    steps = [screen(on(w0=observed))[1].split()[3] for observed in (before, restored, trained)]
+    assert steps == ["-", "173/700", "174/700"]
     assert figures(on(w0=restored), "mine")["step"] == 173
 
 
@@ -201,7 +201,7 @@ def test_scripts_get_codes_numbers_and_the_text():
     assert [worker[name] for name in names] == [
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
-    facts = {host: {"run_look": answer} for host, answer in answers.items()}
+    facts = {host: {"run_look": result} for host, result in answers.items()}
     status = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
     assert json.loads(json.dumps(status)) == status
 
@@ -219,7 +219,7 @@ def test_a_mistyped_run_is_reported_as_unknown():
 def test_scripts_get_the_reason_why_a_worker_has_no_run():
     workers, _ = judged({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
 
-    assert [worker_fields(each)["state"] for each in workers] == [
+    assert [worker_fields(worker)["state"] for worker in workers] == [
         *("preempted", "unreachable", "idle"),
     ]
     assert worker_fields(workers[1])["error"] == "can't be reached: ssh: No route to host"
@@ -274,7 +274,7 @@ def test_workers_are_sorted_by_number():
     states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
     workers = worker_statuses({host: {"runs": []} for host in states}, states)
 
-    assert [each.worker for each in workers] == ["pod-w1", "pod-w2", "pod-w10"]
+    assert [worker.worker for worker in workers] == ["pod-w1", "pod-w2", "pod-w10"]
 
 
 def test_a_missing_log_is_explained():
@@ -304,7 +304,7 @@ def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
 
 
 @pytest.mark.parametrize(
-    ("runs", "shown"),
+    ("runs", "expected"),
     [
         ([on_chip(0, time=3.0), on_chip(-1, time=4.0, run="whole")], ["whole"]),
         ([on_chip(0, time=5.0), on_chip(-1, time=4.0, run="whole")], ["mine-c0"]),
@@ -312,8 +312,8 @@ def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
         ([], []),
     ],
 )
-def test_a_run_on_all_chips_replaces_older_ones_on_single_chips(runs, shown):
-    assert runs_of({"w0": {"runs": runs}}) == shown
+def test_a_run_on_all_chips_replaces_older_ones_on_single_chips(runs, expected):
+    assert runs_of({"w0": {"runs": runs}}) == expected
 
 
 DONE_RECORD = {"mine": {"wanted": "running", "attempt": 1, "workers": 2}}

@@ -21,8 +21,8 @@ def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path, holder):
     device.touch()
     child = holder(device)
     child.send_signal(19)  # SIGSTOP: the process hangs and keeps the device open
-    [held] = holders(str(device))
-    assert held.endswith(f"(pid {child.pid}) holds {device}")
+    [line] = holders(str(device))
+    assert line.endswith(f"(pid {child.pid}) holds {device}")
 
     child.kill()  # a zombie, because no process waits for it yet
     deadline = time.monotonic() + 10

@@ -30,13 +30,13 @@ def waited(step=None, outcome="settled", **more):
     return {"info": beating(step, **more), "outcome": outcome}
 
 
-def outcome_of(step, options, spent, runs_for=0.0):
+def outcome_of(step, options, elapsed_s, runs_for=0.0):
     process = parse_process("w0", beating(step))
-    return run_wait.outcome_of(process, False, options, spent, runs_for)
+    return run_wait.outcome_of(process, False, options, elapsed_s, runs_for)
 
 
 @pytest.mark.parametrize(
-    ("more", "spent", "outcome"),
+    ("more", "elapsed_s", "outcome"),
     [
         ({}, 1, None),
         ({}, 901, "timed_out"),
@@ -45,9 +45,9 @@ def outcome_of(step, options, spent, runs_for=0.0):
     ],
 )
 @pytest.mark.parametrize("heartbeat", [True, False])
-def test_the_wait_ends_after_the_time_limit(more, spent, outcome, heartbeat):
+def test_the_wait_ends_after_the_time_limit(more, elapsed_s, outcome, heartbeat):
     options = OPTIONS | {"heartbeat": heartbeat} | more
-    assert outcome_of(None, options, spent) == outcome
+    assert outcome_of(None, options, elapsed_s) == outcome
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_a_trainer_without_a_heartbeat_shows_its_last_output():
 
 def action(answers, monkeypatch):
     """Return the action, whose module calls return or raise the next of ``answers``."""
-    given = iter(answers)
+    results = iter(answers)
     now = [0.0]
 
     def ask(**_arguments):
-        found = next(given)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def sleep(seconds):
         now[0] += seconds
 
     monkeypatch.setattr(run_wait, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    made = run_wait.ActionModule.__new__(run_wait.ActionModule)
-    made._execute_module = ask
-    return made
+    plugin = run_wait.ActionModule.__new__(run_wait.ActionModule)
+    plugin._execute_module = ask
+    return plugin
 
 
 def test_a_connection_that_breaks_for_a_moment_is_tried_again(monkeypatch):

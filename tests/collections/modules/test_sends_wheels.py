@@ -64,6 +64,6 @@ print(module_loader.find_plugin_with_context("tpufleet.core.python_toolchain").a
 
 
 def test_python_toolchain_uses_the_action_plugin_of_python_env():
-    found = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, check=True)
+    result = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, check=True)
 
-    assert found.stdout == b"tpufleet.core.python_env\n"
+    assert result.stdout == b"tpufleet.core.python_env\n"

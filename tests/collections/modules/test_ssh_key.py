@@ -14,10 +14,10 @@ def key(tmp_path: Path) -> Path:
 
 
 def public_of(private: Path) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         ["ssh-keygen", "-y", "-f", private], capture_output=True, text=True, check=True
     )
-    return done.stdout.split()[1]
+    return result.stdout.split()[1]
 
 
 def test_a_key_pair_is_made_once(key):

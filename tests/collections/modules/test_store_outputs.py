@@ -73,17 +73,19 @@ class Worker:
     def stored(self, number: int = 1, name: str = "log") -> str:
         """Return the stored content of a stream (log, metrics) or object of an attempt."""
         bucket = Bucket(f"{self.location}/{number}/0", address=self.emulator)
-        names = [each for each in bucket.names() if each.partition("/")[0] == name]
+        names = [
+            object_name for object_name in bucket.names() if object_name.partition("/")[0] == name
+        ]
         return b"".join(map(bucket.content, names)).decode()
 
 
 @pytest.fixture
 def worker(tmp_path: Path, emulator: str) -> Iterator[Worker]:
-    found = Worker(tmp_path, emulator, BUCKET)
-    yield found
-    if found.process and found.process.poll() is None:
-        found.process.send_signal(signal.SIGKILL)
-        found.process.wait()
+    machine = Worker(tmp_path, emulator, BUCKET)
+    yield machine
+    if machine.process and machine.process.poll() is None:
+        machine.process.send_signal(signal.SIGKILL)
+        machine.process.wait()
 
 
 def test_an_attempt_is_stored_while_it_runs_and_when_it_has_ended(worker):

