@@ -166,7 +166,7 @@ def test_any_log_gives_one_short_line_without_control_characters(lines):
     line = error_line(lines)
 
     assert len(line) <= 300
-    assert line.isprintable() or not any(ord(sign) < 32 for sign in line)
+    assert line.isprintable() or not any(ord(char) < 32 for char in line)
 
 
 def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):

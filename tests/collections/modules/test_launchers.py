@@ -363,11 +363,11 @@ def metadata(scripted) -> tuple[str, dict[str, str | None]]:
         "agent-worker-number": "1",
     }
 
-    def answer(request: Request) -> Say:
+    def respond(request: Request) -> Say:
         attribute = attributes.get(request.path.rpartition("/")[2])
         return error(404, "not found") if attribute is None else Say(attribute.encode())
 
-    scripted.answerer = answer
+    scripted.answerer = respond
     return f"{scripted.endpoint}/attributes/", attributes
 
 

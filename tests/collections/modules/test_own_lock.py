@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.collections.package_index import publish, variables
 
 
-class Desk:
+class Workspace:
     """A user's directory with an index and a project that pins pear 1.0; the newest is 2.0."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,68 +51,70 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path) -> Desk:
-    return Desk(tmp_path)
+def workspace(tmp_path) -> Workspace:
+    return Workspace(tmp_path)
 
 
-def test_a_file_of_requirements_is_the_whole_environment(desk):
-    assert desk.make() == ["apple==1.0", "pear==1.0"]
-    assert desk.lock.read_text().count("--hash=sha256:") == 2
+def test_a_file_of_requirements_is_the_whole_environment(workspace):
+    assert workspace.make() == ["apple==1.0", "pear==1.0"]
+    assert workspace.lock.read_text().count("--hash=sha256:") == 2
 
 
-def test_a_file_prefers_versions_of_the_project_but_can_require_others(desk):
-    desk.file.write_text("apple\npear >= 2\n")
+def test_a_file_prefers_versions_of_the_project_but_can_require_others(workspace):
+    workspace.file.write_text("apple\npear >= 2\n")
 
-    assert desk.make() == ["apple==1.0", "pear==2.0"]
-
-
-def test_extras_are_added_to_a_file(desk):
-    assert desk.make(extras=("fig",)) == ["apple==1.0", "fig==1.0", "pear==1.0"]
+    assert workspace.make() == ["apple==1.0", "pear==2.0"]
 
 
-def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(desk):
-    locks = [desk.make(requirements=None, extras=("fig",), upgrade=upgrade) for upgrade in (0, 1)]
+def test_extras_are_added_to_a_file(workspace):
+    assert workspace.make(extras=("fig",)) == ["apple==1.0", "fig==1.0", "pear==1.0"]
+
+
+def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(workspace):
+    locks = [
+        workspace.make(requirements=None, extras=("fig",), upgrade=upgrade) for upgrade in (0, 1)
+    ]
 
     assert locks == [["fig==1.0", "pear==1.0"]] * 2
 
 
-def test_a_changed_file_keeps_locked_versions_and_an_update_does_not(desk):
-    desk.make()
-    publish(desk.index, "apple", "1.1", needs="pear")
-    desk.file.write_text("apple\nfig\n")
-    assert not is_current(desk.sources, desk.lock)
+def test_a_changed_file_keeps_locked_versions_and_an_update_does_not(workspace):
+    workspace.make()
+    publish(workspace.index, "apple", "1.1", needs="pear")
+    workspace.file.write_text("apple\nfig\n")
+    assert not is_current(workspace.sources, workspace.lock)
 
-    assert desk.make() == ["apple==1.0", "fig==1.0", "pear==1.0"]
-    assert desk.make(upgrade=True) == ["apple==1.1", "fig==1.0", "pear==2.0"]
+    assert workspace.make() == ["apple==1.0", "fig==1.0", "pear==1.0"]
+    assert workspace.make(upgrade=True) == ["apple==1.1", "fig==1.0", "pear==2.0"]
 
 
-def test_comments_and_newer_versions_do_not_outdate_a_lock_file(desk):
-    desk.make()
-    publish(desk.index, "apple", "1.1")
+def test_comments_and_newer_versions_do_not_outdate_a_lock_file(workspace):
+    workspace.make()
+    publish(workspace.index, "apple", "1.1")
 
-    desk.file.write_text("# what I need\n\napple  # for pies\n")
+    workspace.file.write_text("# what I need\n\napple  # for pies\n")
 
-    assert is_current(desk.sources, desk.lock)
+    assert is_current(workspace.sources, workspace.lock)
 
 
 @pytest.mark.parametrize("option", ["-r more.in", "-c more.in", "--requirement=more.in"])
-def test_a_change_of_an_included_file_outdates_the_lock_file(desk, option):
-    more = desk.file.with_name("more.in")
+def test_a_change_of_an_included_file_outdates_the_lock_file(workspace, option):
+    more = workspace.file.with_name("more.in")
     more.write_text("pear < 2\n")
-    desk.file.write_text(f"apple\n{option}\n")
-    desk.make()
+    workspace.file.write_text(f"apple\n{option}\n")
+    workspace.make()
 
     more.write_text("pear >= 2\n")
 
-    assert not is_current(desk.sources, desk.lock)
-    assert "pear==2.0" in desk.make()
+    assert not is_current(workspace.sources, workspace.lock)
+    assert "pear==2.0" in workspace.make()
 
 
-def test_a_pyproject_file_names_requirements_too(desk):
-    file = desk.file.with_name("pyproject.toml")
+def test_a_pyproject_file_names_requirements_too(workspace):
+    file = workspace.file.with_name("pyproject.toml")
     file.write_text('[project]\nname = "mine"\nversion = "1"\ndependencies = ["fig"]\n')
 
-    assert desk.make(requirements=file) == ["fig==1.0"]
+    assert workspace.make(requirements=file) == ["fig==1.0"]
 
 
 @pytest.mark.parametrize(
@@ -124,69 +126,71 @@ def test_a_pyproject_file_names_requirements_too(desk):
     ],
 )
 def test_a_failed_lock_shows_one_line_with_the_command_and_keeps_the_lock_file(
-    desk, requirement, reason
+    workspace, requirement, reason
 ):
-    desk.make()
-    before = desk.lock.read_text()
-    desk.file.write_text(f"{requirement}\n")
+    workspace.make()
+    before = workspace.lock.read_text()
+    workspace.file.write_text(f"{requirement}\n")
 
     with pytest.raises(LockError, match=rf"mine.in: cannot be locked \(.*{reason}") as error:
-        desk.make()
+        workspace.make()
 
-    assert str(error.value).endswith(f"ansible-playbook setup.yml -e requirements={desk.file}")
+    assert str(error.value).endswith(f"ansible-playbook setup.yml -e requirements={workspace.file}")
     assert "\n" not in str(error.value)
-    assert desk.lock.read_text() == before
+    assert workspace.lock.read_text() == before
 
 
-def test_an_error_masks_the_password_of_an_index_in_the_environment(desk, monkeypatch):
+def test_an_error_masks_the_password_of_an_index_in_the_environment(workspace, monkeypatch):
     monkeypatch.setenv("UV_INDEX", "http://user:hunter2hunter2@[broken/simple")
 
     with pytest.raises(LockError, match="cannot be locked") as error:
-        desk.make()
+        workspace.make()
 
     assert "********" in str(error.value)
     assert "hunter2" not in str(error.value)
 
 
-def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_the_user(desk, monkeypatch):
-    wheels = desk.file.with_name("wheels")
-    desk.file.write_text("quince\n")
-    (desk.index / "quince").mkdir()
-    (desk.index / "quince/index.html").write_text(
+def test_a_package_without_wheels_is_named_and_locked_with_a_wheel_of_the_user(
+    workspace, monkeypatch
+):
+    wheels = workspace.file.with_name("wheels")
+    workspace.file.write_text("quince\n")
+    (workspace.index / "quince").mkdir()
+    (workspace.index / "quince/index.html").write_text(
         '<a href="quince-1.0.tar.gz">quince-1.0.tar.gz</a>'
     )
     with pytest.raises(LockError, match=r"no usable wheels.* Build a wheel for jax_own_wheels"):
-        desk.make()
+        workspace.make()
 
     publish(wheels, "quince", "1.0")
     monkeypatch.setenv("UV_FIND_LINKS", str(wheels / "quince"))
 
-    assert desk.make() == ["quince==1.0"]
+    assert workspace.make() == ["quince==1.0"]
     (wheel,) = (wheels / "quince").glob("*.whl")
-    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in desk.lock.read_text()
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in workspace.lock.read_text()
 
 
 @pytest.mark.parametrize("option", ["", "-e "])
-def test_a_local_directory_as_requirement_is_refused(desk, option):
-    project = desk.file.with_name("lib")
+def test_a_local_directory_as_requirement_is_refused(workspace, option):
+    project = workspace.file.with_name("lib")
     project.mkdir()
     (project / "pyproject.toml").write_text('[project]\nname = "lib"\nversion = "1"\n')
-    desk.file.write_text(f"apple\n{option}./lib\n")
+    workspace.file.write_text(f"apple\n{option}./lib\n")
 
     with pytest.raises(LockError, match=r"cannot be locked \(.*lib\).* -e code="):
-        desk.make()
+        workspace.make()
 
 
 @pytest.mark.parametrize("path", ["nowhere.in", "."])
-def test_a_file_that_cannot_be_read_is_named(desk, path):
+def test_a_file_that_cannot_be_read_is_named(workspace, path):
     with pytest.raises(LockError, match=r"cannot be read .* -e requirements=FILE$"):
-        desk.make(requirements=desk.file.parent / path)
+        workspace.make(requirements=workspace.file.parent / path)
 
 
 @pytest.mark.parametrize("extra", ["--index-url=http://x", "-r /etc/passwd", "../mine", "a\nb"])
-def test_an_extra_is_a_requirement_and_no_option_of_uv(desk, extra):
+def test_an_extra_is_a_requirement_and_no_option_of_uv(workspace, extra):
     with pytest.raises(LockError, match="is not a requirement"):
-        desk.make(extras=(extra,))
+        workspace.make(extras=(extra,))
 
 
 def test_the_lock_file_is_beside_the_requirements(tmp_path, monkeypatch):
@@ -212,15 +216,15 @@ def test_requirements_with_different_extras_have_different_lock_files(tmp_path):
     assert {path.parent for path in paths} == {tmp_path}
 
 
-def test_a_lock_file_that_setup_did_not_make_is_never_replaced(desk):
-    desk.lock.write_text("apple==0.9\n")
+def test_a_lock_file_that_setup_did_not_make_is_never_replaced(workspace):
+    workspace.lock.write_text("apple==0.9\n")
 
-    with pytest.raises(LockError, match=f"does not replace it. .* -e jax_lock={desk.lock}$"):
-        is_current(desk.sources, desk.lock)
+    with pytest.raises(LockError, match=f"does not replace it. .* -e jax_lock={workspace.lock}$"):
+        is_current(workspace.sources, workspace.lock)
 
 
-def test_the_option_of_extras_can_be_pasted(desk):
-    sources = replace(desk.sources, requirements=None, extras=("einops >= 0.8", "fig"))
+def test_the_option_of_extras_can_be_pasted(workspace):
+    sources = replace(workspace.sources, requirements=None, extras=("einops >= 0.8", "fig"))
 
     option, value = shlex.split(sources.option())
 
@@ -236,19 +240,19 @@ def test_extras_name_a_file_in_the_directory_of_lock_files(extras):
     assert own_lock(None, extras[::-1], "worker-tpu", "/locks", "/project") == path
 
 
-def test_a_lock_file_is_stale_once_its_requirements_have_changed(desk, tmp_path):
-    (tmp_path / "requirements").symlink_to(desk.sources.project)
-    desk.make(project=tmp_path / "requirements")
+def test_a_lock_file_is_stale_once_its_requirements_have_changed(workspace, tmp_path):
+    (tmp_path / "requirements").symlink_to(workspace.sources.project)
+    workspace.make(project=tmp_path / "requirements")
 
     def warning() -> str:
-        return stale_lock(str(desk.lock), str(desk.file), [], "worker-cpu", str(tmp_path))
+        return stale_lock(str(workspace.lock), str(workspace.file), [], "worker-cpu", str(tmp_path))
 
-    desk.file.write_text("# A comment changes nothing.\napple\n")
+    workspace.file.write_text("# A comment changes nothing.\napple\n")
     assert warning() == ""
-    desk.file.write_text("apple\nfig\n")
-    assert warning().startswith(f"{desk.file}: changed since setup made mine.lock")
-    assert warning().endswith(f"ansible-playbook setup.yml -e requirements={desk.file}")
-    desk.lock.write_text("apple==1.0\n")  # not made by setup
+    workspace.file.write_text("apple\nfig\n")
+    assert warning().startswith(f"{workspace.file}: changed since setup made mine.lock")
+    assert warning().endswith(f"ansible-playbook setup.yml -e requirements={workspace.file}")
+    workspace.lock.write_text("apple==1.0\n")  # not made by setup
     assert warning() == ""
-    desk.lock.unlink()
+    workspace.lock.unlink()
     assert warning() == ""

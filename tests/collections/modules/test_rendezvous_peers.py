@@ -66,10 +66,10 @@ def rendezvous_succeeds(worker0: Worker0) -> bool:
     """Connect the real worker 1; return whether both workers begin."""
     joined = rendezvous(1, worker0.port).connect()
     gathered = worker0.end()
-    begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]
-    for peer in [*joined, *(gathered if begun else [])]:
+    has_begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]
+    for peer in [*joined, *(gathered if has_begun else [])]:
         peer.close()
-    return begun
+    return has_begun
 
 
 def sealed(nonce: bytes, text: bytes) -> bytes:
@@ -156,11 +156,11 @@ def test_a_malformed_hello_with_the_token_does_not_end_the_rendezvous(hello):
 
 def test_a_thousand_open_connections_of_strangers_do_not_block_the_rendezvous():
     worker0 = Worker0()
-    crowd = [worker0.connect() for _ in range(1000)]
+    connections = [worker0.connect() for _ in range(1000)]
     try:
         assert rendezvous_succeeds(worker0)
     finally:
-        for stranger in crowd:
+        for stranger in connections:
             stranger.close()
 
 

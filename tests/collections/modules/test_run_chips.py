@@ -146,12 +146,12 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
     monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
     paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
 
-    def named(chip):
+    def blockers_of(chip):
         return [line for line in run_start.blockers(process(chip=chip), paths) if "other" in line]
 
-    assert named(0) == []
-    assert "run other is training here" in named(1)[0]
-    assert named(-1)
+    assert blockers_of(0) == []
+    assert "run other is training here" in blockers_of(1)[0]
+    assert blockers_of(-1)
 
 
 @pytest.fixture

@@ -124,8 +124,8 @@ def test_a_held_device_is_refused_with_its_holder(worker, holder):
     assert unset["msg"] == refused["msg"]
 
 
-@pytest.mark.parametrize(("chip", "blamed"), [(0, "early"), (1, "late"), (-1, "early")])
-def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip, blamed):
+@pytest.mark.parametrize(("chip", "expected_run"), [(0, "early"), (1, "late"), (-1, "early")])
+def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip, expected_run):
     paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
     for number, name in enumerate(("early", "late")):
         paths.unit_dir(name).mkdir(parents=True)
@@ -136,7 +136,9 @@ def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip
 
     error = run_start.held_device(process(chip=chip), "/dev/accel*", paths)
 
-    assert error.startswith(f"run {blamed} holds the devices (python (pid 7) holds it). Stop it")
+    assert error.startswith(
+        f"run {expected_run} holds the devices (python (pid 7) holds it). Stop it"
+    )
 
 
 @pytest.fixture

@@ -108,18 +108,18 @@ def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
 
     for host in ("w0", "w1", "w2"):
         number = host[1]
-        own_texts = [line.split(": ")[1] for line in displayed if number in named(line)]
+        own_texts = [line.split(": ")[1] for line in displayed if number in worker_numbers(line)]
         assert own_texts == [text for worker, text in lines if worker == host]
 
 
-def named(line):
+def worker_numbers(line):
     """Return the numbers of the workers named before a line: w[0-2], w[0,2] or w1."""
     inside = line.partition(":")[0].strip("w[]")
     first, dash, last = inside.partition("-")
     return {str(n) for n in range(int(first), int(last) + 1)} if dash else set(inside.split(","))
 
 
-def seen(state="training", *, log=(), end=0):
+def result_of(state="training", *, log=(), end=0):
     return {"runs": [report(state, log=list(log), log_end=end)]}
 
 
@@ -151,11 +151,11 @@ def followed(answers, monkeypatch, displayed, tmp_path, hosts=("w0",), **options
 def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch, tmp_path):
     displayed = []
     answers = [
-        seen(),
-        seen(log=["a", "b"], end=4),
+        result_of(),
+        result_of(log=["a", "b"], end=4),
         AnsibleConnectionFailure("down"),
-        seen("done", log=["c"], end=6),
-        seen("done", end=6),
+        result_of("done", log=["c"], end=6),
+        result_of("done", end=6),
     ]
     result, requests = followed(answers, monkeypatch, displayed, tmp_path)
 
@@ -166,7 +166,10 @@ def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch,
 
 def test_followed_lines_carry_no_control_characters_to_a_terminal(monkeypatch, tmp_path):
     displayed = []
-    answers = [seen("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2), seen("done", end=2)]
+    answers = [
+        result_of("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2),
+        result_of("done", end=2),
+    ]
     followed(answers, monkeypatch, displayed, tmp_path, run="mine")
 
     assert displayed == ["w0: ]0;titlered", "w0: --- done"]
@@ -183,7 +186,7 @@ def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, 
     folder.mkdir()
     other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
     (folder / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
-    answers = [seen("done", log=["a"], end=2), seen("done", end=2)]
+    answers = [result_of("done", log=["a"], end=2), result_of("done", end=2)]
     followed(answers, monkeypatch, displayed, tmp_path, hosts=["w0", "w1"], run="mine")
 
     assert displayed == ["w[0-1]: a", "w[0-1]: --- done"]

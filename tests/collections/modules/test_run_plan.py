@@ -133,7 +133,7 @@ def test_overrides_replace_their_placeholder_in_a_command(command, expected):
 
 
 @pytest.mark.parametrize(
-    ("argument", "meant"),
+    ("argument", "suggestion"),
     [
         ("{checkpoint}", "{checkpoints}"),
         ("--dir={rundir}/logs", "{run_dir}"),
@@ -142,11 +142,11 @@ def test_overrides_replace_their_placeholder_in_a_command(command, expected):
         ("{runs}", "{run}"),
     ],
 )
-def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(argument, meant):
+def test_a_mistyped_placeholder_is_refused_and_the_placeholders_are_named(argument, suggestion):
     with pytest.raises(RunError) as caught:
         command_of(f"python x.py {argument}")
 
-    assert f"which is no placeholder. Did you mean {meant}?" in str(caught.value)
+    assert f"which is no placeholder. Did you mean {suggestion}?" in str(caught.value)
     names = ", ".join(f"{{{name}}}" for name in (*PLACEHOLDERS, "set"))
     assert f"Placeholders: {names}." in str(caught.value)
 

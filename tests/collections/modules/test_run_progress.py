@@ -106,9 +106,9 @@ def test_without_two_steps_there_is_no_goodput(tmp_path):
         max_size=6,
     )
 )
-def test_searching_the_file_gives_the_same_progress_as_reading_all_of_it(tmp_path_factory, story):
+def test_searching_the_file_gives_the_same_progress_as_reading_all_of_it(tmp_path_factory, history):
     now, step, attempts, counted, steps = 0, 0, [], 0, 0
-    for wait, paces in story:
+    for wait, paces in history:
         start = now = now + wait
         lines = []
         for pace in paces:
@@ -136,9 +136,9 @@ def test_a_record_without_a_start_time_has_no_goodput():
     assert goodput(None, {"wanted": "running", "wanted_seconds": 0.0}, 5.0) is None
 
 
-def record_after(monkeypatch, *story):
+def record_after(monkeypatch, *history):
     record = {}
-    for at, wanted in story:
+    for at, wanted in history:
         monkeypatch.setattr("time.time", lambda at=at: float(at))
         record = after_change(
             record, "mine", len(record.get("history", [])), {"wanted": wanted}, {"kind": "note"}

@@ -166,14 +166,14 @@ def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_ac
 ):
     monkeypatch.setattr(run_start.run_checkpoints, "on_same_disk", lambda *_: True)
 
-    def named(is_preemptible=True, **fields):
+    def blockers_of(is_preemptible=True, **fields):
         local = {"checkpoints": "/data/mine", "volatile_checkpoints": False} | fields
         return run_start.blockers(process(**local), paths, is_preemptible=is_preemptible)
 
-    assert "-e volatile_checkpoints=true" in named()[0]
-    assert named(is_preemptible=False) == []
-    assert named(volatile_checkpoints=True) == []
-    assert named(checkpoints="gs://bucket-of-ours/mine") == []
+    assert "-e volatile_checkpoints=true" in blockers_of()[0]
+    assert blockers_of(is_preemptible=False) == []
+    assert blockers_of(volatile_checkpoints=True) == []
+    assert blockers_of(checkpoints="gs://bucket-of-ours/mine") == []
 
 
 def test_the_second_step_of_a_launch_refuses_volatile_checkpoints_too(paths, monkeypatch):
@@ -204,19 +204,19 @@ def test_a_bucket_without_write_permission_names_the_missing_permission(forbiddi
 
 
 def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
-    def named(**fields):
+    def blockers_of(**fields):
         launch = process(env={"STORAGE_EMULATOR_HOST": forbidding}, **fields)
         return run_start.blockers(launch, paths)
 
-    (problem,) = named(outputs="gs://outputs/runs/mine")
+    (problem,) = blockers_of(outputs="gs://outputs/runs/mine")
     assert problem.startswith(
         "gs://outputs/runs/mine: this worker can't store output there (HTTP 403"
     )
     assert "add-iam-policy-binding gs://outputs --member" in problem
     assert "-e outputs=LOCATION" in problem
-    assert named(outputs="") == []
+    assert blockers_of(outputs="") == []
     # The check of the checkpoints, which the fixture disables, covers their own bucket.
-    assert named(outputs="gs://bucket-of-ours/runs/mine") == []
+    assert blockers_of(outputs="gs://bucket-of-ours/runs/mine") == []
 
 
 def test_an_unreachable_bucket_for_output_does_not_block_a_launch(paths):

@@ -233,7 +233,7 @@ def unshared(shared: Path) -> dict[str, Any]:
     return {"checkpoints": str(shared), "volatile_checkpoints": False}
 
 
-def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
+def with_own_directory(folder: Path, shared: Path) -> tuple[str, ...]:
     """Return a command prefix that mounts a private directory over the shared one."""
     own_dir = folder / "own"
     own_dir.mkdir(parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ def test_no_worker_starts_if_the_checkpoints_are_not_shared(workers, shared, tmp
         workers.start(
             number,
             TOUCH.format(""),
-            with_own(tmp_path / f"disk{number}", shared) if number in apart else (),
+            with_own_directory(tmp_path / f"disk{number}", shared) if number in apart else (),
             **unshared(shared),
             environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "0.5"},
         )
@@ -280,7 +280,7 @@ def test_a_worker_that_dies_during_the_check_prevents_the_start(workers, shared,
         workers.start(
             number,
             TOUCH.format(""),
-            with_own(tmp_path / "disk", shared) if number == 2 else (),
+            with_own_directory(tmp_path / "disk", shared) if number == 2 else (),
             **unshared(shared),
             environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "60"},
         )

@@ -26,14 +26,14 @@ from tests.collections.runs.answers import report, report_end
 DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
 
 
-def judged(answers, records=None, nodes=None, **states):
+def evaluate(answers, records=None, nodes=None, **states):
     tpu_states_of = {host: states.get(host, "READY") for host in [*answers, *states]}
     workers = worker_statuses(answers, tpu_states_of)
     return workers, run_statuses(workers, records or {}, nodes or {}, now=1000.0)
 
 
-def screen(answers, records=None, nodes=None, **states):
-    return status_lines(*judged(answers, records, nodes, **states))
+def shown_lines(answers, records=None, nodes=None, **states):
+    return status_lines(*evaluate(answers, records, nodes, **states))
 
 
 def runs_of(answers):
@@ -41,7 +41,7 @@ def runs_of(answers):
     return [worker.process.run for worker in workers if worker.process]
 
 
-def on(**runs):
+def results(**runs):
     return {host: {"runs": [observed]} for host, observed in runs.items()}
 
 
@@ -49,7 +49,7 @@ def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
     beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
     observed = report(heartbeat=beat, heartbeat_age=1.2)
 
-    head, line = screen(on(w0=observed, w1=observed, w2=observed))
+    head, line = shown_lines(results(w0=observed, w1=observed, w2=observed))
 
     assert head.split()[:3] == ["RUN", "ATTEMPT", "STATE"]
     assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 - 1 s ago w[0-2]"
@@ -58,18 +58,23 @@ def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
 def test_mfu_and_the_fullest_device_are_shown_where_a_trainer_reports_them():
     beat = {"step": 5, "mfu": 0.412, "device_bytes": 3 << 30, "device_limit_bytes": 16 << 30}
     fuller = beat | {"device_bytes": 12 << 30}
-    answers = on(w0=report(heartbeat=beat), w1=report(heartbeat=fuller), w2=report(run="other"))
+    answers = results(
+        w0=report(heartbeat=beat), w1=report(heartbeat=fuller), w2=report(run="other")
+    )
 
-    head, own, other = screen(answers)
+    head, own, other = shown_lines(answers)
 
     assert head.split()[6:9] == ["MFU", "MEMORY", "GOODPUT"]
     assert " ".join(own.split()) == "mine 1 training 5 - - 41% 12.0/16.0 GiB - - w[0-1]"
     assert " ".join(other.split()) == "other 1 training - - - - - - - w2"
-    assert [figures(answers, "mine")[name] for name in ("mfu", "device_bytes")] == [0.412, 12 << 30]
+    assert [shown_fields(answers, "mine")[name] for name in ("mfu", "device_bytes")] == [
+        0.412,
+        12 << 30,
+    ]
 
 
-def figures(answers, run):
-    return next(row for row in map(run_fields, judged(answers)[1]) if row["run"] == run)
+def shown_fields(answers, run):
+    return next(row for row in map(run_fields, evaluate(answers)[1]) if row["run"] == run)
 
 
 @pytest.mark.parametrize(
@@ -90,33 +95,37 @@ def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_finishes_one():
     before, restored = report(heartbeat=beat | {"start_step": None}), report(heartbeat=beat)
     trained = report(heartbeat=beat | {"step": 174})
 
-    steps = [screen(on(w0=observed))[1].split()[3] for observed in (before, restored, trained)]
+    steps = [
+        shown_lines(results(w0=observed))[1].split()[3] for observed in (before, restored, trained)
+    ]
     assert steps == ["-", "173/700", "174/700"]
-    assert figures(on(w0=restored), "mine")["step"] == 173
+    assert shown_fields(results(w0=restored), "mine")["step"] == 173
 
 
 def test_a_resumed_run_is_not_hung_while_it_compiles_its_first_step():
     beat = {"step": None, "start_step": 173}
-    lines = screen(on(w0=report(heartbeat=beat, heartbeat_age=700.0)))
+    lines = shown_lines(results(w0=report(heartbeat=beat, heartbeat_age=700.0)))
 
     assert "hung" not in lines[1]
 
 
 def test_only_workers_that_differ_have_a_line_of_their_own():
-    lines = screen(on(w0=report(), w1=report("stopping"), w2=report("stopping"), w3=report()))
+    lines = shown_lines(
+        results(w0=report(), w1=report("stopping"), w2=report("stopping"), w3=report())
+    )
 
     assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
 
 
 def test_a_waiting_run_names_the_missing_workers():
-    lines = screen(on(w0=report("waiting", waiting_for=["w3"]), w1=report("starting")))
+    lines = shown_lines(results(w0=report("waiting", waiting_for=["w3"]), w1=report("starting")))
 
     assert "waiting for w3" in lines[1]
 
 
 def test_the_state_of_a_run_is_that_of_the_worker_that_crashed():
     other = report_end("77", peer="w1", peer_exit_code=1)
-    lines = screen(on(w0=other, w1=report_end("1")))
+    lines = shown_lines(results(w0=other, w1=report_end("1")))
 
     assert "crashed (exit 1)" in lines[1]
     assert lines[2:] == ["mine, w0: ended because w1 ended with exit code 1"]
@@ -125,7 +134,7 @@ def test_the_state_of_a_run_is_that_of_the_worker_that_crashed():
 def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown():
     silent, writes = report("running", output_age=90.0), report("running", output_age=3.2)
 
-    _, line, *rest = screen(on(w0=silent, w1=writes))
+    _, line, *rest = shown_lines(results(w0=silent, w1=writes))
 
     assert " ".join(line.split()) == "mine 1 running - - - - output 3 s ago w[0-1]"
     assert rest == []
@@ -134,18 +143,20 @@ def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown()
 def test_the_exception_of_a_crash_is_shown_once_for_all_workers():
     crash = report_end("1", error="ValueError: no such layer: 7")
 
-    assert screen(on(w0=crash, w1=crash))[2:] == ["mine, w[0-1]: ValueError: no such layer: 7"]
+    assert shown_lines(results(w0=crash, w1=crash))[2:] == [
+        "mine, w[0-1]: ValueError: no such layer: 7"
+    ]
 
 
 def test_a_run_without_a_heartbeat_for_long_is_hung():
-    lines = screen(on(w0=report(heartbeat={"step": 3}, heartbeat_age=700.0)))
+    lines = shown_lines(results(w0=report(heartbeat={"step": 3}, heartbeat_age=700.0)))
 
     assert "hung, no heartbeat for 700 s" in lines[1]
 
 
 def test_a_killed_run_is_shown_as_stopped_by_you():
     record = {"wanted": "stopped", "history": [{"kind": "stopped"}]}
-    lines = screen(on(w0=report_end("75")), {"mine": record})
+    lines = shown_lines(results(w0=report_end("75")), {"mine": record})
 
     assert len(lines) == 2
     assert "stopped by you" in lines[1]
@@ -154,7 +165,7 @@ def test_a_killed_run_is_shown_as_stopped_by_you():
 def test_a_run_shows_its_goodput():
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 900.0}
     progress = {"first": 1, "last": 31, "counted": 60.0}
-    lines = screen(on(w0=report(progress=progress), w1=report()), {"mine": record})
+    lines = shown_lines(results(w0=report(progress=progress), w1=report()), {"mine": record})
 
     assert "60%" in lines[1].split()
 
@@ -162,7 +173,7 @@ def test_a_run_shows_its_goodput():
 def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
     record = {"wanted": "running", "attempt": 3, "tpu": "pod", "watch": {"best_step": 70}}
     stopped = {**record, "wanted": "stopped"}
-    lines = screen({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
+    lines = shown_lines({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
 
     assert " ".join(lines[1].split()) == "mine 3 preempted 70 - - - - pod"
     assert len(lines) == 2  # the TPU has no second line of its own
@@ -174,7 +185,7 @@ def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
     [({"other": "READY"}, "preempted"), ({"pod": "CREATING"}, "its TPU is creating")],
 )
 def test_a_wanted_run_shows_that_its_tpu_is_gone_or_recreated(nodes, text):
-    lines = screen({}, {"mine": {"wanted": "running", "tpu": "pod"}}, nodes)
+    lines = shown_lines({}, {"mine": {"wanted": "running", "tpu": "pod"}}, nodes)
 
     assert text in lines[1]
 
@@ -190,8 +201,8 @@ def test_a_multislice_has_the_state_of_its_slice_that_is_not_ready():
 
 
 def test_scripts_get_codes_numbers_and_the_text():
-    answers = on(w0=report("training"), w1=report_end("1", error="ValueError: 7"))
-    workers, runs = judged(answers)
+    answers = results(w0=report("training"), w1=report_end("1", error="ValueError: 7"))
+    workers, runs = evaluate(answers)
 
     run, worker = run_fields(runs[0]), worker_fields(workers[1])
     assert [run[name] for name in ("state", "reason_code", "host", "text", "workers")] == [
@@ -207,7 +218,7 @@ def test_scripts_get_codes_numbers_and_the_text():
 
 
 def test_a_mistyped_run_is_reported_as_unknown():
-    facts = {"w0": {"run_look": on(w0=report())["w0"]}}
+    facts = {"w0": {"run_look": results(w0=report())["w0"]}}
 
     def last_line(run: str) -> str:
         return run_status(facts, ["w0"], {}, {"exists": False, "record": {}}, {}, run)["lines"][-1]
@@ -217,7 +228,7 @@ def test_a_mistyped_run_is_reported_as_unknown():
 
 
 def test_scripts_get_the_reason_why_a_worker_has_no_run():
-    workers, _ = judged({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
+    workers, _ = evaluate({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
 
     assert [worker_fields(worker)["state"] for worker in workers] == [
         *("preempted", "unreachable", "idle"),
@@ -226,13 +237,13 @@ def test_scripts_get_the_reason_why_a_worker_has_no_run():
 
 
 def test_a_worker_of_an_older_attempt_is_named():
-    lines = screen(on(w0=report(attempt=2), w1=report(attempt=2), w2=report(attempt=1)))
+    lines = shown_lines(results(w0=report(attempt=2), w1=report(attempt=2), w2=report(attempt=1)))
 
     assert lines[2:] == ["mine, w2: training, attempt 1"]
 
 
 def test_unreachable_workers_and_tpus_that_are_not_ready_have_a_line():
-    lines = screen({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
+    lines = shown_lines({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
 
     assert [line.split()[2] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
     assert lines[-1] == "w1: can't be reached: ssh: No route to host"
@@ -241,11 +252,11 @@ def test_unreachable_workers_and_tpus_that_are_not_ready_have_a_line():
 def test_control_characters_in_a_heartbeat_are_not_printed():
     odd = report(heartbeat={"step": "many", "loss": [1]})
 
-    assert " ".join(screen(on(w0=odd))[1].split()) == "mine 1 training - - - - - w0"
+    assert " ".join(shown_lines(results(w0=odd))[1].split()) == "mine 1 training - - - - - w0"
 
 
 def test_lines_of_several_workers_are_shown_once_in_order():
-    answers = on(
+    answers = results(
         w0=report(log=["begin", "only 0", "end"]),
         w1=report(log=["begin", "end"]),
         w2=report(log=["begin", "end", "end"]),
@@ -255,14 +266,14 @@ def test_lines_of_several_workers_are_shown_once_in_order():
 
 
 def test_log_lines_carry_no_control_characters_to_a_terminal():
-    answers = on(w0=report(log=["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\tb"]))
+    answers = results(w0=report(log=["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\tb"]))
 
     assert log_lines(answers["w0"]) == ["red", "]0;title", "a\tb"]
     assert folded_logs(answers) == ["w0: red", "w0: ]0;title", "w0: a\tb"]
 
 
 def test_the_worker_that_failed_comes_first():
-    answers = on(
+    answers = results(
         w0=report_end("77", log=["left"]),
         w1=report_end("1", log=["the reason"]),
     )
@@ -335,9 +346,9 @@ DONE_RECORD = {"mine": {"wanted": "running", "attempt": 1, "workers": 2}}
 def test_a_run_is_done_only_if_every_process_of_its_attempt_ended_with_0(second, record):
     done = report("done")
 
-    assert finished_runs(on(w0=done, w1=done), DONE_RECORD) == [{"run": "mine", "attempt": 1}]
+    assert finished_runs(results(w0=done, w1=done), DONE_RECORD) == [{"run": "mine", "attempt": 1}]
     changed = {"mine": DONE_RECORD["mine"] | record}
-    assert finished_runs(on(w0=done, w1=second), changed) == []
+    assert finished_runs(results(w0=done, w1=second), changed) == []
 
 
 def test_a_stopped_run_is_done_if_every_process_had_exited_with_0():

@@ -18,20 +18,20 @@ OPTIONS = {"run": "mine", "until": "first_step", "lines": 20, "seconds": 900, "h
 DOWN = {"unreachable": True, "msg": "ssh: No route to host"}
 
 
-def beating(step=None, state="training", **more):
+def process_report(step=None, state="training", **more):
     return report(state, heartbeat=None if step is None else {"step": step}, **more)
 
 
-def answer(step=None, *, settled=False, state="training"):
-    return {"runs": [beating(step, state)], "settled": settled}
+def module_result(step=None, *, settled=False, state="training"):
+    return {"runs": [process_report(step, state)], "settled": settled}
 
 
-def waited(step=None, outcome="settled", **more):
-    return {"info": beating(step, **more), "outcome": outcome}
+def wait_result(step=None, outcome="settled", **more):
+    return {"info": process_report(step, **more), "outcome": outcome}
 
 
 def outcome_of(step, options, elapsed_s, runs_for=0.0):
-    process = parse_process("w0", beating(step))
+    process = parse_process("w0", process_report(step))
     return run_wait.outcome_of(process, False, options, elapsed_s, runs_for)
 
 
@@ -79,7 +79,7 @@ def action(answers, monkeypatch):
     results = iter(answers)
     now = [0.0]
 
-    def ask(**_arguments):
+    def execute_module(**_arguments):
         result = next(results)
         if isinstance(result, Exception):
             raise result
@@ -90,12 +90,12 @@ def action(answers, monkeypatch):
 
     monkeypatch.setattr(run_wait, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     plugin = run_wait.ActionModule.__new__(run_wait.ActionModule)
-    plugin._execute_module = ask
+    plugin._execute_module = execute_module
     return plugin
 
 
 def test_a_connection_that_breaks_for_a_moment_is_tried_again(monkeypatch):
-    good = answer(1, settled=True)
+    good = module_result(1, settled=True)
     waiting = action([AnsibleConnectionFailure("lost"), good], monkeypatch)
 
     assert waiting._ask(OPTIONS, None) == good
@@ -109,13 +109,13 @@ def test_a_worker_that_stays_unreachable_is_a_failure(monkeypatch):
 
 
 def test_a_worker_lost_before_the_first_step_ends_the_launch():
-    outcome = wait_outcome({"w0": waited(outcome="left"), "w1": DOWN})
+    outcome = wait_outcome({"w0": wait_result(outcome="left"), "w1": DOWN})
 
     assert (outcome["launch_failed"], outcome["stop"]) == (True, True)
 
 
 def test_a_run_that_has_trained_continues_without_a_connection():
-    outcome = wait_outcome({"w0": waited(7, outcome="left"), "w1": DOWN})
+    outcome = wait_outcome({"w0": wait_result(7, outcome="left"), "w1": DOWN})
 
     assert outcome["problems"] == ["w1: can't be reached: ssh: No route to host"]
     assert (outcome["launch_failed"], outcome["stop"]) == (False, False)
@@ -123,14 +123,14 @@ def test_a_run_that_has_trained_continues_without_a_connection():
 
 
 def test_a_run_that_crashes_later_stays_wanted_and_stops_everywhere():
-    crashed = waited(7, state="failed", reason_code="exit_code", exit_code=1)
-    outcome = wait_outcome({"w0": crashed, "w1": waited(7, outcome="left")})
+    crashed = wait_result(7, state="failed", reason_code="exit_code", exit_code=1)
+    outcome = wait_outcome({"w0": crashed, "w1": wait_result(7, outcome="left")})
 
     assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
 
 
 def test_a_run_that_continues_after_the_wait_is_not_a_failure():
-    outcome = wait_outcome({"w0": waited(7, outcome="continues")})
+    outcome = wait_outcome({"w0": wait_result(7, outcome="continues")})
 
     assert outcome == {"problems": [], "launch_failed": False, "stop": False}
 

@@ -38,7 +38,7 @@ def release(root: Path) -> Path:
     return release
 
 
-def ask(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [root / "programs/tpufleet-python", *arguments],
         env={"PATH": os.environ["PATH"], **variables},
@@ -50,20 +50,20 @@ def ask(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedPr
 
 
 def test_a_module_of_the_release_runs_in_the_users_directory(root, release):
-    result = ask(root, "-m", "trainer", "well")
+    result = run_python(root, "-m", "trainer", "well")
     assert (result.stdout, result.stderr, result.returncode) == ("trained well\n", "", 0)
 
-    result = ask(root, "-c", ASK, LD_PRELOAD="")
+    result = run_python(root, "-c", ASK, LD_PRELOAD="")
     assert result.stdout.split() == [f"['{release}']", str(root), "None"]
 
 
 def test_the_path_of_the_user_follows_the_release(root, release):
-    result = ask(root, "-c", "import sys; print(*sys.path[1:3])", PYTHONPATH="/mine")
+    result = run_python(root, "-c", "import sys; print(*sys.path[1:3])", PYTHONPATH="/mine")
     assert result.stdout.split() == [str(release), "/mine"]
 
 
 def test_without_a_release_python_runs_and_the_command_to_push_one_is_shown(root):
-    result = ask(root, "-c", "print(1)")
+    result = run_python(root, "-c", "print(1)")
     assert result.stdout == "1\n"
     assert "no release was pushed to this worker" in result.stderr
 
@@ -71,7 +71,7 @@ def test_without_a_release_python_runs_and_the_command_to_push_one_is_shown(root
 @pytest.mark.parametrize("lost", ["ready.json", "envs/0123456789abcdef/bin/python"])
 def test_without_an_environment_the_error_names_setup(root, release, lost):
     (root / lost).unlink()
-    result = ask(root, "-c", "print(1)")
+    result = run_python(root, "-c", "print(1)")
     assert (result.returncode, result.stdout) == (1, "")
     assert "Create it: ansible-playbook setup.yml" in result.stderr
 
@@ -88,7 +88,7 @@ def test_a_run_that_holds_the_devices_is_named(
     systemctl.write_text(
         "#!/bin/sh\nprintf 'Id=tpufleet-run@mine.service\\nActiveState=active\\n'\n"
     )
-    result = ask(root, "-c", "print(1)", **platforms)
+    result = run_python(root, "-c", "print(1)", **platforms)
     assert result.stdout == "1\n"
     assert ("kill.yml -e run=mine" in result.stderr) == is_shown
 
@@ -99,7 +99,7 @@ def test_without_an_answer_of_systemd_a_warning_about_held_devices_is_shown(
     (tmp_path / "accel0").touch()
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
 
-    result = ask(root, "-c", "print(1)")
+    result = run_python(root, "-c", "print(1)")
 
     assert result.stdout == "1\n"
     assert "cannot tell whether a run holds the devices" in result.stderr

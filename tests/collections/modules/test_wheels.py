@@ -81,10 +81,10 @@ def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, i
 def test_complete_wheels_of_an_interrupted_download_are_used(tmp_path, pip):
     lock = make_wheel(tmp_path / "index", "apple")
     folder = wheels.wheels_folder(tmp_path, lock, 13)
-    begun = folder.with_name(f".{folder.name}.new")
-    begun.parent.mkdir(parents=True)
-    (tmp_path / "index").rename(begun)
-    (begun / "torn-1.0-py3-none-any.whl").write_text("half")
+    partial = folder.with_name(f".{folder.name}.new")
+    partial.parent.mkdir(parents=True)
+    (tmp_path / "index").rename(partial)
+    (partial / "torn-1.0-py3-none-any.whl").write_text("half")
     nowhere = {"PIP_NO_INDEX": "1"}
 
     wheels.download(folder, lock, pip, nowhere)
@@ -139,7 +139,7 @@ def test_an_index_that_is_set_for_uv_is_also_used_by_pip():
     assert variables["PIP_INDEX_URL"] == "http://127.0.0.1:9/simple"
 
 
-def aged(tmp_path, *names):
+def create_environments(tmp_path, *names):
     """Create environments, each older than the one before it."""
     for age, name in enumerate(names):
         (tmp_path / name).mkdir()
@@ -147,7 +147,7 @@ def aged(tmp_path, *names):
 
 
 def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_path):
-    aged(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
+    create_environments(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
 
     to_remove = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
 
@@ -155,7 +155,7 @@ def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_
 
 
 def test_an_environment_in_use_is_never_removed(tmp_path):
-    aged(tmp_path, ENV_B, ENV_C)
+    create_environments(tmp_path, ENV_B, ENV_C)
 
     assert python_env.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
 
@@ -179,7 +179,7 @@ def test_only_the_environment_of_an_active_run_is_in_use(tmp_path):
 
 def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl, monkeypatch):
     monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
-    aged(tmp_path, ENV_B)
+    create_environments(tmp_path, ENV_B)
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
     options = {"keep": 0, "lock": ""}
 
