@@ -82,30 +82,30 @@ class Collection:
     """
 
     def __init__(self, state: dict, max_bytes: int) -> None:
-        self.before, self.left = state, max_bytes
+        self.stored, self.remaining_bytes = state, max_bytes
         self.files: list[dict[str, str]] = []
         self.more = False
 
     def add_run(self, folder: Path) -> dict[str, dict]:
         """Add the new output in a run's directory; return the states of the run's attempts."""
         states, attempts = {}, read_attempts(folder)
-        known = self.before.get(folder.name)
+        stored_states = self.stored.get(folder.name)
         for attempt, following in zip(attempts, [*attempts[1:], None]):  # noqa: B905 - Python 3.9
             start, number = attempt.start, str(attempt.start.attempt)
-            value = known.get(number) if isinstance(known, dict) else None
+            value = stored_states.get(number) if isinstance(stored_states, dict) else None
             is_stored = value == {"began": start.began, "is_complete": True}
             if attempt.location or is_stored:
                 states.update({number: value} if is_stored else {})
                 continue
             end, state = read_end(folder, start.attempt), parse_state(value, attempt)
             for upload in uploads_of(folder, attempt, state, end, following):
-                if self.left <= 0:
+                if self.remaining_bytes <= 0:
                     self.more = True
                     break
                 if upload.content:
                     name = f"{start.run}/{number}/{start.process_id}/{upload.name}"
                     self.files.append({"name": name, "content": b64encode(upload.content).decode()})
-                    self.left -= len(upload.content)
+                    self.remaining_bytes -= len(upload.content)
                 state = upload.state
             is_complete = not self.more and (end is not None or following is not None)
             states[number] = (

@@ -165,8 +165,8 @@ def main() -> None:
             before, after = timers.put(requested_timer(params), module.check_mode)
         elif params["state"] == "absent":
             if params["name"] not in timers.names():
-                known = ", ".join(timers.names()) or "none"
-                raise ScheduleError(f"there is no timer {params['name']!r}; timers: {known}")
+                timer_names = ", ".join(timers.names()) or "none"
+                raise ScheduleError(f"there is no timer {params['name']!r}; timers: {timer_names}")
             before, after = timers.drop(params["name"], module.check_mode)
         names, lines = timers.names(), timers.lines()
     except ScheduleError as error:

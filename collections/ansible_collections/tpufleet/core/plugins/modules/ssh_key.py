@@ -67,13 +67,13 @@ def main() -> None:
     public = private.with_name(private.name + ".pub")
     if private.exists() and public.exists():
         module.exit_json(changed=False, msg=f"the ssh key {private} exists")
-    create = _derive_public_key if private.exists() else _create
+    create_key = _derive_public_key if private.exists() else _create
     if not module.check_mode:
         try:
-            create(module, private, public)
+            create_key(module, private, public)
         except OSError as error:
             module.fail_json(msg=f"can't create the ssh key {private}: {error.strerror}")
-    subject = "the ssh key" if create is _create else "the public key of"
+    subject = "the ssh key" if create_key is _create else "the public key of"
     verb = "would be created" if module.check_mode else "is created"
     module.exit_json(changed=True, msg=f"{subject} {private} {verb}")
 

@@ -218,8 +218,8 @@ def _login(host: str, reference: str) -> str:
 def unused(current: Path, paths: WorkerPaths) -> list[Path]:
     """Return the directories of the images to remove.
 
-    These are all except ``current``, the images of active runs, and the KEPT others that were used
-    last. Raises RunError if it is unknown which runs are active.
+    These are all except ``current``, the images of active runs, and the KEPT_IMAGES others that
+    were used last. Raises RunError if it is unknown which runs are active.
     """
     used = {current.name}
     for run in active_runs():

@@ -59,12 +59,12 @@ def checked(value: Any, kind: type) -> Any:
     return value
 
 
-def is_text(value: object, longest: int) -> bool:
-    """Return whether a value is a string of at most ``longest`` characters.
+def is_text(value: object, max_length: int) -> bool:
+    """Return whether a value is a string of at most ``max_length`` characters.
 
     False for a string with control characters other than tab and newline.
     """
-    return isinstance(value, str) and len(value) <= longest and not CONTROL.search(value)
+    return isinstance(value, str) and len(value) <= max_length and not CONTROL.search(value)
 
 
 def _text(pattern: re.Pattern[str]) -> Check:
@@ -86,10 +86,10 @@ def _outputs(value: Any) -> str:
     return _text(OUTPUTS)(_path(value))
 
 
-def _number(least: int, most: int) -> Check:
+def _number(minimum: int, maximum: int) -> Check:
     def check(value: Any) -> int:
-        if not least <= checked(value, int) <= most:
-            raise ValueError(f"is not between {least} and {most}")
+        if not minimum <= checked(value, int) <= maximum:
+            raise ValueError(f"is not between {minimum} and {maximum}")
         return value
 
     return check
@@ -99,12 +99,12 @@ def _flag(value: Any) -> bool:
     return checked(value, bool)
 
 
-def _items(longest: int, item: Callable[[Any], bool]) -> Check:
+def _items(max_length: int, item: Callable[[Any], bool]) -> Check:
     def check(value: Any) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"has type {type(value).__name__}, expected list")
-        if len(value) > longest:
-            raise ValueError(f"has more than {longest} entries")
+        if len(value) > max_length:
+            raise ValueError(f"has more than {max_length} entries")
         if not all(map(item, value)):
             raise ValueError("has an invalid item")
         return tuple(value)

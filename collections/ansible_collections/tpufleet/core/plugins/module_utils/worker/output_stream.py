@@ -49,7 +49,7 @@ _ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,8})\.json")
 _FILE_OF_ATTEMPT = re.compile(r"([1-9][0-9]*)\.(?:(?:state|exit)\.)?json")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _MAX_NUMBER = 1 << 62
-_MAX_NAMED = 10**9
+_ID_LIMIT = 10**9
 """Attempt numbers and process ids must be below this; the controller refuses higher numbers."""
 _MAX_SEGMENT = 10**12
 _MAX_MARKS = 64
@@ -425,7 +425,7 @@ def _start(value: Mapping) -> Start | None:
     if not 0 <= start.began < _MAX_NUMBER:
         raise ValueError("began")
     for number in (start.attempt, start.process_id):
-        if _number(number) >= _MAX_NAMED:
+        if _number(number) >= _ID_LIMIT:
             raise ValueError("invalid attempt or process_id")
     return start
 

@@ -26,7 +26,7 @@ MIN_SECRET = 8
 
 Ansible masks a secret wherever its text occurs, so a short secret would mask parts of words.
 """
-LONGEST_NUMBER = 20
+MAX_NUMBER_DIGITS = 20
 """A secret of at most this many digits would mask parts of other numbers, such as times."""
 ALLOWED = "TPUFLEET_NOT_SECRET"
 """Variable with the names of variables that look like secrets but are not secret."""
@@ -220,7 +220,7 @@ def unfit_secrets(secrets: Mapping[str, object]) -> str:
 
 def _is_number(text: str) -> bool:
     digits = text.strip("+-").replace(".", "", 1)
-    return digits.isdecimal() and len(digits) <= LONGEST_NUMBER
+    return digits.isdecimal() and len(digits) <= MAX_NUMBER_DIGITS
 
 
 def check_secrets(secrets: Mapping[str, object]) -> None:

@@ -47,8 +47,8 @@ def printable(path: str) -> str:
 
 def leaves_tree(path: str, target: str) -> bool:
     """Return whether a symbolic link at ``path`` has a target outside the tree."""
-    landing = os.path.normpath(PurePosixPath(path).parent / target)
-    return target.startswith("/") or landing == ".." or landing.startswith("../")
+    resolved = os.path.normpath(PurePosixPath(path).parent / target)
+    return target.startswith("/") or resolved == ".." or resolved.startswith("../")
 
 
 def check_link(path: str, target: str) -> None:
@@ -110,8 +110,8 @@ def release_id(entries: Iterable[Entry]) -> str:
     """Return the name of a release, a digest that depends only on its ``entries``."""
     digest = hashlib.sha256()
     for entry in sorted(entries):
-        for part in (entry.path, entry.kind, entry.digest):
-            digest.update(os.fsencode(part) + b"\0")
+        for value in (entry.path, entry.kind, entry.digest):
+            digest.update(os.fsencode(value) + b"\0")
     return digest.hexdigest()[:ID_LENGTH]
 
 
@@ -220,21 +220,21 @@ def install(
     """
     releases.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
-    for linkable in [last, None] if last else [None]:
-        building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
+    for link_source in [last, None] if last else [None]:
+        new = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
         try:
-            fill(building, linkable)
-            problems = proven(building, name)
+            fill(new, link_source)
+            problems = proven(new, name)
             if not problems:
-                protect(building)
+                protect(new)
                 final = releases / name
                 if final.exists():
                     remove(final)
-                building.rename(final)
+                new.rename(final)
                 return
         finally:
-            if building.exists():
-                remove(building)
+            if new.exists():
+                remove(new)
     raise ReleaseError(f"the pushed files do not match release {name}: {summary(problems)}")
 
 

@@ -30,7 +30,7 @@ def log_since(path: Path, since: int) -> tuple[list[str], int]:
             data = stream.read(MAX_READ_BYTES)
     except OSError:
         return [], 0
-    # A line longer than MOST_BYTES is returned in parts, so that the offset always advances.
+    # A line longer than MAX_READ_BYTES is returned in parts, so that the offset always advances.
     is_partial = len(data) == MAX_READ_BYTES and b"\n" not in data
     complete = data if is_partial else data[: data.rfind(b"\n") + 1]
     return complete.decode("utf-8", errors="replace").splitlines(), start + len(complete)
@@ -46,7 +46,7 @@ def log_start(path: Path, lines: int) -> int:
 
 
 def _end(path: Path) -> tuple[int, bytes]:
-    """Return the last MOST_BYTES bytes of a file, after their offset; ``(0, b"")`` on an error."""
+    """Return the last MAX_READ_BYTES of a file, after their offset; ``(0, b"")`` on an error."""
     try:
         with open_file(path) as stream:
             start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_READ_BYTES))

@@ -206,8 +206,8 @@ def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> s
     image = process.spec.image
     if not image or Image.read(image_folder(paths, image)):
         return ""
-    again = f"ansible-playbook train.yml -e run={process.spec.run} -e image={image}"
-    return reported or f"image {image}: it is missing. Launch the run again: {again}"
+    launch_command = f"ansible-playbook train.yml -e run={process.spec.run} -e image={image}"
+    return reported or f"image {image}: it is missing. Launch the run again: {launch_command}"
 
 
 def other_launch(launched: Mapping, process: Process) -> str:
@@ -253,8 +253,8 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     write_file(unit_dir / "launch.json", launch_text, 0o640, durable=False, group=account.pw_gid)
     # Remove these files last. If an earlier step fails, they still say how the previous attempt
     # ended.
-    for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
-        remove_file(run_dir / stale)
+    for name in ("heartbeat.json", "exit.json", "rendezvous.json"):
+        remove_file(run_dir / name)
     # Make systemd forget how the previous attempt ended. Otherwise it would report that end if this
     # start fails.
     if is_known:
@@ -271,11 +271,13 @@ def usable_cache(cache: str, account: pwd.struct_passwd) -> str:
     """
     if not cache or "://" in cache:
         return cache
-    create = ["mkdir", "--parents", "--mode=0700", "--", cache]
+    mkdir_command = ["mkdir", "--parents", "--mode=0700", "--", cache]
     credentials = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     try:
         if not Path(cache).exists():
-            subprocess.run(create, capture_output=True, check=False, timeout=10, **credentials)
+            subprocess.run(
+                mkdir_command, capture_output=True, check=False, timeout=10, **credentials
+            )
         return cache if is_directory(Path(cache), account.pw_uid) else ""
     except (OSError, subprocess.TimeoutExpired):
         return ""

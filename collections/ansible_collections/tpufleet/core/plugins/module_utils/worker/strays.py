@@ -123,8 +123,8 @@ def _wait(handles: Collection[int], seconds: float) -> None:
 
 def _stray(folder: Path, devices: set[str]) -> Stray | None:
     """Return the stray with the /proc directory ``folder``; None if it is no stray or has ended."""
-    held = sorted(devices & open_files(folder))
-    if not held:
+    held_devices = sorted(devices & open_files(folder))
+    if not held_devices:
         return None
     try:
         if _RUN.search(_text(folder / "cgroup")):
@@ -138,7 +138,7 @@ def _stray(folder: Path, devices: set[str]) -> Stray | None:
         return None
     started = time.gmtime(booted_s + ticks / os.sysconf("SC_CLK_TCK"))
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
-    return Stray(int(folder.name), ticks, _user(uid), printable(command), since, held[0])
+    return Stray(int(folder.name), ticks, _user(uid), printable(command), since, held_devices[0])
 
 
 def _text(file: Path) -> str:

@@ -26,7 +26,7 @@ def run_as_user(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as the trainer's user with access to the devices; return its code and output.
 
-    The output is everything written before the command exits, at most the last MOST_OUTPUT bytes of
+    The output is everything written before the command exits, at most the last MAX_OUTPUT_BYTES of
     each stream. ``variables`` is the whole environment of the command, and the program is searched
     in its PATH. After ``seconds``, kills the processes of the command's session and raises
     subprocess.TimeoutExpired. A process that has left the session (setsid(2)) may still run.
@@ -57,7 +57,7 @@ def run_as_user(
 
 
 def _end(stream: IO[bytes]) -> str:
-    """Return the last MOST_OUTPUT bytes of a file as text."""
+    """Return the last MAX_OUTPUT_BYTES of a file as text."""
     size = os.fstat(stream.fileno()).st_size
     content = os.pread(stream.fileno(), MAX_OUTPUT_BYTES, max(size - MAX_OUTPUT_BYTES, 0))
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
