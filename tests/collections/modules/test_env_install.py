@@ -29,7 +29,7 @@ from ansible_collections.tpufleet.core.plugins.modules import python_env as env_
 from ansible_collections.tpufleet.core.plugins.modules.python_env import from_index
 
 from tests.collections.error_lines.bad import nowhere
-from tests.collections.modules.test_env_copy import answer, serve
+from tests.collections.modules.test_env_copy import fake_ssh, serve
 from tests.collections.modules.test_wheels import make_wheel
 
 UV, PYTHON = Path(sys.prefix) / "bin/uv", Path(sys.executable)
@@ -242,7 +242,7 @@ def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
 
 def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatch):
     serve(tmp_path, {"cache": str(tmp_path)}, monkeypatch)
-    answer(tmp_path, "echo '@ERROR: gone'; exit 1")
+    fake_ssh(tmp_path, "echo '@ERROR: gone'; exit 1")
 
     with pytest.raises(FromLeaderError):
         copy_cache(tmp_path / "uv")
