@@ -26,14 +26,14 @@ class UnavailableError(Exception):
     """Temporary failure, such as an outage: a retry may succeed. The message is one line."""
 
 
-def failure(where: str, err: Exception) -> ConfigError | UnavailableError:
-    """Convert an error of a file system; the message of the new error begins with ``where``.
+def failure(error_prefix: str, err: Exception) -> ConfigError | UnavailableError:
+    """Convert an error of a file system; the message of the new error begins with ``error_prefix``.
 
     Returns a ConfigError if the location is missing or access is denied, because then the config is
     wrong. Returns an UnavailableError otherwise.
     """
-    why = getattr(err, "strerror", None) or one_line(err)
-    return (ConfigError if _is_refused(err) else UnavailableError)(f"{where}: {why}")
+    reason = getattr(err, "strerror", None) or one_line(err)
+    return (ConfigError if _is_refused(err) else UnavailableError)(f"{error_prefix}: {reason}")
 
 
 def _is_refused(err: Exception) -> bool:
@@ -53,11 +53,11 @@ def one_line(err: Exception) -> str:
     return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
-def parse_location(given: str) -> Path | str:
+def parse_location(text: str) -> Path | str:
     """Return an absolute path, or gs://bucket/prefix without a slash at its end."""
-    if "://" in given:
-        return given.rstrip("/")
-    return Path(given).expanduser().absolute()
+    if "://" in text:
+        return text.rstrip("/")
+    return Path(text).expanduser().absolute()
 
 
 def open_filesystem(location: Path | str) -> tuple[Any, str]:

@@ -48,23 +48,23 @@ def read(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_shown(tree)}")
+        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_describe(tree)}")
     return tree
 
 
 def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a copy of ``tree`` with the overrides ``a.b=value`` applied in order."""
     tree = dict(tree)
-    for word in overrides:
-        dotted, equals, text = word.partition("=")
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
         if not equals or not dotted:
-            raise ConfigError(f"{word}: must be key=value, for example steps=100")
+            raise ConfigError(f"{override}: must be key=value, for example steps=100")
         value = _parsed(text, dotted)
         *sections, key = dotted.split(".")
         node = tree
         for name in sections:
-            below = node.get(name)
-            node[name] = dict(below) if isinstance(below, dict) else {}
+            section_tree = node.get(name)
+            node[name] = dict(section_tree) if isinstance(section_tree, dict) else {}
             node = node[name]
         node[key] = value
     return tree
@@ -75,21 +75,21 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen = set()
+        keys = set()
         for key, _ in node.value:
-            if (key.tag, str(key.value)) in seen:
+            if (key.tag, str(key.value)) in keys:
                 problem = f"key {key.value} is repeated"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add((key.tag, str(key.value)))
+            keys.add((key.tag, str(key.value)))
         return node
 
 
-def _parsed(content: bytes | str, where: str) -> Any:
-    """Parse YAML; raises ConfigError, whose message begins with ``where``, if it is invalid."""
+def _parsed(content: bytes | str, source: str) -> Any:
+    """Parse YAML; raises ConfigError, whose message begins with ``source``, if it is invalid."""
     try:
         return _Loader(content).get_single_data()
     except Exception as err:  # PyYAML also raises ValueError, RecursionError and other errors
-        raise ConfigError(f"{where}: invalid YAML: {' '.join(str(err).split())}") from err
+        raise ConfigError(f"{source}: invalid YAML: {' '.join(str(err).split())}") from err
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
@@ -101,14 +101,14 @@ def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
     if tree is None:
         tree = {}
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_shown(tree)}")
+        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_describe(tree)}")
     hints = typing.get_type_hints(kind, include_extras=True)
     allowed = [f.name for f in dataclasses.fields(kind)]
     for key in tree:
         if key not in allowed:
-            shown = str(key) if str(key).isprintable() else repr(key)
+            key_text = str(key) if str(key).isprintable() else repr(key)
             raise ConfigError(
-                f"{source}: {prefix}{shown}: unknown key; allowed here: {', '.join(allowed)}"
+                f"{source}: {prefix}{key_text}: unknown key; allowed here: {', '.join(allowed)}"
             )
     return kind(
         **{key: _field(hints[key], value, source, prefix + key) for key, value in tree.items()}
@@ -121,20 +121,22 @@ def _field(hint: Any, value: Any, source: str, key: str) -> Any:
         return section(hint, value, source, f"{key}.")
     if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
         if not isinstance(value, list):
-            raise ConfigError(f"{source}: {key}: must be a list of mappings, not {_shown(value)}")
+            raise ConfigError(
+                f"{source}: {key}: must be a list of mappings, not {_describe(value)}"
+            )
         kind = typing.get_args(hint)[0]
-        return tuple(section(kind, each, source, f"{key}[{i}].") for i, each in enumerate(value))
+        return tuple(section(kind, item, source, f"{key}[{i}].") for i, item in enumerate(value))
     return _value(hint, value, f"{source}: {key}")
 
 
 _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def _value(hint: Any, value: Any, label: str) -> Any:
     """Return the value if it matches the annotation ``hint``; else raise ConfigError.
 
     A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error's message begins
-    with ``where``.
+    with ``label``.
     """
     plain, bound, optional = _read_hint(hint)
     if value is None and optional:
@@ -145,13 +147,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(plain) is Literal:
         fits = value in typing.get_args(plain)
     elif typing.get_origin(plain) is tuple:
-        fits = isinstance(value, list) and all(isinstance(word, str) for word in value)
+        fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
     else:
         fits = type(value) is plain and value != math.inf
         if plain in (int, float):
             fits = fits and bound.holds(value)
     if not fits:
-        raise ConfigError(f"{where}: must be {allowed_text(hint)}, not {_shown(value)}")
+        raise ConfigError(f"{label}: must be {allowed_text(hint)}, not {_describe(value)}")
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -179,7 +181,7 @@ def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
             return hint, bound, optional
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     text = " ".join(str(value).split())
     return f"{type(value).__name__} {text[:40]!r}"
 

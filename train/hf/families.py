@@ -68,66 +68,66 @@ class Family:
             "eos_token_id": None,
         }
 
-    def model(self, found: Mapping[str, Any], where: str) -> ModelConfig:
+    def model(self, config: Mapping[str, Any], source: str) -> ModelConfig:
         """Return the ModelConfig for the content of a config.json.
 
-        Raises ConfigError, whose message begins with ``where``, for a value that is invalid or that
-        this trainer does not support.
+        Raises ConfigError, whose message begins with ``source``, for a value that is invalid or
+        that this trainer does not support.
         """
         for key, allowed in self.fixed.items():
-            _require(found, key, allowed, where)
-        layers = found.get("layer_types") or []
+            _require(config, key, allowed, source)
+        layers = config.get("layer_types") or []
         for kind in layers if isinstance(layers, list) else [layers]:
-            _require({"layer_types": kind}, "layer_types", ("full_attention",), where)
+            _require({"layer_types": kind}, "layer_types", ("full_attention",), source)
         options: dict[str, Any] = {key: allowed[0] for key, allowed in self.layout.items()}
         for key, (option, default) in self.options.items():
-            options[option] = found.get(key, default)
+            options[option] = config.get(key, default)
             if option == "activation":
                 allowed = tuple(k for k, v in ACTIVATIONS.items() if v in self.layout[option])
-                options[option] = ACTIVATIONS[_require(found, key, allowed, where)]
+                options[option] = ACTIVATIONS[_require(config, key, allowed, source)]
         if options["positions"] == "rotary":
-            options["rotary"] = _rotary(found, where)
-        return section(ModelConfig, options, where, "model.")
+            options["rotary"] = _rotary(config, source)
+        return section(ModelConfig, options, source, "model.")
 
 
-def check_same(theirs: ModelConfig, ours: ModelConfig, where: str) -> None:
-    """Raise ConfigError, which lists the options to set, if ``ours`` differs from ``theirs``.
+def check_same(file_model: ModelConfig, configured: ModelConfig, source: str) -> None:
+    """Raise ConfigError, which lists the options to set, unless the config matches the model files.
 
-    ``theirs`` is the model of the files, ``ours`` the configured one. Dropout may differ. The
-    context may differ, too, unless ours needs more learned positions than the files have.
+    ``file_model`` is the model of the files, ``configured`` that of the config. Dropout may differ.
+    The context may differ, too, unless the config needs more learned positions than the files have.
     """
-    # Setting the listed options also determines the options of IMPLIED that are null in our config,
+    # Setting the listed options also determines the options of IMPLIED that are null in the config,
     # so those are not listed. The exception is a head_dim that is not width / heads.
-    sizes = _resolved(replace(theirs, **{key: getattr(ours, key) for key in IMPLIED}))
-    here = _resolved(ours) | {key: sizes[key] for key in IMPLIED}
-    if ours.head_dim is None and theirs.width % theirs.heads:
-        here["head_dim"] = None
+    sizes = _resolved(replace(file_model, **{key: getattr(configured, key) for key in IMPLIED}))
+    configured_options = _resolved(configured) | {key: sizes[key] for key in IMPLIED}
+    if configured.head_dim is None and file_model.width % file_model.heads:
+        configured_options["head_dim"] = None
     ignored = ["dropout"]
-    if theirs.positions == "rotary" or theirs.context >= ours.context:
+    if file_model.positions == "rotary" or file_model.context >= configured.context:
         ignored.append("context")
-    if theirs.positions == "learned":
-        ignored += [key for key in here if key.startswith("rotary.")]
-    elif theirs.rotary.factor == 1:
+    if file_model.positions == "learned":
+        ignored += [key for key in configured_options if key.startswith("rotary.")]
+    elif file_model.rotary.factor == 1:
         ignored += [f"rotary.{option}" for option in ROPE_SCALING.values() if option != "factor"]
     different = [
-        f"model.{key}={_shown(value)}"
-        for key, value in _resolved(theirs).items()
-        if value != here[key] and key not in ignored
+        f"model.{key}={_json_text(value)}"
+        for key, value in _resolved(file_model).items()
+        if value != configured_options[key] and key not in ignored
     ]
     if different:
-        raise ConfigError(f"{where} is of another model. Set in the config: {' '.join(different)}")
+        raise ConfigError(f"{source} is of another model. Set in the config: {' '.join(different)}")
 
 
-def _require(found: Mapping[str, Any], key: str, allowed: tuple[Any, ...], where: str) -> Any:
+def _require(config: Mapping[str, Any], key: str, allowed: tuple[Any, ...], source: str) -> Any:
     """Return the value of ``key``, or the first of ``allowed`` if the key is missing.
 
     Raises ConfigError if the value is not allowed.
     """
-    value = found.get(key, allowed[0])
+    value = config.get(key, allowed[0])
     if value not in allowed:
-        supported = ", ".join(map(_shown, allowed))
+        supported = ", ".join(map(_json_text, allowed))
         raise ConfigError(
-            f"{where}: {key}={_shown(value)} is not supported; supported: {supported}"
+            f"{source}: {key}={_json_text(value)} is not supported; supported: {supported}"
         )
     return value
 
@@ -153,28 +153,28 @@ ROPE_SCALING = {
 """For each key of a ``rope_scaling`` of the type ``llama3``, the option of RotaryConfig."""
 
 
-def _rotary(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _rotary(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the options of RotaryConfig in a config.json.
 
     Like transformers, prefers ``rope_scaling`` to ``rope_parameters``, the name since version 5,
     and ``rope_type`` to ``type``.
     """
-    key = "rope_scaling" if found.get("rope_scaling") else "rope_parameters"
-    rope = found.get(key) or {}
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    rope = config.get(key) or {}
     if not isinstance(rope, Mapping):
-        raise ConfigError(f"{where}: {key}={_shown(rope)} must be a JSON object")
+        raise ConfigError(f"{source}: {key}={_json_text(rope)} must be a JSON object")
     kinds = {"rope_type": rope.get("type", "default")} | rope
-    kind = _require(kinds, "rope_type", ("default", "llama3"), f"{where}: {key}")
+    kind = _require(kinds, "rope_type", ("default", "llama3"), f"{source}: {key}")
     scaling = ROPE_SCALING if kind == "llama3" else {}
     known = {"type", "rope_type", "rope_theta", "partial_rotary_factor", *scaling}
     for name in sorted(rope.keys() - known):
-        raise ConfigError(f"{where}: {key} with {_shown(name)} is not supported")
+        raise ConfigError(f"{source}: {key} with {_json_text(name)} is not supported")
     for name in scaling:
         if name not in rope:
-            raise ConfigError(f"{where}: {key} has no {name}")
-    for place in (found, rope):
-        _require(place, "partial_rotary_factor", (1, None), where)
-    theta = rope.get("rope_theta", found.get("rope_theta", 10_000.0))
+            raise ConfigError(f"{source}: {key} has no {name}")
+    for mapping in (config, rope):
+        _require(mapping, "partial_rotary_factor", (1, None), source)
+    theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     return {"theta": theta} | {option: rope[name] for name, option in scaling.items()}
 
 
@@ -195,7 +195,7 @@ def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _shown(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Format a value of config.json as YAML, cut to 40 characters."""
     return json.dumps(value)[:40]
 
@@ -347,10 +347,10 @@ QWEN3 = replace(
 FAMILIES = (GPT2, LLAMA, QWEN3)
 
 
-def named(found: Mapping[str, Any], where: str) -> Family:
+def named(config: Mapping[str, Any], source: str) -> Family:
     """Return the family that a config.json names; raises ConfigError if it is not supported."""
     families = {family.model_type: family for family in FAMILIES}
-    return families[_require({"model_type": None} | found, "model_type", tuple(families), where)]
+    return families[_require({"model_type": None} | config, "model_type", tuple(families), source)]
 
 
 def closest(cfg: ModelConfig) -> Family:

@@ -49,8 +49,10 @@ class Tensors:
             file = safe_open(path, "np")
             tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as err:
-            why = getattr(err, "strerror", None) or " ".join(str(err).split())
-            raise ConfigError(f"init_from: must be a safetensors file, not {path}: {why}") from err
+            reason = getattr(err, "strerror", None) or " ".join(str(err).split())
+            raise ConfigError(
+                f"init_from: must be a safetensors file, not {path}: {reason}"
+            ) from err
         self.metadata |= file.metadata() or {}
         for name, tensor in tensors.items():
             if tensor.get_dtype() not in DTYPES:
@@ -124,15 +126,15 @@ def _content(path: Path) -> dict[str, Any] | None:
         raise ConfigError(f"init_from: {path} cannot be read: {err.strerror}") from err
 
 
-def parsed(text: str | bytes, where: str) -> dict[str, Any]:
+def parsed(text: str | bytes, source: str) -> dict[str, Any]:
     """Parse a JSON object.
 
-    Raises ConfigError, whose message begins with ``where``, for any other text.
+    Raises ConfigError, whose message begins with ``source``, for any other text.
     """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as err:
-        raise ConfigError(f"{where} is not JSON: {err}") from err
+        raise ConfigError(f"{source} is not JSON: {err}") from err
     if not isinstance(content, dict):
-        raise ConfigError(f"{where} must be a JSON object")
+        raise ConfigError(f"{source} must be a JSON object")
     return content

@@ -42,9 +42,9 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
     family, merged = check_names(cfg, names), lora.merge(params, cfg)
     tensors: dict[str, np.ndarray] = {}
     for name in merged:
-        parts = _parts(name, family)
-        if name == parts[0]:
-            arrays = {part: np.asarray(gathered(merged[part])) for part in parts}
+        tensor_params = _tensor_params(name, family)
+        if name == tensor_params[0]:
+            arrays = {param: np.asarray(gathered(merged[param])) for param in tensor_params}
             if jax.process_index() == 0:
                 tensors |= _stored(arrays, cfg.model, family)
     if jax.process_index():
@@ -66,8 +66,10 @@ def check_names(cfg: Config, names: str) -> Family | None:
     if names == "plain":
         return None
     family = closest(cfg.model)
-    if why := family.incompatibility(cfg.model):
-        raise ConfigError(f"{why}, which {family.title} cannot express; export with --names plain")
+    if difference := family.incompatibility(cfg.model):
+        raise ConfigError(
+            f"{difference}, which {family.title} cannot express; export with --names plain"
+        )
     return family
 
 
@@ -122,73 +124,73 @@ class _Weights:
 
     def __init__(self, cfg: Config) -> None:
         self.model, self.tensors = cfg.model, Tensors(str(cfg.init_from))
-        self.family, theirs, where = self._found()
-        families.check_same(theirs, self.model, where)
+        self.family, file_model, source = self._identify()
+        families.check_same(file_model, self.model, source)
         prefix = self.family.prefix if self.family else ""
         self.names = {n.removeprefix(prefix): n for n in self.tensors.shapes}
         self._check()
 
-    def _found(self) -> tuple[Family | None, ModelConfig, str]:
-        """Return the family and the ModelConfig of the files, and where the ModelConfig was read.
+    def _identify(self) -> tuple[Family | None, ModelConfig, str]:
+        """Return the family and the ModelConfig of the files, and the path in errors about them.
 
         The family is None if the files have the names of model.py. Raises ConfigError if the family
         is unknown.
         """
         tensors, content = self.tensors, self.tensors.config
-        where = f"init_from: {tensors.path}"
+        source = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
-            exported = parsed(tensors.metadata.get("model", "{}"), f"{where}: model")
+            exported = parsed(tensors.metadata.get("model", "{}"), f"{source}: model")
             options = asdict(self.model)  # files of other programs contain no options
-            return None, section(ModelConfig, exported or options, where, "model."), where
+            return None, section(ModelConfig, exported or options, source, "model."), source
         if content is None:
-            raise ConfigError(f"{where} needs a {CONFIG} beside it, with the model's options")
-        where = f"init_from: {tensors.directory / CONFIG}"
-        family = families.named(content, where)
-        return family, family.model(content, where), where
+            raise ConfigError(f"{source} needs a {CONFIG} beside it, with the model's options")
+        source = f"init_from: {tensors.directory / CONFIG}"
+        family = families.named(content, source)
+        return family, family.model(content, source), source
 
     def _check(self) -> None:
         """Raise ConfigError unless the files have exactly this model's tensors."""
-        where = f"init_from: {self.tensors.path}"
+        source = f"init_from: {self.tensors.path}"
         shapes = tensor_shapes(self.model, self.family)
         for name, expected in shapes.items():
             if name not in self.names:
-                raise ConfigError(f"{where} is missing {name}, which a model of this config has")
+                raise ConfigError(f"{source} is missing {name}, which a model of this config has")
             actual = self.tensors.shapes[self.names[name]]
             is_longer = actual[1:] == expected[1:] and actual > expected
             # A model may use only the first position embeddings of a file.
             is_positions = name in ("positions_td", GPT2.names["positions_td"])
             if actual != expected and not (is_longer and is_positions):
                 raise ConfigError(
-                    f"{where}: {name} is {_shown(actual)} there, and {_shown(expected)} in a model "
-                    "of this config"
+                    f"{source}: {name} is {_format_shape(actual)} there, and "
+                    f"{_format_shape(expected)} in a model of this config"
                 )
         for name in sorted(self.names.keys() - shapes.keys()):
             is_unused = self.family and self.family.unused.fullmatch(name)
             if not (is_unused or (self.model.tied and name == GPT2.names["head_dv"])):
                 raise ConfigError(
-                    f"{where} has {name}, which no model of this config has; this trainer cannot "
+                    f"{source} has {name}, which no model of this config has; this trainer cannot "
                     "compute it"
                 )
 
     def read(self, name: str, shape: tuple[int, ...], indices: Iterable[Index]) -> dict[Index, Any]:
-        """Return the parts ``indices`` of a parameter of model.py, as float32.
+        """Return the shards ``indices`` of a parameter of model.py, as float32.
 
-        ``shape`` is that of the whole parameter. The vocabulary is padded with zeros. Every part
+        ``shape`` is that of the whole parameter. The vocabulary is padded with zeros. Every shard
         contains all layers.
         """
         shards: dict[Index, list[np.ndarray]] = {index: [] for index in indices}
         per_layer = self.family is not None and name.startswith("l_")
         for file_name in _file_names(name, self.model, self.family):
             array = self._read(name, file_name, shape[per_layer:])
-            for index, parts in shards.items():
-                parts.append(array[index[per_layer:]].astype(np.float32))
+            for index, layer_arrays in shards.items():
+                layer_arrays.append(array[index[per_layer:]].astype(np.float32))
         return {index: np.stack(p) if per_layer else p[0] for index, p in shards.items()}
 
     def _read(self, name: str, file_name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Read a parameter of model.py, or one layer of it: padded, in the dtype of the file."""
         array = self.tensors.read(self.names[file_name])
-        parts = _parts(name, self.family)
-        array = np.split(array, len(parts), axis=-1)[parts.index(name)]
+        tensor_params = _tensor_params(name, self.family)
+        array = np.split(array, len(tensor_params), axis=-1)[tensor_params.index(name)]
         if _is_transposed(name, self.family):
             array = array.T
         unpadded = _unpadded_shape(name, shape, self.model)
@@ -209,8 +211,8 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
     return [file_name.format(i) for i in range(cfg.layers)] if "{}" in file_name else [file_name]
 
 
-def _parts(name: str, family: Family | None) -> list[str]:
-    """Return the parameters that are parts of the same tensor, in order."""
+def _tensor_params(name: str, family: Family | None) -> list[str]:
+    """Return the parameters that the files store in the same tensor, in order."""
     if family is None:
         return [name]
     return [other for other in family.names if family.names[other] == family.names[name]]
@@ -236,7 +238,7 @@ def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tup
     """Return the shape of the tensor (of one layer) that holds an unpadded parameter."""
     if family and name.startswith("l_"):
         *inputs, outputs = _flat_shape(name, shape[1:])
-        shape = (*inputs, outputs * len(_parts(name, family)))
+        shape = (*inputs, outputs * len(_tensor_params(name, family)))
     return shape[::-1] if _is_transposed(name, family) else shape
 
 
@@ -269,5 +271,5 @@ def _unpadded_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tupl
     return tuple(cfg.vocabulary if i == axis else n for i, n in enumerate(shape))
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
