@@ -54,8 +54,8 @@ def template(source: str) -> ChatTemplate:
 
 
 def learned_texts(source: str, rows: list[dict[str, str]]) -> list[list[str]]:
-    texts = template(source).parts(rows, "talk")
-    return [[part.text for part in parts if part.is_learned] for parts in texts]
+    texts = template(source).spans(rows, "talk")
+    return [[span.text for span in spans if span.is_learned] for spans in texts]
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,10 @@ def test_only_answers_and_their_end_tokens_are_learned():
     assert learned_texts(DEFAULT_TEMPLATE, TALK[1:3]) == [[" the king</s>"]]
 
 
-def test_joined_parts_equal_the_text_of_a_conversation():
-    [parts] = template(CHATML).parts(TALK, "talk")
-    whole = "<s>" + "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
-    assert "".join(part.text for part in parts) == whole
+def test_joined_spans_equal_the_text_of_a_conversation():
+    [spans] = template(CHATML).spans(TALK, "talk")
+    text = "<s>" + "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
+    assert "".join(span.text for span in spans) == text
 
 
 def test_a_template_that_rewrites_earlier_answers_gives_one_text_per_answer():
@@ -123,8 +123,8 @@ def test_a_template_that_rewrites_earlier_answers_gives_one_text_per_answer():
         {"role": "user", "content": "2"},
         {"role": "assistant", "content": "<think>b</think>y"},
     ]
-    found = template(WITHOUT_EARLIER_REASONING).parts(rows, "talk")
-    assert [[(part.text, part.is_learned) for part in parts] for parts in found] == [
+    texts = template(WITHOUT_EARLIER_REASONING).spans(rows, "talk")
+    assert [[(span.text, span.is_learned) for span in spans] for spans in texts] == [
         [("U:1A:", False), ("<think>a</think>x<|im_end|>", True)],
         [("U:1A:x<|im_end|>U:2A:", False), ("<think>b</think>y<|im_end|>", True)],
     ]
@@ -164,14 +164,14 @@ def test_a_prepared_conversation_uses_the_tokenizer_s_template_and_tokens(
     directory = prepare_talk(tokenizer=str(tokenizer_file))
     meta = read_meta(directory)
     tokenizer = tokens.read_file(tokenizer_file)
-    found = np.fromfile(directory / "train.bin", tokenizer.dtype)
+    token_ids = np.fromfile(directory / "train.bin", tokenizer.dtype)
     learned = np.fromfile(directory / "train.learned", bool)
     assert meta.documents == "chat"
-    answers = tokenizer.decode(found[learned])
+    answers = tokenizer.decode(token_ids[learned])
     assert answers == 4 * "the king<|im_end|>\n no \u4e16<|im_end|>\nall<|im_end|>\n"
     end, begin = (tokenizer.encoding.token_to_id(name) for name in ("<|im_end|>", "<s>"))
-    assert np.sum(found == begin) == 8
-    assert np.sum(found[learned] == end) == 12
+    assert np.sum(token_ids == begin) == 8
+    assert np.sum(token_ids[learned] == end) == 12
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
@@ -181,30 +181,34 @@ def test_a_token_with_any_character_of_an_answer_is_learned(tokenizer_file: Path
     encoding = Tokenizer.from_file(str(tokenizer_file))
     encoding.post_processor = processors.ByteLevel(trim_offsets=trimmed)
     tokenizer = tokens.from_definition(encoding.to_str().encode())
-    parts = [("who is ", False), ("come  the", True), ("re is   ", False), (" king", True)]
-    [(found, learned)] = tokenizer.encode_marked([parts])
-    assert tokenizer.decode(found) == "who is come  there is    king"
-    assert tokenizer.decode(found[learned]) == " come  the king"
+    spans = [("who is ", False), ("come  the", True), ("re is   ", False), (" king", True)]
+    [(token_ids, learned)] = tokenizer.encode_marked([spans])
+    assert tokenizer.decode(token_ids) == "who is come  there is    king"
+    assert tokenizer.decode(token_ids[learned]) == " come  the king"
 
 
 def test_a_corpus_keeps_tokenizer_and_chat_template_for_an_export(
     prepare_talk: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ):
-    def kept(directory: Path) -> dict[str, bytes]:
+    def exported_files(directory: Path) -> dict[str, bytes]:
         tokenizer = read_tokenizer(directory, read_meta(directory))
         (tmp_path / directory.name).mkdir()
         tokenizer.write(tmp_path / directory.name)
         return {path.name: path.read_bytes() for path in (tmp_path / directory.name).iterdir()}
 
     (tmp_path / "mine.jinja").write_text(DEFAULT_TEMPLATE)
-    given = {
+    tokenizer_files = {
         path.name: path.read_bytes()
         for path in (tokenizer_file, tokenizer_file.with_name("tokenizer_config.json"))
     }
-    own = prepare_talk(tokenizer=str(tokenizer_file))
-    mine = prepare_talk(tokenizer=str(tokenizer_file), chat_template=str(tmp_path / "mine.jinja"))
-    assert kept(own) == given
-    assert kept(mine) == given | {"chat_template.jinja": DEFAULT_TEMPLATE.encode()}
+    default_corpus = prepare_talk(tokenizer=str(tokenizer_file))
+    custom_corpus = prepare_talk(
+        tokenizer=str(tokenizer_file), chat_template=str(tmp_path / "mine.jinja")
+    )
+    assert exported_files(default_corpus) == tokenizer_files
+    assert exported_files(custom_corpus) == tokenizer_files | {
+        "chat_template.jinja": DEFAULT_TEMPLATE.encode()
+    }
 
 
 def test_a_mixture_exports_the_template_of_its_conversations(
@@ -248,9 +252,9 @@ def test_another_chat_template_changes_the_corpus(
     prepare_talk: Callable[..., Path], tmp_path: Path
 ):
     (tmp_path / "mine.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
-    mine = prepare_talk(chat_template=str(tmp_path / "mine.jinja"))
-    assert mine != prepare_talk()
-    assert (mine / "train.bin").read_bytes().startswith(b"<be brief><who is come><the king>")
+    directory = prepare_talk(chat_template=str(tmp_path / "mine.jinja"))
+    assert directory != prepare_talk()
+    assert (directory / "train.bin").read_bytes().startswith(b"<be brief><who is come><the king>")
     (tmp_path / "mine.jinja").unlink()
     with pytest.raises(ConfigError, match=r"^data\.chat_template: .* cannot be read: No such file"):
         prepare_talk(chat_template=str(tmp_path / "mine.jinja"))
@@ -294,8 +298,8 @@ def test_documents_begin_and_end_with_the_tokenizer_s_own_tokens(
         documents="packed",
     )
     tokenizer = tokens.read_file(tokenizer_file)
-    found = np.fromfile(prepare(cfg) / "train.bin", tokenizer.dtype)
-    assert tokenizer.decode(found) == 2 * "<s>the king<|im_end|>"
+    token_ids = np.fromfile(prepare(cfg) / "train.bin", tokenizer.dtype)
+    assert tokenizer.decode(token_ids) == 2 * "<s>the king<|im_end|>"
     assert tokenizer.decode(tokenizer.separator) == "<|im_end|><s>"
 
 

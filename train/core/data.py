@@ -81,12 +81,12 @@ class Corpus:
         Packed documents have the second form (data/sequences.py). Steps count from 0.
         """
         within = np.arange(self._batch)[rows]
-        which, numbers = self._schedule.locate(step * self._batch + within)
-        found = [
-            source.rows(step, within[which == i], numbers[which == i])
+        source_of, numbers = self._schedule.locate(step * self._batch + within)
+        source_rows = [
+            source.rows(step, within[source_of == i], numbers[source_of == i])
             for i, source in enumerate(self.sources)
         ]
-        return in_order(which, found)
+        return in_order(source_of, source_rows)
 
     def heldout_rows(self, count: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Space ``count`` sequences evenly over the held-out text; return those at ``rows``.
@@ -94,10 +94,10 @@ class Corpus:
         They are the same in every call, and have the shape that the method ``rows`` describes. In a
         mixture, each source has its share of the sequences.
         """
-        which, numbers, counts = heldout_shares(self._weights, count)
-        which, numbers = which[rows], numbers[rows]
-        found = [
-            source.heldout(numbers[which == i], int(counts[i]))
+        source_of, numbers, counts = heldout_shares(self._weights, count)
+        source_of, numbers = source_of[rows], numbers[rows]
+        source_rows = [
+            source.heldout(numbers[source_of == i], int(counts[i]))
             for i, source in enumerate(self.sources)
         ]
-        return in_order(which, found)
+        return in_order(source_of, source_rows)

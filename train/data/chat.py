@@ -1,4 +1,4 @@
-"""Conversations as text: chat templates, and which parts of the text the assistant wrote.
+"""Conversations as text: chat templates, and which spans of the text the assistant wrote.
 
 Chat templates come with models and may be malicious, so they are rendered in Jinja's sandbox.
 """
@@ -33,8 +33,8 @@ type Message = dict[str, str]
 """A message of a conversation: ``role`` and ``content``."""
 
 
-class Part(NamedTuple):
-    """A part of a conversation's text; ``is_learned`` if the assistant wrote it."""
+class Span(NamedTuple):
+    """A range of a conversation's text; ``is_learned`` if the assistant wrote it."""
 
     text: str
     is_learned: bool
@@ -48,7 +48,7 @@ def parse(row: Row) -> list[Message]:
     values = row.values
     answer = next((key for key in ANSWERS if isinstance(values.get(key), str)), None)
     if isinstance(values.get("messages"), list):
-        messages = [_message(row.where, each) for each in values["messages"]]
+        messages = [_message(row.origin, message) for message in values["messages"]]
     elif isinstance(values.get("prompt"), str) and answer:
         messages = [
             {"role": "user", "content": values["prompt"]},
@@ -57,29 +57,29 @@ def parse(row: Row) -> list[Message]:
     else:
         keys = ", ".join(map(str, values))[:200]
         raise CorpusError(
-            f"{row.where}: must have messages (a list), or prompt and answer (texts); has: {keys}"
+            f"{row.origin}: must have messages (a list), or prompt and answer (texts); has: {keys}"
         )
     if not any(message["role"] == ASSISTANT for message in messages):
         raise CorpusError(
-            f"{row.where}: no message has the role {ASSISTANT}, so nothing is learned"
+            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned"
         )
     return messages
 
 
-def _message(where: str, value: object) -> Message:
+def _message(origin: str, value: object) -> Message:
     keys = ("role", "content")
     if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in keys):
-        raise CorpusError(f"{where}: each message must have role and content, both texts")
+        raise CorpusError(f"{origin}: each message must have role and content, both texts")
     return {key: value[key] for key in keys}
 
 
 class ChatTemplate:
     """A compiled chat template; ``identity`` consists of its source and its special tokens."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
+    def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; ``tokens`` are bos_token and eos_token.
 
-        Raises ConfigError if the template is invalid (the message begins with ``where``) or Jinja
+        Raises ConfigError if the template is invalid (the message begins with ``origin``) or Jinja
         is not installed.
         """
         if importlib.util.find_spec("jinja2") is None:
@@ -94,51 +94,51 @@ class ChatTemplate:
         try:
             self._render = _environment().from_string(source, globals=dict(tokens)).render
         except jinja2.TemplateError as err:
-            raise ConfigError(f"{where} is not a chat template: {one_line(err)}") from err
+            raise ConfigError(f"{origin} is not a chat template: {one_line(err)}") from err
 
-    def parts(self, messages: list[Message], where: str) -> Iterator[list[Part]]:
-        """Yield the texts of a conversation, each as a list of parts.
+    def spans(self, messages: list[Message], origin: str) -> Iterator[list[Span]]:
+        """Yield the texts of a conversation, each as a list of spans.
 
         Usually, there is one text. If the template writes earlier answers differently from the last
         one, for example without their reasoning, there is one text per answer: it ends with this
         answer as the model has to write it, and only this answer is learned. Raises CorpusError,
-        whose message begins with ``where``, if the template refuses the messages.
+        whose message begins with ``origin``, if the template refuses the messages.
         """
         answers = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
-        whole = self._text(messages, where)
-        parts, done = [], 0
+        text = self._text(messages, origin)
+        spans, end = [], 0
         for i in answers:
-            before, after = self._around(messages, i, where)
-            if not whole.startswith(after) or len(before) < done:
+            before, after = self._around(messages, i, origin)
+            if not text.startswith(after) or len(before) < end:
                 break
-            parts += [Part(whole[done : len(before)], False), Part(after[len(before) :], True)]
-            done = len(after)
+            spans += [Span(text[end : len(before)], False), Span(after[len(before) :], True)]
+            end = len(after)
         else:
-            yield [*parts, Part(whole[done:], False)]
+            yield [*spans, Span(text[end:], False)]
             return
         for i in answers:
-            before, after = self._around(messages, i, where)
-            yield [Part(before, False), Part(after[len(before) :], True)]
+            before, after = self._around(messages, i, origin)
+            yield [Span(before, False), Span(after[len(before) :], True)]
 
-    def _around(self, messages: list[Message], i: int, where: str) -> tuple[str, str]:
+    def _around(self, messages: list[Message], i: int, origin: str) -> tuple[str, str]:
         """Return the text before answer ``i``, and that text followed by the answer."""
-        after = self._text(messages[: i + 1], where)
-        before = self._text(messages[:i], where, add_generation_prompt=True)
+        after = self._text(messages[: i + 1], origin)
+        before = self._text(messages[:i], origin, add_generation_prompt=True)
         if not after.startswith(before):
-            before = self._text(messages[:i], where)
+            before = self._text(messages[:i], origin)
         if not after.startswith(before):
             raise CorpusError(
-                f"{where}: the chat template renders earlier messages differently once an answer "
+                f"{origin}: the chat template renders earlier messages differently once an answer "
                 "is added, so the answer cannot be found. Set data.chat_template"
             )
         return before, after
 
-    def _text(self, messages: list[Message], where: str, **options: bool) -> str:
+    def _text(self, messages: list[Message], origin: str, **options: bool) -> str:
         options = {"add_generation_prompt": False} | options
         try:
             return self._render(messages=messages, **options)
         except Exception as err:  # any error of the template's code
-            raise CorpusError(f"{where}: the chat template fails: {one_line(err)}") from err
+            raise CorpusError(f"{origin}: the chat template fails: {one_line(err)}") from err
 
 
 def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
@@ -146,19 +146,19 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
 
     Raises ConfigError if the file cannot be read or the template is invalid.
     """
-    where, source = "data.tokenizer: its chat_template", tokenizer.settings.chat_template
+    origin, source = "data.tokenizer: its chat_template", tokenizer.settings.chat_template
     if cfg.chat_template is not None:
-        where = f"data.chat_template: {cfg.chat_template}"
+        origin = f"data.chat_template: {cfg.chat_template}"
         try:
             path = location(cfg.chat_template, "data.chat_template")
             source = read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as err:
-            raise ConfigError(f"{where} cannot be read: it is not UTF-8") from err
+            raise ConfigError(f"{origin} cannot be read: it is not UTF-8") from err
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            raise failure(f"{where} cannot be read", err) from err
+            raise failure(f"{origin} cannot be read", err) from err
     end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)
     tokens = {"bos_token": tokenizer.settings.begin, "eos_token": end}
-    return ChatTemplate(source or DEFAULT_TEMPLATE, tokens, where)
+    return ChatTemplate(source or DEFAULT_TEMPLATE, tokens, origin)
 
 
 def _environment() -> Any:
@@ -173,7 +173,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The template tag ``generation``, which marks answers; ``parts`` does not need it."""
+        """The template tag ``generation``, which marks answers; ``spans`` does not need it."""
 
         tags = frozenset({"generation"})
 

@@ -72,8 +72,8 @@ def prepare_all(
     """Prepare the corpora of all sources and return their directories; see ``prepare``."""
     keys = [field.name for field in fields(SourceConfig)]
     return [
-        prepare(replace(cfg, mixture=(), **{key: getattr(one, key) for key in keys}), fetch)
-        for one in cfg.sources
+        prepare(replace(cfg, mixture=(), **{key: getattr(source_cfg, key) for key in keys}), fetch)
+        for source_cfg in cfg.sources
     ]
 
 
@@ -87,18 +87,18 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     cannot be loaded.
     """
     root = Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
-    tokenizer = _given_tokenizer(cfg)
+    tokenizer = _configured_tokenizer(cfg)
     template = chat_template(tokenizer, cfg) if cfg.documents == "chat" and tokenizer else None
     text = source(cfg, root)
     name = f"bpe {cfg.vocabulary}".encode()
     if tokenizer:
         name = tokenizer.definition or cfg.tokenizer.encode()
-    parts = [FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), name]
+    digest_inputs = [FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), name]
     if tokenizer:
-        parts += [content for _, content in tokenizer.settings.files]
+        digest_inputs += [content for _, content in tokenizer.settings.files]
     if cfg.documents != "joined":
-        parts += [cfg.documents.encode(), repr(template and template.identity).encode()]
-    directory = root / f"{text.name}-{_digest(*parts)[:16]}"
+        digest_inputs += [cfg.documents.encode(), repr(template and template.identity).encode()]
+    directory = root / f"{text.name}-{_digest(*digest_inputs)[:16]}"
     if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path.exists raises PermissionError
         return directory
     check_path_writable(root, "data.directory")
@@ -132,7 +132,7 @@ def read_meta(directory: Path) -> Meta:
     try:
         meta = Meta(**json.loads((directory / "meta.json").read_text()))
         sizes = {split: _size(directory / f"{split}.bin") for split in SPLITS}
-        counts = {split: _documented(directory, split, meta) for split in SPLITS}
+        counts = {split: _document_token_counts(directory, split, meta) for split in SPLITS}
         width = read_tokenizer(directory, meta).dtype().itemsize
     except PermissionError as err:
         raise ConfigError(
@@ -154,12 +154,12 @@ def read_meta(directory: Path) -> Meta:
     return meta
 
 
-def _documented(directory: Path, split: str, meta: Meta) -> set[int]:
+def _document_token_counts(directory: Path, split: str, meta: Meta) -> set[int]:
     """Return the token counts that ``.documents`` and ``.learned`` imply; none for joined text."""
     if meta.documents == "joined":
         return set()
-    found = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}
-    return found | ({_size(directory / f"{split}.learned")} if meta.documents == "chat" else set())
+    counts = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}
+    return counts | ({_size(directory / f"{split}.learned")} if meta.documents == "chat" else set())
 
 
 def _size(path: Path) -> int:
@@ -178,14 +178,14 @@ def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
     return tokens.from_definition((directory / tokens.FILE).read_bytes(), settings)
 
 
-def _digest(*parts: bytes) -> str:
+def _digest(*items: bytes) -> str:
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
+    for item in items:
+        digest.update(len(item).to_bytes(8, "big") + item)
     return digest.hexdigest()
 
 
-def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
+def _configured_tokenizer(cfg: DataConfig) -> Tokenizer | None:
     """Return the tokenizer that a config selects; None if it is to be trained on the text."""
     if cfg.tokenizer == "bpe":
         return None
@@ -206,10 +206,10 @@ def _write(
     directory: Path,
     text: Source,
     cfg: DataConfig,
-    given: Tokenizer | None,
+    configured: Tokenizer | None,
     template: ChatTemplate | None,
 ) -> None:
-    tokenizer = given
+    tokenizer = configured
     if tokenizer is None:
         chunks = (chunk for document in text.read() for chunk in document)
         tokenizer = tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))

@@ -102,35 +102,35 @@ class CorpusCache:
         if not hub.is_repository(cfg.tokenizer):
             return cfg
         folder = f"{self._location}/{re.sub('[/@]', '--', cfg.tokenizer)}"
-        files, root = open_filesystem(folder)
+        filesystem, root = open_filesystem(folder)
         try:
-            if files.exists(f"{root}/{tokens.FILE}"):
+            if filesystem.exists(f"{root}/{tokens.FILE}"):
                 return replace(cfg, tokenizer=f"{folder}/{tokens.FILE}")
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             raise failure(f"{folder}: cannot be read", err) from err
-        found = hub_tokenizer(cfg)
+        tokenizer_file = hub_tokenizer(cfg)
         try:
             for name in (tokens.SETTINGS, tokens.TEMPLATE, tokens.FILE) if is_writer else ():
-                if found.with_name(name).exists():
-                    content = found.with_name(name).read_bytes()
+                if tokenizer_file.with_name(name).exists():
+                    content = tokenizer_file.with_name(name).read_bytes()
                     write_atomically(parse_location(f"{folder}/{name}"), content)
         except Exception as err:  # storage clients raise their own error types
             log.warning("%s: the tokenizer can't be copied here: %s", folder, one_line(err))
-        return replace(cfg, tokenizer=str(found))
+        return replace(cfg, tokenizer=str(tokenizer_file))
 
     def fetch(self, directory: Path) -> bool:
         """Download the copy to ``directory``, if any; return whether ``directory`` exists now."""
         try:
-            files, root = open_filesystem(f"{self._location}/{directory.name}")
+            filesystem, root = open_filesystem(f"{self._location}/{directory.name}")
             try:
-                meta_json = files.cat_file(f"{root}/{META}")
+                meta_json = filesystem.cat_file(f"{root}/{META}")
             except FileNotFoundError:
                 return False
             self._damaged.add(directory.name)
             with new_directory(directory) as new:
-                for path in files.ls(root, detail=False):
+                for path in filesystem.ls(root, detail=False):
                     if not path.endswith(f"/{META}"):
-                        files.get_file(path, str(new / path.rpartition("/")[2]))
+                        filesystem.get_file(path, str(new / path.rpartition("/")[2]))
                 (new / META).write_bytes(meta_json)
                 meta = read_meta(new)
                 if fingerprint(new, read_tokenizer(new, meta)) != meta.fingerprint:
@@ -159,17 +159,17 @@ class CorpusCache:
             if (directory / META).exists():
                 return True
             try:
-                files, root = open_filesystem(self._location)
-                if files.exists(f"{root}/{directory.name}/{META}"):
+                filesystem, root = open_filesystem(self._location)
+                if filesystem.exists(f"{root}/{directory.name}/{META}"):
                     return self.fetch(directory)
-                found = files.cat_file(f"{root}/{PULSE}")
+                latest = filesystem.cat_file(f"{root}/{PULSE}")
             except FileNotFoundError:
-                found = b""
+                latest = b""
             except Exception as err:  # storage clients raise their own error types
                 log.warning("%s: cannot be read: %s", self._location, one_line(err))
-                found = pulse
-            if found != pulse:
-                pulse, changed = found, time.monotonic()
+                latest = pulse
+            if latest != pulse:
+                pulse, changed = latest, time.monotonic()
             time.sleep(POLL_SECONDS)
         log.warning("process 0 prepares no corpus, so this process prepares %s", directory.name)
         return False
@@ -177,7 +177,7 @@ class CorpusCache:
     @contextmanager
     def pulse(self) -> Iterator[None]:
         """Change PULSE regularly inside the ``with`` block, so that the other processes wait."""
-        done = threading.Event()
+        stop = threading.Event()
 
         def beat() -> None:
             while True:
@@ -186,7 +186,7 @@ class CorpusCache:
                     write_atomically(location, str(time.time()))
                 except Exception as err:  # storage clients raise their own error types
                     log.warning("%s: cannot be written: %s", self._location, one_line(err))
-                if done.wait(PULSE_SECONDS):
+                if stop.wait(PULSE_SECONDS):
                     return
 
         beating = threading.Thread(target=beat, name=PULSE, daemon=True)
@@ -194,17 +194,17 @@ class CorpusCache:
         try:
             yield
         finally:
-            done.set()
+            stop.set()
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus, unless there is an intact copy."""
         try:
             read_meta(directory)
-            files, root = open_filesystem(f"{self._location}/{directory.name}")
-            found = sorted(directory.iterdir(), key=lambda path: path.name == META)
-            if directory.name in self._damaged or not files.exists(f"{root}/{META}"):
-                for path in found:
-                    self._put(files, path, f"{root}/{path.name}")
+            filesystem, root = open_filesystem(f"{self._location}/{directory.name}")
+            paths = sorted(directory.iterdir(), key=lambda path: path.name == META)
+            if directory.name in self._damaged or not filesystem.exists(f"{root}/{META}"):
+                for path in paths:
+                    self._put(filesystem, path, f"{root}/{path.name}")
         except Exception as err:
             if not self._exiting.is_set():
                 log.warning(
@@ -213,11 +213,11 @@ class CorpusCache:
                     one_line(err),
                 )
 
-    def _put(self, files: Any, path: Path, target: str) -> None:
+    def _put(self, filesystem: Any, path: Path, target: str) -> None:
         if "://" not in self._location:  # buckets have no directories
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
             with suppress(OSError):  # no hard links between file systems
                 os.link(path, target)
                 return
-        files.put_file(str(path), target)
+        filesystem.put_file(str(path), target)

@@ -67,27 +67,27 @@ def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) ->
     """
     if text.rows is None:
         raise ConfigError(f"data.documents: chat needs JSON lines or a dataset, not {text.name}")
-    found = (parts for row in text.rows() for parts in template.parts(parse(row), row.where))
-    for batch in _batches(found, lambda parts: sum(len(part.text) for part in parts)):
+    texts = (spans for row in text.rows() for spans in template.spans(parse(row), row.origin))
+    for batch in _batches(texts, lambda spans: sum(len(span.text) for span in spans)):
         for tokens, learned in tokenizer.encode_marked(batch):
             learned[:1] = False  # the first token has no context to predict it from
             yield Document(tokens, learned)
 
 
-def write_documents(directory: Path, found: Iterable[Document], tokenizer: Tokenizer) -> None:
+def write_documents(directory: Path, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
     """Write ``train.bin``, ``train.documents`` and, for conversations, ``train.learned``."""
     lengths = array("I")
     with ExitStack() as stack:
         tokens = stack.enter_context((directory / "train.bin").open("wb"))
         learned = None
-        for document in found:
+        for document in documents:
             first = 1
             if document.learned is not None:
                 if learned is None:
                     learned = stack.enter_context((directory / "train.learned").open("wb"))
                 learned.write(document.learned.astype(np.uint8).tobytes())
-                taught = np.flatnonzero(document.learned)
-                first = int(taught[0]) if len(taught) else len(document.tokens)
+                learned_indices = np.flatnonzero(document.learned)
+                first = int(learned_indices[0]) if len(learned_indices) else len(document.tokens)
             tokens.write(document.tokens.astype(tokenizer.dtype).tobytes())
             lengths.extend((len(document.tokens), first))
     np.array(lengths, LENGTHS).tofile(directory / "train.documents")

@@ -27,9 +27,9 @@ class BucketFile:
         """Name without the prefix."""
         return self.path.rpartition("/")[2]
 
-    def open(self, mode: str = "r", **others: Any) -> IO[Any]:
+    def open(self, mode: str = "r", **options: Any) -> IO[Any]:
         """Open the object for reading, as Path.open does."""
-        return self.filesystem.open(self.path, mode, **others)
+        return self.filesystem.open(self.path, mode, **options)
 
     def __str__(self) -> str:
         return f"gs://{self.path}"
@@ -57,13 +57,13 @@ def find(pattern: str, key: str) -> list[InputFile]:
     bucket cannot be listed. Messages begin with ``key``.
     """
     path = location(pattern, key)
-    found = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)
-    if not found:
+    files = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)
+    if not files:
         raise ConfigError(f"{key}: no file matches {pattern}")
-    for file in found:
+    for file in files:
         if isinstance(file, Path) and not os.access(file, os.R_OK):
             raise ConfigError(f"{key}: {file} cannot be read")
-    return found
+    return files
 
 
 def _on_disk(path: Path, key: str) -> list[InputFile]:
@@ -74,24 +74,24 @@ def _on_disk(path: Path, key: str) -> list[InputFile]:
             return []
     except OSError as err:
         raise failure(f"{key}: {path}: cannot be read", err) from err
-    found = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
-    return [path for path in found if path.is_file()]
+    matches = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+    return [path for path in matches if path.is_file()]
 
 
 def _in_bucket(pattern: str, key: str) -> list[InputFile]:
     try:
         filesystem, path = open_filesystem(pattern)
-        found = filesystem.glob(path, detail=True)
+        matches = filesystem.glob(path, detail=True)
         return [
             BucketFile(filesystem, name, int(info["size"]), str(info["crc32c"]))
-            for name, info in sorted(found.items())
+            for name, info in sorted(matches.items())
             if info["type"] == "file" and not name.endswith("/")
         ]
     except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
         raise failure(f"{key}: {pattern}: cannot be listed", err) from err
 
 
-def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
+def download(source: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
     The directory is in ``root`` and named by a digest of the files' names and contents, so that no
@@ -100,37 +100,37 @@ def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     begin with ``key``.
     """
     try:
-        wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
-        found = [each for each in _in_bucket(f"{place}/*", key) if wanted.match(each.name)]
-        if not found:
-            raise ConfigError(f"{key}: {place} has no file {' or '.join(patterns)}")
-        named = f"{digest_of([*found])} {[file.name for file in found]}"
-        target = root / hashlib.sha256(named.encode()).hexdigest()[:16]
+        name_pattern = re.compile("|".join(map(fnmatch.translate, patterns)))
+        files = [file for file in _in_bucket(f"{source}/*", key) if name_pattern.match(file.name)]
+        if not files:
+            raise ConfigError(f"{key}: {source} has no file {' or '.join(patterns)}")
+        identity = f"{digest_of([*files])} {[file.name for file in files]}"
+        target = root / hashlib.sha256(identity.encode()).hexdigest()[:16]
         if not target.exists():
             root.mkdir(parents=True, exist_ok=True)
             with new_directory(target) as copy:
-                copies = [str(copy / file.name) for file in found]
-                found[0].filesystem.get([file.path for file in found], copies)
+                copies = [str(copy / file.name) for file in files]
+                files[0].filesystem.get([file.path for file in files], copies)
     except (ConfigError, UnavailableError):
         raise
     except Exception as err:  # storage clients raise their own error types
-        raise failure(f"{key}: {place} cannot be downloaded", err) from err
+        raise failure(f"{key}: {source} cannot be downloaded", err) from err
     return target
 
 
-def read_bytes(place: Path | str) -> bytes:
+def read_bytes(file: Path | str) -> bytes:
     """Return the content of a file; raises FileNotFoundError if there is no such file."""
-    if isinstance(place, Path):
-        return place.read_bytes()
-    filesystem, path = open_filesystem(place)
+    if isinstance(file, Path):
+        return file.read_bytes()
+    filesystem, path = open_filesystem(file)
     return filesystem.cat_file(path)
 
 
-def beside(place: Path | str, name: str) -> Path | str:
+def beside(file: Path | str, name: str) -> Path | str:
     """Return the location of the file ``name`` in the directory of another file."""
-    if isinstance(place, Path):
-        return place.with_name(name)
-    return f"{place.rpartition('/')[0]}/{name}"
+    if isinstance(file, Path):
+        return file.with_name(name)
+    return f"{file.rpartition('/')[0]}/{name}"
 
 
 def digest_of(files: list[Path] | list[InputFile]) -> str:

