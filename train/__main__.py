@@ -39,8 +39,8 @@ class Job:
 def main(arguments: Sequence[str]) -> int:
     """Run a subcommand and return an exit code of the run contract."""
     parser = command_line()
-    args, more = parser.parse_known_args(arguments)
-    if unknown := [word for word in more if word.startswith("-")]:
+    args, extra = parser.parse_known_args(arguments)
+    if unknown := [argument for argument in extra if argument.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
     logging.getLogger("train").setLevel(logging.INFO)
@@ -48,18 +48,18 @@ def main(arguments: Sequence[str]) -> int:
     # would compile all of them again.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     try:
-        cfg = load(args.config, [*args.overrides, *more])
-        place = contract.from_environment(os.environ, args.config, cfg)
-        return VERBS[args.verb](Job(args, cfg, place))
+        cfg = load(args.config, [*args.overrides, *extra])
+        run_contract = contract.from_environment(os.environ, args.config, cfg)
+        return VERBS[args.verb](Job(args, cfg, run_contract))
     except ConfigError as err:
-        print(f"train: {err}{_how_to_fix(args)}", file=sys.stderr)
+        print(f"train: {err}{_fix_hint(args)}", file=sys.stderr)
         return contract.BAD_CONFIG
     except (CorpusError, UnavailableError) as err:
         print(f"train: {err}", file=sys.stderr)
         return contract.CRASHED
 
 
-def _how_to_fix(args: argparse.Namespace) -> str:
+def _fix_hint(args: argparse.Namespace) -> str:
     """Return a hint on how to fix the config; "" on a worker, where the controller adds a hint."""
     if "TPUFLEET_RUN" in os.environ:
         return ""
@@ -106,30 +106,30 @@ def _run(job: Job) -> int:
         traceback.print_exc()
         heartbeat.write("failed")
         # A normal exit would wait in JAX's shutdown barrier, even for processes that have died.
-        _exit_at_once(contract.CRASHED)
+        _exit_immediately(contract.CRASHED)
     if cfg.report.wandb:
         # At a normal exit, wandb waits minutes for W&B's servers if they do not answer.
         import jax
 
         jax.distributed.shutdown()
-        _exit_at_once(code)
+        _exit_immediately(code)
     return code
 
 
 @contextmanager
 def _cleaning_up_at_sigterm() -> Iterator[None]:
     """Let SIGTERM raise SystemExit in the ``with`` block, so that partial files are removed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         yield
     except SystemExit:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _exit_at_once(code: int) -> NoReturn:
+def _exit_immediately(code: int) -> NoReturn:
     """Exit without running the exit handlers of libraries."""
     sys.stdout.flush()
     sys.stderr.flush()

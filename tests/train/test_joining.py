@@ -19,16 +19,16 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
     with jax.set_mesh(jax.sharding.Mesh(devices, BATCH_AXES, axis_types=explicit)):
         request = mesh.SaveRequest(jax.sharding.get_mesh())
 
-        assert request.agreed(0, requested=True) is False
+        assert request.should_save(0, requested=True) is False
         assert len(dispatched) == 1
-        assert [request.agreed(call, requested=True) for call in range(1, 9)] == [False] * 7 + [
-            True
-        ]
+        assert [request.should_save(call, requested=True) for call in range(1, 9)] == [
+            False
+        ] * 7 + [True]
 
 
 @pytest.mark.usefixtures("no_mesh")
 def test_a_save_cancels_a_pending_request():
     request = mesh.SaveRequest(mesh.over(jax.devices()))
-    assert not request.agreed(0, requested=True)
+    assert not request.should_save(0, requested=True)
     request.cancel()
-    assert not any(request.agreed(call, requested=False) for call in range(1, 17))
+    assert not any(request.should_save(call, requested=False) for call in range(1, 17))

@@ -71,21 +71,21 @@ def hbm_bytes(instruction: Instruction, within: Computation, module: Module) -> 
         for operand in inner.operands:
             users[operand].append(inner)
 
-    def read(name: str, whole: int) -> int:
+    def read(name: str, size: int) -> int:
         total = 0
         for user in users[name]:
             if user.opcode in ("slice", "dynamic-slice", "gather"):
                 total += user.size()
             elif user.opcode in ("bitcast", "reshape"):
-                total += read(user.name, whole)
+                total += read(user.name, size)
             elif user.opcode != "dynamic-update-slice" or user.operands[0] != name:
-                return whole
-        return min(total, whole)
+                return size
+        return min(total, size)
 
     moved = 0
     for i, operand in enumerate(instruction.operands):
-        whole = within[operand].size(hbm_only=True) if operand in within else 0
-        moved += read(names[i], whole) if whole and i in names else whole
+        size = within[operand].size(hbm_only=True) if operand in within else 0
+        moved += read(names[i], size) if size and i in names else size
     written = instruction.size(hbm_only=True)
     updates = [i for i in body.values() if i.opcode == "dynamic-update-slice"]
     if updates:

@@ -72,14 +72,14 @@ class StepTime:
     @property
     def low(self) -> float:
         """Total seconds if fusions other than matmuls reach the memory bandwidth."""
-        return self._whole(self.other_low)
+        return self._total(self.other_low)
 
     @property
     def high(self) -> float:
         """Total seconds if fusions other than matmuls take the compiler's estimate of cycles."""
-        return self._whole(self.other_high)
+        return self._total(self.other_high)
 
-    def _whole(self, other: float) -> float:
+    def _total(self, other: float) -> float:
         computing = self.matmuls + self.kernels + self.gathers + other
         return max(computing, self.overlapped_ici, self.overlapped_dcn) + self.exposed
 
@@ -149,7 +149,7 @@ class _Walk:
     ) -> None:
         """Add the costs of the computation ``name``, which runs ``times`` times."""
         within = self._module.computations[name]
-        seen_channels: set[str] = set()
+        counted_channels: set[str] = set()
         for instruction in within.values():
             opcode = instruction.opcode
             if opcode == "while":
@@ -175,7 +175,7 @@ class _Walk:
                 self._kernel(instruction, within, times)
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
-                    instruction, instruction, times, is_in_loop, seen_channels
+                    instruction, instruction, times, is_in_loop, counted_channels
                 )
                 self._fusion(instruction, within, times, communicates)
 
@@ -199,22 +199,22 @@ class _Walk:
         total.hbm_bytes += moved
         total.matmul_flops += flops
         at_bandwidth = moved / total.chip.memory_bandwidth
-        part, seconds = "matmul", times * (cycles or 0) / total.chip.clock
+        kind, seconds = "matmul", times * (cycles or 0) / total.chip.clock
         if cycles is None:
             if communicates:
                 return
             total.not_estimated[_base_name(instruction)] += times
             total.gather_seconds += at_bandwidth
-            part, seconds = "gather", at_bandwidth
+            kind, seconds = "gather", at_bandwidth
         elif flops:
             total.matmul_cycles += times * cycles
         else:
             total.other_cycles += times * cycles
             total.other_seconds_low += min(at_bandwidth, seconds)
-            part = "other"
+            kind = "other"
         source = re.search(r'op_name="([^"]*)"', instruction.attributes)
         origin = source[1][-60:] if source else ""
-        total.seconds_of[f"{part} {instruction.name} {origin} {instruction.type[:60]}"] += seconds
+        total.seconds_of[f"{kind} {instruction.name} {origin} {instruction.type[:60]}"] += seconds
 
     def _fused_collectives(
         self,
@@ -222,30 +222,32 @@ class _Walk:
         caller: Instruction,
         times: float,
         is_in_loop: bool,
-        seen_channels: set[str],
+        counted_channels: set[str],
     ) -> bool:
         """Add the collectives in a fusion to the total; return whether it has any.
 
         ``instruction`` is the fusion, ``caller`` the outermost fusion around it, which runs
-        ``times`` times. A channel in ``seen_channels`` is not added again.
+        ``times`` times. A channel in ``counted_channels`` is not added again.
         """
-        body, found = self._module.computations.get(instruction.called, {}), False
+        body, has_collective = self._module.computations.get(instruction.called, {}), False
         is_async = "async" in caller.name or "async" in instruction.called
         is_async |= any("AsyncCollective" in inner.attributes for inner in body.values())
         for inner in body.values():
             if kind := collective(inner):
-                found = True
+                has_collective = True
                 channel = re.search(r"channel_id=(\d+)", inner.attributes)
                 key = channel[1] if channel else inner.name
-                if key in seen_channels:
+                if key in counted_channels:
                     continue
-                seen_channels.add(key)
+                counted_channels.add(key)
                 if kind == "all-reduce" and "scatter" in instruction.called:
                     kind = "reduce-scatter"
                 self._collective(inner, body, kind, times, is_async, is_in_loop)
             elif inner.opcode == "fusion":
-                found |= self._fused_collectives(inner, caller, times, is_in_loop, seen_channels)
-        return found
+                has_collective |= self._fused_collectives(
+                    inner, caller, times, is_in_loop, counted_channels
+                )
+        return has_collective
 
     def _collective(
         self,
@@ -256,40 +258,40 @@ class _Walk:
         is_overlapped: bool,
         is_in_loop: bool,
     ) -> None:
-        n, whole = self._group_size(instruction), instruction.size()
+        n, size = self._group_size(instruction), instruction.size()
         if instruction.opcode.endswith("-start"):  # the result of a -start contains its operands
             operands = sum(within[name].size() for name in instruction.operands if name in within)
-            whole = max(whole - operands, whole // 2)
+            size = max(size - operands, size // 2)
         if instruction.opcode.startswith("reduce-scatter"):
-            whole *= n
+            size *= n
         link = self._slice.chip.link_bandwidth
         if kind == "collective-permute":
-            seconds = whole / link
+            seconds = size / link
         else:
             # A group along some axes of the torus uses only the links of these axes.
             share = math.log(max(n, 2)) / math.log(max(self._slice.chips, 2))
             bandwidth = max(self._slice.links * link * min(share, 1), link)
-            seconds = whole * (n - 1) / n / bandwidth * (2 if kind == "all-reduce" else 1)
-        self._add(Transfer(kind, "ICI", is_overlapped, is_in_loop), times, whole, seconds)
+            seconds = size * (n - 1) / n / bandwidth * (2 if kind == "all-reduce" else 1)
+        self._add(Transfer(kind, "ICI", is_overlapped, is_in_loop), times, size, seconds)
 
     def _send(self, instruction: Instruction, times: float, is_in_loop: bool) -> None:
         """Add a collective between slices, which runs ``times`` times, to the total.
 
         It overlaps with computation.
         """
-        found = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
-        if not found:
+        transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
+        if not transfer_type:
             return
-        kind, n = found[1].lower().replace("_", "-"), self._slices
-        whole = sum(a.bytes for a in instruction.arrays if a.shape)  # skip the send's scalar handle
-        seconds = whole * (n - 1) / n / self._slice.chip.dcn_bandwidth
+        kind, n = transfer_type[1].lower().replace("_", "-"), self._slices
+        size = sum(a.bytes for a in instruction.arrays if a.shape)  # skip the send's scalar handle
+        seconds = size * (n - 1) / n / self._slice.chip.dcn_bandwidth
         seconds *= 2 if kind == "all-reduce" else 1
-        self._add(Transfer(kind, "DCN", True, is_in_loop), times, whole, seconds)
+        self._add(Transfer(kind, "DCN", True, is_in_loop), times, size, seconds)
 
-    def _add(self, key: Transfer, times: float, whole: int, seconds: float) -> None:
+    def _add(self, key: Transfer, times: float, size: int, seconds: float) -> None:
         row = self.total.collectives.setdefault(key, Transfers())
         row.count += times
-        row.bytes += times * whole
+        row.bytes += times * size
         row.seconds += times * seconds
 
     def _group_size(self, instruction: Instruction) -> int:

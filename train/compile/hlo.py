@@ -40,14 +40,14 @@ class Instruction:
     @cached_property
     def called(self) -> str:
         """Name of the computation that a fusion runs; empty for other instructions."""
-        found = re.search(r"calls=%?([\w.\-]+)", self.attributes)
-        return found[1] if found else ""
+        match = re.search(r"calls=%?([\w.\-]+)", self.attributes)
+        return match[1] if match else ""
 
     @cached_property
     def cycles(self) -> int | None:
         """The cycles that the compiler estimates for the instruction; None without an estimate."""
-        found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
-        return int(found[1]) if found else None
+        match = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
+        return int(match[1]) if match else None
 
     def size(self, hbm_only: bool = False) -> int:
         """Return the bytes of the result's arrays; with ``hbm_only``, of those in HBM."""
@@ -68,10 +68,10 @@ class Module:
 
 def parse_type(text: str) -> list[Array]:
     """Return the arrays of a type such as ``(f32[8,128]{1,0:T(8,128)S(1)}, s32[])``."""
-    found = re.findall(r"\b([a-z]\w*)\[([\d,]*)\](\{[^{}]*\})?", text)
+    matches = re.findall(r"\b([a-z]\w*)\[([\d,]*)\](\{[^{}]*\})?", text)
     arrays = [
         (dtype, tuple(int(d) for d in dimensions.split(",") if d), layout)
-        for dtype, dimensions, layout in found
+        for dtype, dimensions, layout in matches
         if dtype in BITS
     ]
     return [
@@ -123,14 +123,14 @@ def _instruction(line: str) -> Instruction | None:
     return Instruction(named[1], opcode[1], rest[:end_of_type], operands, literal, rest[end:])
 
 
-def _find_outside_brackets(text: str, start: int, wanted: str) -> int:
-    """Return the index of the first ``wanted`` outside brackets, from ``start`` on.
+def _find_outside_brackets(text: str, start: int, character: str) -> int:
+    """Return the index of the first ``character`` outside brackets, from ``start`` on.
 
     Returns the length of the text if there is none.
     """
     depth = 0
     for i in range(start, len(text)):
-        if text[i] == wanted and not depth:
+        if text[i] == character and not depth:
             return i
         depth += (text[i] in "([{") - (text[i] in ")]}")
     return len(text)
@@ -171,7 +171,9 @@ def trip_count(loop: Instruction, within: Computation, module: Module) -> int | 
     return max(0, -(-(ends[0] - first) // by))
 
 
-def _element(within: Computation, of: Instruction | None, index: int) -> Instruction | None:
-    if of is None or of.opcode != "tuple" or index >= len(of.operands):
+def _element(
+    within: Computation, instruction: Instruction | None, index: int
+) -> Instruction | None:
+    if instruction is None or instruction.opcode != "tuple" or index >= len(instruction.operands):
         return None
-    return within.get(of.operands[index])
+    return within.get(instruction.operands[index])

@@ -114,10 +114,10 @@ def report(program: Program, costs: Estimate) -> str:
 
 
 def _row(key: Transfer, total: Transfers, steps: int) -> str:
-    where = "between slices" if key.network == "DCN" else "in a slice"
-    how = "overlapped" if key.is_overlapped else "exposed"
+    network = "between slices" if key.network == "DCN" else "in a slice"
+    overlap = "overlapped" if key.is_overlapped else "exposed"
     loop = "in a loop" if key.is_in_loop else "once"
     return (
-        f"  {key.kind:18} {where:14} {how:10} {loop:9} {total.count / steps:6.0f} x "
+        f"  {key.kind:18} {network:14} {overlap:10} {loop:9} {total.count / steps:6.0f} x "
         f"{total.bytes / steps / 1e6:10.1f} MB {1e3 * total.seconds / steps:8.2f} ms"
     )

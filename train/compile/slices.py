@@ -82,12 +82,12 @@ def parse(name: str) -> Slice:
     Raises ValueError for any other text.
     """
     name = name.replace("v5litepod", "v5e")
-    if found := re.fullmatch(r"(v\w+):(\d+(?:x\d+)+)", name):
-        version, shape = found[1], tuple(int(n) for n in found[2].split("x"))
+    if match := re.fullmatch(r"(v\w+):(\d+(?:x\d+)+)", name):
+        version, shape = match[1], tuple(int(n) for n in match[2].split("x"))
         if version in SHAPES and min(shape) > 0 and len(shape) == len(SHAPES[version][4]):
             return Slice(version, shape)
-    elif found := re.fullmatch(r"(v\w+)-(\d+)", name):
-        version, number = found[1], int(found[2])
+    elif match := re.fullmatch(r"(v\w+)-(\d+)", name):
+        version, number = match[1], int(match[2])
         shape = SHAPES.get(version, {}).get(number // CORES_PER_NUMBER.get(version, 1))
         if shape and math.prod(shape) * CORES_PER_NUMBER[version] == number:
             return Slice(version, shape)

@@ -394,11 +394,11 @@ def microbatches(cfg: Config, devices: int) -> int:
     return share // next(sizes)
 
 
-def check_batch_divisible(cfg: Config, count: int, what: str) -> None:
+def check_batch_divisible(cfg: Config, count: int, units: str) -> None:
     """Raise ConfigError unless the batch divides evenly over ``count`` processes or devices."""
     if cfg.batch % (cfg.compute.accumulate * count):
         times = f"compute.accumulate ({cfg.compute.accumulate}) times "
         raise ConfigError(
             f"batch: must be a multiple of {times if cfg.compute.accumulate > 1 else ''}"
-            f"the number of {what} ({count}), not {cfg.batch}"
+            f"the number of {units} ({count}), not {cfg.batch}"
         )

@@ -150,8 +150,8 @@ def frequencies(width: int, cfg: RotaryConfig) -> jax.Array:
         return frequencies_e
     low, high = cfg.low_frequency_factor, cfg.high_frequency_factor
     periods_e = cfg.original_context / (2 * jnp.pi) * frequencies_e
-    kept_e = jnp.clip((periods_e - low) / (high - low), 0, 1)
-    return (kept_e + (1 - kept_e) / cfg.factor) * frequencies_e
+    unscaled_e = jnp.clip((periods_e - low) / (high - low), 0, 1)
+    return (unscaled_e + (1 - unscaled_e) / cfg.factor) * frequencies_e
 
 
 def swap_halves(x_bthe: jax.Array) -> jax.Array:

@@ -74,21 +74,21 @@ class Manifest:
     def parse(cls, text: str) -> "Manifest":
         """Parse the text of manifest.json; raises ValueError if it is invalid."""
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except RecursionError:
             raise ValueError("nested too deeply") from None
-        match found:
+        match content:
             case {"of": dict(of), "files": dict(files)} if files:
                 sizes = {name: _size_and_crc(name, entry) for name, entry in files.items()}
-                return cls(of, sizes, found.get("temporary") is True)
+                return cls(of, sizes, content.get("temporary") is True)
         raise ValueError("the manifest has no files or no description of its run")
 
 
 def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
     """Return the bytes and CRC-32 of a manifest entry; raises ValueError if it is invalid."""
-    inside = not name.startswith("/") and ".." not in name.split("/")
+    is_inside = not name.startswith("/") and ".." not in name.split("/")
     match entry:
-        case [int(size), int() | None as crc] if inside and size >= 0:
+        case [int(size), int() | None as crc] if is_inside and size >= 0:
             return size, crc
     raise ValueError(f"invalid entry for {name!a}")
 
@@ -114,7 +114,7 @@ class Checkpoints:
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
         self._bucket = "://" in self.directory
-        self._is_kept: dict[int, bool] = {}
+        self._permanence: dict[int, bool] = {}
         if run is not None:
             self._check_owner(run)
         step = mesh.from_process_0(self._newest_intact(run) if jax.process_index() == 0 else NONE)
@@ -174,8 +174,8 @@ class Checkpoints:
         corpus or optimizer, raises ConfigError with the first difference.
         """
         path = f"{self.directory}/{self.latest}"
-        found = Manifest.parse(self._manifest(self.latest)).of
-        if difference := _difference(found, self._identity, DEFAULTS):
+        saved = Manifest.parse(self._manifest(self.latest)).of
+        if difference := _difference(saved, self._identity, DEFAULTS):
             raise ConfigError(
                 f"{path}: is a checkpoint of another run: {difference}; "
                 "use another directory or run name, or remove the checkpoint"
@@ -215,14 +215,14 @@ class Checkpoints:
         damaged = [name for name in names if name.endswith(".damaged")]
         # A kill during the first save leaves one unfinished checkpoint and no intact one. Such a
         # checkpoint does not count as damaged: the run starts at step 0.
-        is_ours = intact != NONE or OWNER in names
-        expected = ([], [UNFINISHED]) if is_ours else ([],)
+        is_owned = intact != NONE or OWNER in names
+        expected = ([], [UNFINISHED]) if is_owned else ([],)
         if intact == NONE and (damaged or list(faults.values()) not in expected):
             intact = ALL_DAMAGED
         if run is not None:
             for step in faults.keys() - set(unfinished):
                 self._set_aside(step)
-            temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_ours]
+            temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_owned]
             for name in [*temporary, *(unfinished if intact != ALL_DAMAGED else [])]:
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
             if intact != ALL_DAMAGED and OWNER not in names:
@@ -252,12 +252,12 @@ class Checkpoints:
             return UNFINISHED
         except ValueError:
             return DAMAGED
-        found = self._files(step)
+        sizes = self._files(step)
         for name, (size, _) in expected.items():
-            if name not in found:
+            if name not in sizes:
                 return f"{name} is missing"
-            if found[name] != size:
-                return f"{name} has {found[name]} bytes instead of {size}"
+            if sizes[name] != size:
+                return f"{name} has {sizes[name]} bytes instead of {size}"
         crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
         actual = self._crcs(step, crcs)
         wrong = [name for name in crcs if actual[name] != crcs[name]]
@@ -282,15 +282,15 @@ class Checkpoints:
         """
         response.result()
         if jax.process_index() == 0:
-            found = self._files(step)
+            sizes = self._files(step)
             # Another attempt may have deleted the files, if it regarded the save as interrupted.
-            if ORBAX_METADATA not in found:
+            if ORBAX_METADATA not in sizes:
                 raise FileNotFoundError(
                     f"{self.directory}/{step}: files disappeared during the save. Another attempt "
                     "of this run may have removed them. Stop that attempt"
                 )
-            crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
-            files = {name: (size, crcs.get(name)) for name, size in found.items()}
+            crcs = self._crcs(step, [name for name in sizes if sizes[name] <= CHECKSUM_BYTES])
+            files = {name: (size, crcs.get(name)) for name, size in sizes.items()}
             manifest = Manifest(self._identity, files, step % self._cfg.every != 0)
             self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
             try:
@@ -303,9 +303,9 @@ class Checkpoints:
     def _prune(self, newest: int) -> None:
         """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones."""
         steps = [step for step in _steps(self._names()) if step <= newest]
-        kept = [step for step in sorted(steps) if self._is_permanent(step)]
-        kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
-        for step in set(steps) - {newest, *kept}:
+        retained = [step for step in sorted(steps) if self._is_permanent(step)]
+        retained = retained if self._cfg.keep is None else retained[-self._cfg.keep :]
+        for step in set(steps) - {newest, *retained}:
             # Remove the manifest first: a half-removed checkpoint must not look complete.
             if self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
                 self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
@@ -313,14 +313,14 @@ class Checkpoints:
 
     def _is_permanent(self, step: int) -> bool:
         """Return whether a checkpoint is complete and not temporary; reads its manifest once."""
-        if step not in self._is_kept:
+        if step not in self._permanence:
             try:
-                self._is_kept[step] = not Manifest.parse(self._manifest(step)).temporary
+                self._permanence[step] = not Manifest.parse(self._manifest(step)).temporary
             except FileNotFoundError:
                 return False
             except ValueError:
                 return True
-        return self._is_kept[step]
+        return self._permanence[step]
 
     def _write(self, name: str, text: str) -> None:
         """Write a file of the directory, atomically."""
@@ -334,18 +334,18 @@ class Checkpoints:
 
     def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
         """Return the CRC-32 of each file by name, reading BATCH_FILES files at once."""
-        found = {}
+        crcs = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
-            found |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
-        return found
+            crcs |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
+        return crcs
 
     def _files(self, step: int) -> dict[str, int]:
         """Return the length in bytes of each file of a checkpoint, except the manifest."""
         root = f"{self._root}/{step}/"
-        found = self._fs.find(root, detail=True).items()
-        sizes = {path.removeprefix(root): info["size"] for path, info in found}
+        entries = self._fs.find(root, detail=True).items()
+        sizes = {path.removeprefix(root): info["size"] for path, info in entries}
         return {name: size for name, size in sorted(sizes.items()) if MANIFEST not in name}
 
     def _names(self) -> list[str]:
@@ -413,20 +413,20 @@ def _steps(names: list[str]) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _difference(found: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """Describe the first key of ``expected`` whose value in ``found`` differs; "" if none does.
+def _difference(saved: dict[str, Any], expected: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """Describe the first key of ``expected`` whose value in ``saved`` differs; "" if none does.
 
-    A key that is missing in ``found`` has its value in ``defaults``. The description shows both
+    A key that is missing in ``saved`` has its value in ``defaults``. The description shows both
     values.
     """
     for key in expected:
         default = defaults.get(key)
-        there, here = found.get(key, default), expected[key]
-        if isinstance(here, dict) and isinstance(there, dict):
-            if inner := _difference(there, here, default or {}):
+        saved_value, expected_value = saved.get(key, default), expected[key]
+        if isinstance(expected_value, dict) and isinstance(saved_value, dict):
+            if inner := _difference(saved_value, expected_value, default or {}):
                 return f"{key}.{inner}"
-        elif there != here:
-            return f"{key} is {_short(there)} there and {_short(here)} here"
+        elif saved_value != expected_value:
+            return f"{key} is {_short(saved_value)} there and {_short(expected_value)} here"
     return ""
 
 

@@ -67,16 +67,16 @@ class Programs:
         """
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
-            there = {
+            uploaded = {
                 path.rpartition("/")[2]: info["size"]
                 for path, info in self._fs.glob(f"{self._root}/*", detail=True).items()
                 if info["type"] == "file"
             }
-            here = {path.name: path.stat().st_size for path in self._files()}
-            for name in here.keys() - there.keys():
+            cached = {path.name: path.stat().st_size for path in self._files()}
+            for name in cached.keys() - uploaded.keys():
                 (self._cache / name).unlink()
-            self._uploaded = set(there)
-            missing = sorted(name for name in there if here.get(name) != there[name])
+            self._uploaded = set(uploaded)
+            missing = sorted(name for name in uploaded if cached.get(name) != uploaded[name])
             # gcsfs's method get would send two more requests per object than its method cat.
             for batch in batched(missing, BATCH_FILES):
                 for path, content in self._fs.cat([f"{self._root}/{n}" for n in batch]).items():

@@ -49,8 +49,8 @@ class Run:
             repr((run_identity, replace(cfg, data=DataConfig()))),
             "have a different config or corpus than process 0; push the same to all workers",
         )
-        place = contract.checkpoints
-        self.checkpoints = Checkpoints(place, cfg.checkpoint, run_identity, contract.run)
+        directory = contract.checkpoints
+        self.checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, contract.run)
         self.step = self.checkpoints.latest or 0
         self.state = load_state(self.checkpoints, cfg, devices)
         self.heldout = None
@@ -116,7 +116,7 @@ class Run:
         """Save if the last save is ``checkpoint.minutes`` old; return False if diverged."""
         seconds = 60 * self.cfg.checkpoint.minutes
         is_old = time.monotonic() - self.saved_at > seconds
-        if not seconds or not self.save_request.agreed(call, is_old):
+        if not seconds or not self.save_request.should_save(call, is_old):
             return True
         if not self.report(wait=True):
             return False
@@ -158,8 +158,8 @@ class Run:
                 break
         if self.diverged is None:
             return True
-        seen_by_all = self.diverged + MAX_IN_FLIGHT * self.cfg.compute.steps_per_call
-        return not wait and self.step < seen_by_all
+        step_reported_by_all = self.diverged + MAX_IN_FLIGHT * self.cfg.compute.steps_per_call
+        return not wait and self.step < step_reported_by_all
 
     def with_waits(self, metrics: Metrics) -> Metrics:
         """Return the step's metrics with ``start_seconds`` and ``save_seconds``, if it has them.

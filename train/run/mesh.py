@@ -87,14 +87,14 @@ def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
     is_tpu = devices[0].platform == "tpu"
     # CPU devices of several hosts also have different slice indexes, although they have no slices.
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
-    each = len(devices) // slices
-    fsdp = fsdp or each
-    if each % fsdp:
+    slice_devices = len(devices) // slices
+    fsdp = fsdp or slice_devices
+    if slice_devices % fsdp:
         raise ConfigError(
             f"compute.fsdp: {fsdp} does not divide the number of devices"
-            f"{' of a slice' if slices > 1 else ''} ({each})"
+            f"{' of a slice' if slices > 1 else ''} ({slice_devices})"
         )
-    data = each // fsdp
+    data = slice_devices // fsdp
     if not is_tpu:
         return np.array(devices).reshape(data, fsdp)
     if slices == 1:
@@ -139,7 +139,7 @@ class SaveRequest:
         """Forget a pending request. All processes must call this at the same step."""
         self._pending = None
 
-    def agreed(self, call: int, requested: bool) -> bool:
+    def should_save(self, call: int, requested: bool) -> bool:
         """Return whether to save now.
 
         Every process must call this before each training call, with the number of that ``call`` and
@@ -147,13 +147,15 @@ class SaveRequest:
         """
         if call % self.DELAY_CALLS:
             return False
-        answer = self._pending is not None and bool(self._pending)
-        mine = np.full(self._sharding.mesh.size, requested and not answer)
-        own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
+        is_agreed = self._pending is not None and bool(self._pending)
+        local_requests = np.full(self._sharding.mesh.size, requested and not is_agreed)
+        requests = jax.make_array_from_callback(
+            local_requests.shape, self._sharding, lambda i: local_requests[i]
+        )
         # Dispatch the computation now. If it were dispatched when its result is needed, it would
         # wait for all training steps that are dispatched before it.
-        self._pending = _any(own)
-        return answer
+        self._pending = _any(requests)
+        return is_agreed
 
 
 @jax.jit

@@ -140,9 +140,9 @@ def memory() -> dict[str, int]:
         "peak_bytes_in_use": "peak_bytes",
         "bytes_limit": "limit_bytes",
     }
-    for theirs, ours in names.items():
-        if found := [device[theirs] for device in statistics if theirs in device]:
-            figures[f"device_{ours}"] = max(found)
+    for jax_name, name in names.items():
+        if values := [device[jax_name] for device in statistics if jax_name in device]:
+            figures[f"device_{name}"] = max(values)
     return figures
 
 
@@ -156,9 +156,9 @@ class MetricsLog:
         self._path, self._memory_every, self._report = path, memory_every, log.warning
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if _step(line) <= step]
-            if len(kept) < len(lines):
-                write_atomically(path, "".join(kept))
+            retained = [line for line in lines if _step(line) <= step]
+            if len(retained) < len(lines):
+                write_atomically(path, "".join(retained))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
 

@@ -22,7 +22,7 @@ class Tracer:
 
     def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
         """Trace an attempt that resumes from ``step``; a trace of an earlier step is skipped."""
-        self._run_dir, self._cfg, self._begun = run_dir, cfg, step
+        self._run_dir, self._cfg, self._first_step = run_dir, cfg, step
         self._until: int | None = None
 
     def before(self, step: int, state: dict[str, Any]) -> None:
@@ -43,10 +43,10 @@ class Tracer:
             self._stop(step, state)
 
     def _due(self, step: int) -> bool:
-        due = self._begun <= self._cfg.at <= step and self._cfg.at > 0
-        if due:
-            self._begun = step + 1
-        return due
+        is_due = self._first_step <= self._cfg.at <= step and self._cfg.at > 0
+        if is_due:
+            self._first_step = step + 1
+        return is_due
 
     def _is_requested(self) -> bool:
         request = self._run_dir / REQUEST_FILE
