@@ -136,20 +136,20 @@ def on_four_devices(compile_cache: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Attempt]]:
-    """Start the processes of a run: launch(directory, words, overrides={1: ["seed=1"]})."""
+    """Start the processes of a run: launch(directory, ["steps=9"])."""
     attempts: list[Attempt] = []
 
     def start(
         directory: Path,
-        words: Sequence[str] = (),
-        overrides: dict[int, list[str]] | None = None,
-        **others: Any,
+        overrides: Sequence[str] = (),
+        process_overrides: dict[int, list[str]] | None = None,
+        **options: Any,
     ) -> Attempt:
-        """All processes get ``words``, process i also ``overrides[i]``, and Attempt ``others``."""
-        others["environment"] = QUICKLY_COMPILED | others.get("environment", {})
-        processes = range(others.get("processes", PROCESSES))
-        each = {i: [*words, *(overrides or {}).get(i, [])] for i in processes}
-        attempts.append(Attempt(directory, config_file, each, compile_cache, **others))
+        """Process i gets ``overrides`` and ``process_overrides[i]``; Attempt gets ``options``."""
+        options["environment"] = QUICKLY_COMPILED | options.get("environment", {})
+        processes = range(options.get("processes", PROCESSES))
+        overrides_of = {i: [*overrides, *(process_overrides or {}).get(i, [])] for i in processes}
+        attempts.append(Attempt(directory, config_file, overrides_of, compile_cache, **options))
         return attempts[-1]
 
     yield start

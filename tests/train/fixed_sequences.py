@@ -48,11 +48,11 @@ def fixed_batches(cfg: Config, steps: int) -> np.ndarray:
 def losses(cfg: Config, steps: int, devices: jax.sharding.Mesh | None = None) -> np.ndarray:
     """Return the losses of the first steps, on the current mesh, if any."""
     n, batches = cfg.compute.steps_per_call, fixed_batches(cfg, steps)
-    state, seen = jax.jit(step.fresh_state, static_argnums=0)(cfg), []
+    state, values_of_steps = jax.jit(step.fresh_state, static_argnums=0)(cfg), []
     for i in range(0, steps, n):
         batch = batches[i : i + n]
         if devices is not None:
             batch = jax.device_put(batch, jax.NamedSharding(devices, step.BATCH_SPEC))
         state, values = step.update(state, batch, cfg)
-        seen += np.asarray(values["loss"]).tolist()
-    return np.array(seen)
+        values_of_steps += np.asarray(values["loss"]).tolist()
+    return np.array(values_of_steps)

@@ -46,15 +46,15 @@ def imported(directory: str, options: dict[str, Any], name: str) -> Params:
 
 def main() -> None:
     weights.Tensors = Counted
-    seen = {}
+    reads_of = {}
     for directory, options in json.loads(sys.argv[1]).items():
         alone = jax.device_get(imported(directory, options, "1"))
         for name in ("4x1", "2x2", "1x4"):
             params = imported(directory, options, name)
             assert ("fsdp" in params["l_up_df"].sharding.spec) == (name != "4x1")
             jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), alone)
-        seen[directory] = dict(reads)
-    json.dump(seen, sys.stdout)
+        reads_of[directory] = dict(reads)
+    json.dump(reads_of, sys.stdout)
 
 
 if __name__ == "__main__":

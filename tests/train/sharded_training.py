@@ -69,40 +69,40 @@ VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
 
 def restored(directory: Path) -> dict[str, list[float]]:
     """Train and save one step on 2 x 2 devices; return the loss of the next step on every mesh."""
-    seen = {}
+    losses_on = {}
     for name in ("2x2", *MESHES):
         devices, fsdp = MESHES[name]
         cfg = config(fsdp)
-        where = mesh.make(cfg, jax.devices()[:devices])
+        device_mesh = mesh.make(cfg, jax.devices()[:devices])
         checkpoints = Checkpoints(directory, CheckpointConfig(), {})
-        state = load_state(checkpoints, cfg, where)
+        state = load_state(checkpoints, cfg, device_mesh)
         if checkpoints.latest is None:
-            state, _ = step.update(state, sharded_batch(cfg, where, 0), cfg)
+            state, _ = step.update(state, sharded_batch(cfg, device_mesh, 0), cfg)
             checkpoints.save(1, state, wait=True)
         else:
             spec = state["params"]["l_q_dhe"].sharding.spec
             assert ("fsdp" in spec) == (fsdp > 1), spec
-            _, values = step.update(state, sharded_batch(cfg, where, 1), cfg)
-            seen[name] = np.asarray(values["loss"]).tolist()
+            _, values = step.update(state, sharded_batch(cfg, device_mesh, 1), cfg)
+            losses_on[name] = np.asarray(values["loss"]).tolist()
         checkpoints.close()
-    return seen
+    return losses_on
 
 
-def sharded_batch(cfg: Config, where: jax.sharding.Mesh, first: int) -> jax.Array:
-    sharding = jax.NamedSharding(where, step.BATCH_SPEC)
+def sharded_batch(cfg: Config, device_mesh: jax.sharding.Mesh, first: int) -> jax.Array:
+    sharding = jax.NamedSharding(device_mesh, step.BATCH_SPEC)
     return jax.device_put(fixed_batches(cfg, STEPS)[first : first + 1], sharding)
 
 
 def main(directory: Path) -> None:
-    seen: dict[str, dict[str, list[float]]] = {}
+    losses_of: dict[str, dict[str, list[float]]] = {}
     for variant, (compute, names) in VARIANTS.items():
         for name in names:
             devices, fsdp = MESHES[name]
             cfg = config(fsdp, **compute)
-            where = mesh.make(cfg, jax.devices()[:devices])
-            seen.setdefault(variant, {})[name] = losses(cfg, STEPS, where).tolist()
-    seen["restored"] = restored(directory)
-    json.dump(seen, sys.stdout)
+            device_mesh = mesh.make(cfg, jax.devices()[:devices])
+            losses_of.setdefault(variant, {})[name] = losses(cfg, STEPS, device_mesh).tolist()
+    losses_of["restored"] = restored(directory)
+    json.dump(losses_of, sys.stdout)
 
 
 if __name__ == "__main__":

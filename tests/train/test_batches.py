@@ -26,10 +26,10 @@ def test_a_step_s_batch_is_the_same_every_time(corpus: Corpus, step: int):
     np.testing.assert_array_equal(corpus.rows(step), corpus.rows(step))
 
 
-@given(step=st.integers(0, 10**6), parts=st.sampled_from([1, 2, 4, 8]))
-def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, parts: int):
-    share = len(corpus.rows(step)) // parts
-    rows = [corpus.rows(step, slice(i * share, (i + 1) * share)) for i in range(parts)]
+@given(step=st.integers(0, 10**6), processes=st.sampled_from([1, 2, 4, 8]))
+def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, processes: int):
+    share = len(corpus.rows(step)) // processes
+    rows = [corpus.rows(step, slice(i * share, (i + 1) * share)) for i in range(processes)]
     np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(step))
 
 
@@ -65,10 +65,10 @@ def test_every_row_is_a_substring_of_the_training_text(corpus: Corpus, step: int
 
 def test_two_steps_and_two_seeds_give_different_batches(make_config: Callable[..., Config]):
     cfg, other = make_config(), make_config(seed=1)
-    one, two = (Corpus(prepare_all(each.data), each) for each in (cfg, other))
-    assert (one.rows(0) != one.rows(1)).any()
-    assert (one.rows(0) != two.rows(0)).any()
-    assert (one.rows(1) != two.rows(0)).any()
+    first, second = (Corpus(prepare_all(config.data), config) for config in (cfg, other))
+    assert (first.rows(0) != first.rows(1)).any()
+    assert (first.rows(0) != second.rows(0)).any()
+    assert (first.rows(1) != second.rows(0)).any()
 
 
 def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., Config]):

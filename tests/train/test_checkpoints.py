@@ -37,11 +37,11 @@ from train.run.contract import Contract, check_writable
 from train.run.metrics import InFlight, Metrics
 from train.storage import open_filesystem
 
-KEPT = {"30", "40"}
+SAVED_STEPS = {"30", "40"}
 
 
 @pytest.fixture
-def shelf(finished: Path, tmp_path: Path) -> Path:
+def saved(finished: Path, tmp_path: Path) -> Path:
     """A copy of a finished run's checkpoints of steps 30 and 40."""
     return shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
 
@@ -94,22 +94,22 @@ JSON = st.recursive(
 FILES = JSON | st.dictionaries(st.text(max_size=9), st.lists(JSON, max_size=3), max_size=3)
 
 
-def test_an_unchanged_copy_of_checkpoints_is_intact(shelf: Path):
-    assert opened(shelf).latest == 40
-    assert names(shelf) == KEPT
+def test_an_unchanged_copy_of_checkpoints_is_intact(saved: Path):
+    assert opened(saved).latest == 40
+    assert names(saved) == SAVED_STEPS
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, *MANIFESTS])
 def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(
-    shelf: Path, damage: Callable[[Path], None] | str, caplog: pytest.LogCaptureFixture
+    saved: Path, damage: Callable[[Path], None] | str, caplog: pytest.LogCaptureFixture
 ):
     if damage in MANIFESTS:
-        (shelf / "40" / MANIFEST).write_text(MANIFESTS[damage])
+        (saved / "40" / MANIFEST).write_text(MANIFESTS[damage])
     else:
-        damage(shelf / "40")
+        damage(saved / "40")
     with caplog.at_level(logging.WARNING):
-        assert opened(shelf).latest == 30
-    assert names(shelf) == {"30", "40.damaged"}
+        assert opened(saved).latest == 30
+    assert names(saved) == {"30", "40.damaged"}
     assert DAMAGES.get(damage, DAMAGED) in caplog.text
     assert "40: set aside as 40.damaged" in caplog.text
 
@@ -130,26 +130,26 @@ def test_parse_accepts_only_valid_manifests(text: str):
         assert crc is None or isinstance(crc, int)
 
 
-def test_a_reader_skips_a_damaged_checkpoint_and_does_not_move_it(shelf: Path):
-    cut_short(shelf / "40")
-    assert opened(shelf, run=None).latest == 30
-    assert names(shelf) == KEPT
+def test_a_reader_skips_a_damaged_checkpoint_and_does_not_move_it(saved: Path):
+    cut_short(saved / "40")
+    assert opened(saved, run=None).latest == 30
+    assert names(saved) == SAVED_STEPS
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused(shelf: Path):
-    for step in KEPT:
-        cut_short(shelf / step)
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(saved: Path):
+    for step in SAVED_STEPS:
+        cut_short(saved / step)
     for _ in range(2):
         with pytest.raises(ConfigError, match="each checkpoint is damaged"):
-            opened(shelf)
-    assert names(shelf) == {"30.damaged", "40.damaged"}
+            opened(saved)
+    assert names(saved) == {"30.damaged", "40.damaged"}
 
 
-def test_an_unfinished_save_is_removed(shelf: Path):
-    (shelf / "40" / MANIFEST).unlink()
-    (shelf / "50.orbax-checkpoint-tmp").mkdir()
-    assert opened(shelf).latest == 30
-    assert names(shelf) == {"30"}
+def test_an_unfinished_save_is_removed(saved: Path):
+    (saved / "40" / MANIFEST).unlink()
+    (saved / "50.orbax-checkpoint-tmp").mkdir()
+    assert opened(saved).latest == 30
+    assert names(saved) == {"30"}
 
 
 def test_a_save_whose_files_another_attempt_removes_has_no_manifest(tmp_path: Path):
@@ -166,31 +166,31 @@ def test_a_save_whose_files_another_attempt_removes_has_no_manifest(tmp_path: Pa
     assert opened(tmp_path).latest is None
 
 
-def test_a_run_whose_first_save_was_unfinished_starts_at_step_0(shelf: Path):
-    shutil.rmtree(shelf / "30")
-    (shelf / "40" / MANIFEST).unlink()
-    assert opened(shelf).latest is None
-    assert names(shelf) == set()
+def test_a_run_whose_first_save_was_unfinished_starts_at_step_0(saved: Path):
+    shutil.rmtree(saved / "30")
+    (saved / "40" / MANIFEST).unlink()
+    assert opened(saved).latest is None
+    assert names(saved) == set()
 
 
-def test_checkpoints_of_another_program_are_refused_and_stay(shelf: Path):
-    shutil.rmtree(shelf / "30")
-    (shelf / "40" / MANIFEST).unlink()
-    (shelf / OWNER).unlink()
-    (shelf / "50.orbax-checkpoint-tmp").mkdir()
+def test_checkpoints_of_another_program_are_refused_and_stay(saved: Path):
+    shutil.rmtree(saved / "30")
+    (saved / "40" / MANIFEST).unlink()
+    (saved / OWNER).unlink()
+    (saved / "50.orbax-checkpoint-tmp").mkdir()
     for _ in range(2):
         with pytest.raises(ConfigError, match="each checkpoint is damaged"):
-            opened(shelf)
-    assert names(shelf) == {"40", "50.orbax-checkpoint-tmp"}
+            opened(saved)
+    assert names(saved) == {"40", "50.orbax-checkpoint-tmp"}
 
 
-def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(shelf: Path):
-    for step in KEPT:
-        (shelf / step / MANIFEST).unlink()
+def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(saved: Path):
+    for step in SAVED_STEPS:
+        (saved / step / MANIFEST).unlink()
     for _ in range(2):
         with pytest.raises(ConfigError, match="each checkpoint is damaged"):
-            opened(shelf)
-    assert names(shelf) == KEPT
+            opened(saved)
+    assert names(saved) == SAVED_STEPS
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
@@ -263,44 +263,46 @@ def gs(bucket: dict[str, str]) -> Any:
 def test_two_processes_save_to_a_bucket_and_skip_a_damaged_checkpoint(
     launch: Callable[..., Attempt], bucket: dict[str, str], gs: Any, tmp_path: Path
 ):
-    place = f"{NAME}/runs/test"
-    where = {"environment": bucket | {"TPUFLEET_CHECKPOINTS": f"gs://{place}"}}
-    words = ["sample.length=0", "checkpoint.every=20"]
-    attempt = launch(tmp_path, [*words, "steps=40"], **where)
+    directory = f"{NAME}/runs/test"
+    options = {"environment": bucket | {"TPUFLEET_CHECKPOINTS": f"gs://{directory}"}}
+    overrides = ["sample.length=0", "checkpoint.every=20"]
+    attempt = launch(tmp_path, [*overrides, "steps=40"], **options)
     assert attempt.codes() == [0, 0], attempt.logs()
     before = loss_log(tmp_path / "w0")
 
-    files = gs.find(f"{place}/40", detail=True)
+    files = gs.find(f"{directory}/40", detail=True)
     longest = max(files, key=lambda name: files[name]["size"])
     gs.pipe_file(longest, gs.cat_file(longest)[:-1])
-    attempt = launch(tmp_path, [*words, "steps=60"], **where)
+    attempt = launch(tmp_path, [*overrides, "steps=60"], **options)
     assert attempt.codes() == [0, 0], attempt.logs()
     assert "40: set aside as 40.damaged" in attempt.logs()
     assert attempt.logs().count("from step 20 of 60") == 2
     assert loss_log(tmp_path / "w0")[:40] == before
-    there = {name.rpartition("/")[2] for name in gs.ls(place, detail=False)}
-    assert there - {"compiled", "corpus", OWNER} == {"20", "40", "40.damaged", "60"}
+    entries = {name.rpartition("/")[2] for name in gs.ls(directory, detail=False)}
+    assert entries - {"compiled", "corpus", OWNER} == {"20", "40", "40.damaged", "60"}
 
 
 def test_checkpoint_wait_blocks_steps_until_the_save_is_complete(
     launch: Callable[..., Attempt], tmp_path: Path
 ):
-    words = ["steps=8", "checkpoint.every=2", "checkpoint.keep=null", "checkpoint.wait=true"]
-    assert not any(launch(tmp_path, [*words, "sample.length=0"]).codes())
-    done = {record["step"]: record["time"] for record in read_metrics(tmp_path / "w0")}
+    overrides = ["steps=8", "checkpoint.every=2", "checkpoint.keep=null", "checkpoint.wait=true"]
+    assert not any(launch(tmp_path, [*overrides, "sample.length=0"]).codes())
+    finished_at = {record["step"]: record["time"] for record in read_metrics(tmp_path / "w0")}
     for step in (2, 4, 6):
         manifest = tmp_path / "checkpoints" / str(step) / MANIFEST
-        assert manifest.stat().st_mtime < done[step + 1]
+        assert manifest.stat().st_mtime < finished_at[step + 1]
 
 
 def test_one_process_can_read_checkpoints_from_a_bucket(
     finished: Path, finished_config: Config, gs: Any
 ):
     gs.put(str(finished / "checkpoints"), f"{NAME}/copy", recursive=True)
-    place = Contract("copy", finished, f"gs://{NAME}/copy")
-    restored = restored_here(finished_config, place)
-    there = restored_here(finished_config, replace(place, checkpoints=finished / "checkpoints"))
-    assert all((restored[name] == there[name]).all() for name in there)
+    run_contract = Contract("copy", finished, f"gs://{NAME}/copy")
+    restored = restored_here(finished_config, run_contract)
+    original = restored_here(
+        finished_config, replace(run_contract, checkpoints=finished / "checkpoints")
+    )
+    assert all((restored[name] == original[name]).all() for name in original)
 
 
 def test_a_missing_bucket_is_reported_before_any_device_is_used(gs: Any, tmp_path: Path):
@@ -318,37 +320,37 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
 ):
     cfg = make_config(optimizer={"name": "muon"})
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    place = Contract("r", tmp_path, finished / "checkpoints")
+    run_contract = Contract("r", tmp_path, finished / "checkpoints")
     assert identity(cfg, corpus.meta)["optimizer"]["name"] == "muon"
     with pytest.raises(ConfigError, match=r"optimizer\.name is adamw there and muon here"):
-        restored_here(cfg, place)
+        restored_here(cfg, run_contract)
 
 
-def remove_option(shelf: Path, section: str, option: str) -> None:
+def remove_option(saved: Path, section: str, option: str) -> None:
     """Make the newest checkpoint look older than an option."""
-    manifest = shelf / "40" / MANIFEST
-    found = json.loads(manifest.read_text())
-    del found["of"][section][option]
-    manifest.write_text(json.dumps(found))
+    manifest = saved / "40" / MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["of"][section][option]
+    manifest.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
     ("section", "option"), [("model", "qk_norm"), ("model", "rotary"), ("optimizer", "frozen")]
 )
 def test_a_checkpoint_without_an_option_matches_its_default(
-    finished_config: Config, shelf: Path, tmp_path: Path, section: str, option: str
+    finished_config: Config, saved: Path, tmp_path: Path, section: str, option: str
 ):
-    remove_option(shelf, section, option)
-    assert restored_here(finished_config, Contract("r", tmp_path, shelf))
+    remove_option(saved, section, option)
+    assert restored_here(finished_config, Contract("r", tmp_path, saved))
 
 
 def test_a_checkpoint_without_an_option_refuses_another_value(
-    make_config: Callable[..., Config], shelf: Path, tmp_path: Path
+    make_config: Callable[..., Config], saved: Path, tmp_path: Path
 ):
-    remove_option(shelf, "model", "attention_bias")
+    remove_option(saved, "model", "attention_bias")
     cfg = make_config(model={"attention_bias": False})
     with pytest.raises(ConfigError, match=r"attention_bias is True there and False here"):
-        restored_here(cfg, Contract("r", tmp_path, shelf))
+        restored_here(cfg, Contract("r", tmp_path, saved))
 
 
 def test_a_failure_to_remove_old_checkpoints_causes_a_warning(
@@ -408,8 +410,8 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
     finished = InFlight.finished
 
     def diverging(self: InFlight, wait: bool = False) -> Iterator[Metrics]:
-        for each in finished(self, wait):
-            yield replace(each, loss=math.nan) if each.step == 15 else each
+        for metrics in finished(self, wait):
+            yield replace(metrics, loss=math.nan) if metrics.step == 15 else metrics
 
     monkeypatch.setattr(InFlight, "finished", diverging)
     fail_to_finish(monkeypatch, {10})
@@ -428,37 +430,37 @@ def test_a_changed_interval_removes_no_permanent_checkpoint(
 
 
 def test_checkpoints_without_the_field_temporary_are_permanent(
-    make_config: Callable[..., Config], shelf: Path
+    make_config: Callable[..., Config], saved: Path
 ):
-    for step in KEPT:
-        manifest = json.loads((shelf / step / MANIFEST).read_text())
+    for step in SAVED_STEPS:
+        manifest = json.loads((saved / step / MANIFEST).read_text())
         del manifest["temporary"]
-        (shelf / step / MANIFEST).write_text(json.dumps(manifest))
+        (saved / step / MANIFEST).write_text(json.dumps(manifest))
     cfg = make_config(steps=42, checkpoint={"every": 7, "keep": None})
-    assert train_here(cfg, shelf.parent) == contract.DONE
-    assert names(shelf) == KEPT | {"42"}
+    assert train_here(cfg, saved.parent) == contract.DONE
+    assert names(saved) == SAVED_STEPS | {"42"}
 
 
 @pytest.mark.parametrize("step", ["", "40"])
 def test_the_directory_of_another_run_is_refused_and_stays(
-    finished_config: Config, shelf: Path, step: str
+    finished_config: Config, saved: Path, step: str
 ):
-    for path in KEPT - {step}:
-        shutil.rmtree(shelf / path)
-    owner = json.loads((shelf / OWNER).read_text())
+    for path in SAVED_STEPS - {step}:
+        shutil.rmtree(saved / path)
+    owner = json.loads((saved / OWNER).read_text())
     assert owner["run"] == "alone"
-    (shelf / OWNER).write_text(json.dumps(owner | {"run": "other"}))
-    (shelf / "50.orbax-checkpoint-tmp").mkdir()
-    before = names(shelf)
+    (saved / OWNER).write_text(json.dumps(owner | {"run": "other"}))
+    (saved / "50.orbax-checkpoint-tmp").mkdir()
+    before = names(saved)
     with pytest.raises(ConfigError, match="of the run other, not of alone; use another directory"):
-        train_here(replace(finished_config, steps=41), shelf.parent)
-    assert names(shelf) == before
+        train_here(replace(finished_config, steps=41), saved.parent)
+    assert names(saved) == before
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])
-def test_a_damaged_run_json_is_ignored(finished_config: Config, shelf: Path, text: str):
-    (shelf / OWNER).write_text(text)
-    assert train_here(replace(finished_config, steps=41), shelf.parent) == contract.DONE
+def test_a_damaged_run_json_is_ignored(finished_config: Config, saved: Path, text: str):
+    (saved / OWNER).write_text(text)
+    assert train_here(replace(finished_config, steps=41), saved.parent) == contract.DONE
 
 
 def test_reading_parameters_loads_no_optimizer_state(
@@ -469,8 +471,8 @@ def test_reading_parameters_loads_no_optimizer_state(
     monkeypatch.setattr(
         checkpoint_module.ocp, "load", lambda path, state: loaded.append(state) or load(path, state)
     )
-    place = Contract("alone", finished, finished / "checkpoints")
-    params = restored_here(finished_config, place)
+    run_contract = Contract("alone", finished, finished / "checkpoints")
+    params = restored_here(finished_config, run_contract)
     assert [set(state) for state in loaded] == [{"params"}]
     assert params.keys() == loaded[0]["params"].keys()
 
@@ -480,6 +482,6 @@ def test_the_identity_ignores_adapter_options_without_adapters(
 ):
     cfg = replace(finished_config, lora=LoraConfig(alpha=32.0, targets=("l_q_dhe",)))
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    place = Contract("alone", finished, finished / "checkpoints")
-    assert restored_here(cfg, place)
+    run_contract = Contract("alone", finished, finished / "checkpoints")
+    assert restored_here(cfg, run_contract)
     assert identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.meta)["lora"]["alpha"] == 16.0

@@ -44,8 +44,8 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
     "data.directory: must be a path, with": (["{config}", "data.directory=~nobody-at-all"], {}, 2),
     "/dev/null/r: cannot be written": (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, 2),
     "train: shakespeare: uv could not install the corpus: no route": (
-        ["{config}", "data.text=null", "data.directory={place}/data"],
-        {"PATH": "{place}"},
+        ["{config}", "data.text=null", "data.directory={directory}/data"],
+        {"PATH": "{directory}"},
         1,
     ),
 }
@@ -53,23 +53,28 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
 
 
 @pytest.fixture(scope="module")
-def done(config_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+def results(
+    config_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[int, str]]:
     """Exit code and error of each case, from one Python process in which importing JAX fails."""
-    place = tmp_path_factory.mktemp("place")
-    uv = place / "uv"
+    directory = tmp_path_factory.mktemp("cases")
+    uv = directory / "uv"
     uv.write_text("#!/bin/sh\necho 'no route' >&2\nexit 2\n")
     uv.chmod(0o755)
 
     def filled(text: str) -> str:
-        return text.format(config=config_file, place=place)
+        return text.format(config=config_file, directory=directory)
 
     cases = [
-        (["run", *map(filled, words)], {name: filled(value) for name, value in variables.items()})
-        for words, variables, _ in CASES.values()
+        (
+            ["run", *map(filled, arguments)],
+            {name: filled(value) for name, value in variables.items()},
+        )
+        for arguments, variables, _ in CASES.values()
     ]
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WITHOUT_JAX],
-        cwd=place,
+        cwd=directory,
         env=clean_environment(),
         input=json.dumps(cases),
         capture_output=True,
@@ -77,23 +82,23 @@ def done(config_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         timeout=60,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    return dict(zip(CASES, json.loads(ended.stdout.splitlines()[-1]), strict=True))
+    assert result.returncode == 0, result.stderr
+    return dict(zip(CASES, json.loads(result.stdout.splitlines()[-1]), strict=True))
 
 
-@pytest.mark.parametrize("said", CASES)
+@pytest.mark.parametrize("message", CASES)
 def test_an_invalid_run_is_refused_in_one_line_without_importing_jax(
-    done: dict[str, Any], said: str
+    results: dict[str, Any], message: str
 ):
-    code, errors = done[said]
-    assert code == CASES[said][2], errors
+    code, errors = results[message]
+    assert code == CASES[message][2], errors
     assert len(errors.splitlines()) == 1, errors
     assert errors.startswith("train: ")
-    assert said in errors
+    assert message in errors
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("optimizer.frozen=[nothing]", "optimizer.frozen: 'nothing' matches nothing; allowed: "),
         ("init_from=nowhere", "init_from: nowhere does not exist. Put config.json "),
@@ -105,7 +110,7 @@ def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     word: str,
-    said: str,
+    message: str,
 ):
     """The coordinator is unreachable, so the exit code would differ if the process joined."""
     monkeypatch.chdir(tmp_path)
@@ -113,7 +118,7 @@ def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
     assert main(["run", str(config_file), word]) == 2
     errors = capsys.readouterr().err
     assert len(errors.splitlines()) == 1, errors
-    assert said in errors
+    assert message in errors
 
 
 def test_sigterm_while_weights_are_downloaded_removes_partial_files(

@@ -37,9 +37,9 @@ def test_files_are_joined_in_order_of_name_and_the_end_is_held_out(cfg: DataConf
 
 def test_preparing_again_reuses_the_prepared_corpus(cfg: DataConfig):
     first = prepare(cfg)
-    made = (first / "train.bin").stat().st_mtime_ns
+    modified_ns = (first / "train.bin").stat().st_mtime_ns
     assert prepare(cfg) == first
-    assert (first / "train.bin").stat().st_mtime_ns == made
+    assert (first / "train.bin").stat().st_mtime_ns == modified_ns
 
 
 def test_a_changed_text_changes_the_corpus(cfg: DataConfig, tmp_path: Path):
@@ -54,15 +54,15 @@ def test_another_held_out_fraction_changes_the_corpus(cfg: DataConfig):
 
 
 def test_concurrent_preparations_produce_one_corpus_and_no_leftovers(cfg: DataConfig):
-    made: list[Path] = []
-    threads = [threading.Thread(target=lambda: made.append(prepare(cfg))) for _ in range(8)]
+    directories: list[Path] = []
+    threads = [threading.Thread(target=lambda: directories.append(prepare(cfg))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 8
-    assert [path.name for path in made[0].parent.iterdir()] == [made[0].name]
-    assert set(made) == {made[0]}
+    assert len(directories) == 8
+    assert [path.name for path in directories[0].parent.iterdir()] == [directories[0].name]
+    assert set(directories) == {directories[0]}
 
 
 def test_a_corpus_can_be_read_by_other_users(cfg: DataConfig):
@@ -122,20 +122,20 @@ def test_a_data_directory_that_cannot_be_created_is_a_config_error(cfg: DataConf
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
     """A directory of the current user; root continues as nobody, so that permissions apply."""
-    me = os.geteuid()
+    user_id = os.geteuid()
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        place.chmod(0o755)
-        (place / "a.txt").write_text("first\nsecond\n")
-        if not me:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "a.txt").write_text("first\nsecond\n")
+        if not user_id:
             os.seteuid(65534)
-        yield place
-        os.seteuid(me)
+        yield directory
+        os.seteuid(user_id)
 
 
-def config_in(place: Path) -> DataConfig:
+def config_in(directory: Path) -> DataConfig:
     """Return a config that reads and writes in a directory."""
-    return DataConfig(text=str(place / "a.txt"), directory=str(place / "data"))
+    return DataConfig(text=str(directory / "a.txt"), directory=str(directory / "data"))
 
 
 def forbid(path: Path, mode: int) -> None:
@@ -155,13 +155,13 @@ def test_a_data_directory_without_write_permission_is_a_config_error(as_nobody: 
     forbid(as_nobody, 0o755)
 
 
-@pytest.mark.parametrize("part", ["meta.json", "train.bin", "heldout.bin"])
-def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, part: str):
+@pytest.mark.parametrize("file_name", ["meta.json", "train.bin", "heldout.bin"])
+def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, file_name: str):
     forbid(as_nobody, 0o777)
     directory = prepare(config_in(as_nobody))
-    (directory / part).chmod(0)
+    (directory / file_name).chmod(0)
     with pytest.raises(
-        ConfigError, match=rf"^data\.directory: .*/{part}: cannot be read: Permission denied; "
+        ConfigError, match=rf"^data\.directory: .*/{file_name}: cannot be read: Permission denied; "
     ):
         read_meta(directory)
 
@@ -211,17 +211,19 @@ def test_a_trained_encoding_is_stored_with_the_corpus_and_changes_the_fingerprin
     assert read_meta(large).fingerprint != read_meta(small).fingerprint
     meta = read_meta(large)
     tokenizer = read_tokenizer(large, meta)
-    parts = [np.fromfile(large / f"{part}.bin", tokenizer.dtype) for part in ("train", "heldout")]
-    assert [len(part) for part in parts] == [meta.train, meta.heldout]
-    assert tokenizer.decode(np.concatenate(parts)) == "first\n<|endoftext|>second\n"
-    assert meta.heldout_bytes == len(tokenizer.decode(parts[1]))
+    splits = [
+        np.fromfile(large / f"{split}.bin", tokenizer.dtype) for split in ("train", "heldout")
+    ]
+    assert [len(split) for split in splits] == [meta.train, meta.heldout]
+    assert tokenizer.decode(np.concatenate(splits)) == "first\n<|endoftext|>second\n"
+    assert meta.heldout_bytes == len(tokenizer.decode(splits[1]))
 
 
 def test_a_tokenizer_file_may_have_any_name(cfg: DataConfig, tmp_path: Path):
     trained = prepare(replace(cfg, tokenizer="bpe", vocabulary=258))
     (tmp_path / "mine").write_bytes((trained / "tokenizer.json").read_bytes())
-    given = prepare(replace(cfg, tokenizer=str(tmp_path / "mine")))
-    assert read_meta(given).fingerprint == read_meta(trained).fingerprint
+    from_file = prepare(replace(cfg, tokenizer=str(tmp_path / "mine")))
+    assert read_meta(from_file).fingerprint == read_meta(trained).fingerprint
 
 
 def test_a_long_file_is_read_completely_in_chunks(
@@ -243,16 +245,16 @@ def test_tokens_do_not_depend_on_how_many_texts_are_encoded_at_once(
     (tmp_path / "tokenizer.json").write_bytes(definition)
     lines = [json.dumps({"text": f"the king is come {i} times"}) for i in range(200)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
-    found = []
+    contents = []
     for size in (1, 100, 10**6):
         monkeypatch.setattr(documents, "BATCH_CHARACTERS", size)
-        one = replace(
+        sized_cfg = replace(
             cfg,
             text=str(tmp_path / "lines.jsonl"),
             tokenizer=str(tmp_path / "tokenizer.json"),
             documents=kind,
             directory=str(tmp_path / str(size)),
         )
-        found.append((prepare(one) / "train.bin").read_bytes())
-    assert len(found[0]) > 1000
-    assert found[0] == found[1] == found[2]
+        contents.append((prepare(sized_cfg) / "train.bin").read_bytes())
+    assert len(contents[0]) > 1000
+    assert contents[0] == contents[1] == contents[2]

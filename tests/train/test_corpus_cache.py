@@ -29,30 +29,30 @@ def cfg(tmp_path: Path) -> DataConfig:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def prepared_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the corpora that were prepared, not downloaded."""
     names: list[str] = []
     write = corpus._write
 
-    def noted(directory, text, *others):
+    def record_name(directory, text, *others):
         names.append(text.name)
         write(directory, text, *others)
 
-    monkeypatch.setattr(corpus, "_write", noted)
+    monkeypatch.setattr(corpus, "_write", record_name)
     return names
 
 
 @pytest.fixture
-def there(tmp_path: Path, cfg: DataConfig, written: list[str]) -> Path:
+def uploaded(tmp_path: Path, cfg: DataConfig, prepared_names: list[str]) -> Path:
     """A corpus that a worker uploaded; its local copy is gone."""
-    place = tmp_path / "there"
+    bucket = tmp_path / "there"
     directory = prepare(cfg)
-    (place / directory.name).mkdir(parents=True)
-    CorpusCache(str(place)).upload(directory)
+    (bucket / directory.name).mkdir(parents=True)
+    CorpusCache(str(bucket)).upload(directory)
     shutil.copytree(directory, tmp_path / "gone")
     shutil.rmtree(directory)
-    written.clear()
-    return place / directory.name
+    prepared_names.clear()
+    return bucket / directory.name
 
 
 def upload_threads() -> list[threading.Thread]:
@@ -63,57 +63,61 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_a_worker_downloads_a_corpus_that_another_uploaded(tmp_path, cfg, there, written):
-    directory = prepare(cfg, CorpusCache(str(there.parent)).fetch)
+def test_a_worker_downloads_a_corpus_that_another_uploaded(tmp_path, cfg, uploaded, prepared_names):
+    directory = prepare(cfg, CorpusCache(str(uploaded.parent)).fetch)
     assert contents(directory) == contents(tmp_path / "gone")
     assert [path.name for path in directory.parent.iterdir()] == [directory.name]
-    assert written == []
+    assert prepared_names == []
 
 
 def test_a_corpus_damaged_in_the_bucket_is_prepared_again_with_a_warning(
-    tmp_path, cfg, there, written, caplog
+    tmp_path, cfg, uploaded, prepared_names, caplog
 ):
-    tokens = (there / "train.bin").read_bytes()
-    (there / "train.bin").write_bytes(bytes([tokens[0] ^ 1]) + tokens[1:])
-    cache = CorpusCache(str(there.parent))
+    tokens = (uploaded / "train.bin").read_bytes()
+    (uploaded / "train.bin").write_bytes(bytes([tokens[0] ^ 1]) + tokens[1:])
+    cache = CorpusCache(str(uploaded.parent))
     directory = prepare(cfg, cache.fetch)
     assert contents(directory) == contents(tmp_path / "gone")
-    assert written == ["text"]
+    assert prepared_names == ["text"]
     cache.upload(directory)
-    assert contents(there) == contents(tmp_path / "gone")
+    assert contents(uploaded) == contents(tmp_path / "gone")
     assert (
         "can't be downloaded, so the corpus is prepared again: ValueError: its fingerprint differs"
         in caplog.text
     )
 
 
-def test_each_corpus_damaged_in_the_bucket_is_replaced(tmp_path, cfg, there):
+def test_each_corpus_damaged_in_the_bucket_is_replaced(tmp_path, cfg, uploaded):
     (tmp_path / "other.txt").write_text("All the world's a stage. " * 500)
     other = prepare(replace(cfg, text=str(tmp_path / "other.txt")))
-    cache = CorpusCache(str(there.parent))
+    cache = CorpusCache(str(uploaded.parent))
     cache.upload(other)
     other.rename(tmp_path / "other")
-    (there / "train.bin").write_bytes(b"damaged")
+    (uploaded / "train.bin").write_bytes(b"damaged")
     prepare(cfg, cache.fetch)
     prepare(replace(cfg, text=str(tmp_path / "other.txt")), cache.fetch)
     cache.upload(prepare(cfg))
-    assert contents(there) == contents(tmp_path / "gone")
+    assert contents(uploaded) == contents(tmp_path / "gone")
 
 
-def test_a_process_that_only_reads_a_run_downloads_its_corpus(tmp_path, cfg, there, written):
-    contract = Contract("first", tmp_path, there.parent.rename(tmp_path / "corpus").parent)
-    assert [contents(each) for each in fetched(cfg, contract)] == [contents(tmp_path / "gone")]
-    assert written == []
+def test_a_process_that_only_reads_a_run_downloads_its_corpus(
+    tmp_path, cfg, uploaded, prepared_names
+):
+    contract = Contract("first", tmp_path, uploaded.parent.rename(tmp_path / "corpus").parent)
+    assert [contents(directory) for directory in fetched(cfg, contract)] == [
+        contents(tmp_path / "gone")
+    ]
+    assert prepared_names == []
 
 
-def test_an_incomplete_upload_is_ignored_and_completed(tmp_path, cfg, there, written):
-    (there / "meta.json").unlink()
-    (there / "train.bin").unlink()
-    cache = CorpusCache(str(there.parent))
+def test_an_incomplete_upload_is_ignored_and_completed(tmp_path, cfg, uploaded, prepared_names):
+    (uploaded / "meta.json").unlink()
+    (uploaded / "train.bin").unlink()
+    cache = CorpusCache(str(uploaded.parent))
     directory = prepare(cfg, cache.fetch)
-    assert written == ["text"]
+    assert prepared_names == ["text"]
     cache.upload(directory)
-    assert contents(there) == contents(tmp_path / "gone")
+    assert contents(uploaded) == contents(tmp_path / "gone")
 
 
 def test_a_corpus_damaged_locally_is_not_uploaded(cfg, tmp_path, caplog):
@@ -124,11 +128,11 @@ def test_a_corpus_damaged_locally_is_not_uploaded(cfg, tmp_path, caplog):
     assert "train.bin: 2 bytes, but" in caplog.text
 
 
-def test_an_uploaded_corpus_is_not_uploaded_again(cfg, there):
-    directory = prepare(cfg, CorpusCache(str(there.parent)).fetch)
-    (there / "train.bin").unlink()
-    CorpusCache(str(there.parent)).upload(directory)
-    assert not (there / "train.bin").exists()
+def test_an_uploaded_corpus_is_not_uploaded_again(cfg, uploaded):
+    directory = prepare(cfg, CorpusCache(str(uploaded.parent)).fetch)
+    (uploaded / "train.bin").unlink()
+    CorpusCache(str(uploaded.parent)).upload(directory)
+    assert not (uploaded / "train.bin").exists()
 
 
 @pytest.fixture
@@ -136,8 +140,8 @@ def worker(tmp_path: Path, cfg: DataConfig) -> Callable[[int], list[Path]]:
     """Prepare the corpus as one of three workers, which share only the checkpoints."""
 
     def prepare_on(number: int) -> list[Path]:
-        place = Contract("run", tmp_path, tmp_path / "checkpoints", "w0:1", 3, number)
-        return prepared(replace(cfg, directory=str(tmp_path / f"w{number}")), place)
+        run_contract = Contract("run", tmp_path, tmp_path / "checkpoints", "w0:1", 3, number)
+        return prepared(replace(cfg, directory=str(tmp_path / f"w{number}")), run_contract)
 
     (tmp_path / "checkpoints").mkdir()
     return prepare_on
@@ -149,19 +153,21 @@ def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_cache, "PULSE_SECONDS", 0.05)
 
 
-def test_only_process_0_tokenizes_and_the_others_read_its_corpus(worker, fast_polling, written):
+def test_only_process_0_tokenizes_and_the_others_read_its_corpus(
+    worker, fast_polling, prepared_names
+):
     with ThreadPoolExecutor(3) as pool:
         others = [pool.submit(worker, number) for number in (1, 2)]
-        mine = pool.submit(worker, 0).result()
-        found = [each.result() for each in others]
-    assert written == ["text"]
-    for [directory] in found:
-        assert contents(directory) == contents(mine[0])
-        assert directory != mine[0]
+        own = pool.submit(worker, 0).result()
+        downloaded = [future.result() for future in others]
+    assert prepared_names == ["text"]
+    for [directory] in downloaded:
+        assert contents(directory) == contents(own[0])
+        assert directory != own[0]
 
 
 def test_other_processes_wait_while_process_0_changes_the_pulse(
-    worker, fast_polling, written, monkeypatch
+    worker, fast_polling, prepared_names, monkeypatch
 ):
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1.0)
     write = corpus._write
@@ -175,15 +181,15 @@ def test_other_processes_wait_while_process_0_changes_the_pulse(
         other = pool.submit(worker, 1)
         pool.submit(worker, 0).result()
         other.result()
-    assert written == ["text"]
+    assert prepared_names == ["text"]
 
 
 def test_a_process_prepares_the_corpus_if_process_0_is_silent(
-    worker, fast_polling, written, caplog, monkeypatch
+    worker, fast_polling, prepared_names, caplog, monkeypatch
 ):
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 0.3)
     worker(1)
-    assert written == ["text"]
+    assert prepared_names == ["text"]
     assert "process 0 prepares no corpus, so this process prepares text-" in caplog.text
 
 
@@ -204,34 +210,34 @@ def test_a_copy_on_another_file_system_has_the_same_files(tmp_path, worker, monk
     assert not copy.samefile(directory / "train.bin")
 
 
-def test_an_unreachable_bucket_causes_warnings(cfg, written, caplog, monkeypatch):
-    def away(place):
+def test_an_unreachable_bucket_causes_warnings(cfg, prepared_names, caplog, monkeypatch):
+    def refuse(location):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(corpus_cache, "open_filesystem", away)
+    monkeypatch.setattr(corpus_cache, "open_filesystem", refuse)
     cache = CorpusCache("gs://gone/corpus")
     cache.upload(prepare(cfg, cache.fetch))
-    assert written == ["text"]
+    assert prepared_names == ["text"]
     assert "so the corpus is prepared again: ConnectionError: no route" in caplog.text
     assert "so a new TPU prepares it again: ConnectionError: no route" in caplog.text
 
 
 def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
-    tmp_path, cfg, written, bucket, caplog, monkeypatch
+    tmp_path, cfg, prepared_names, bucket, caplog, monkeypatch
 ):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1)
-    place = f"gs://{NAME}/runs/first"
-    contracts = [Contract("first", tmp_path, place, process_id=n) for n in (1, 0, 1)]
-    files, root = open_filesystem(f"{place}/corpus")
+    checkpoints = f"gs://{NAME}/runs/first"
+    contracts = [Contract("first", tmp_path, checkpoints, process_id=n) for n in (1, 0, 1)]
+    filesystem, root = open_filesystem(f"{checkpoints}/corpus")
 
     [directory] = prepared(cfg, contracts[0])
     assert not upload_threads()  # only process 0 uploads
     prepared(cfg, contracts[1])
     for thread in upload_threads():
         thread.join(60)
-    assert files.exists(f"{root}/{directory.name}/meta.json")
+    assert filesystem.exists(f"{root}/{directory.name}/meta.json")
     directory.rename(tmp_path / "gone")
     assert [contents(path) for path in prepared(cfg, contracts[2])] == [contents(tmp_path / "gone")]
-    assert written == ["text"]
-    assert f"downloaded the prepared corpus from {place}/corpus" in caplog.text
+    assert prepared_names == ["text"]
+    assert f"downloaded the prepared corpus from {checkpoints}/corpus" in caplog.text

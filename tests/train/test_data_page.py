@@ -31,7 +31,7 @@ TALKS = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[inde
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def page_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that the page names, in the current directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
@@ -53,38 +53,45 @@ def test_the_page_has_configs():
 
 
 @pytest.mark.parametrize("tree", CONFIGS, ids=range(len(CONFIGS)))
-def test_a_config_of_the_page_gives_batches(place: Path, tree: dict, bucket: dict[str, str]):
+def test_a_config_of_the_page_gives_batches(
+    page_directory: Path, tree: dict, bucket: dict[str, str]
+):
     files, root = open_filesystem(f"gs://{NAME}")
     files.put_file("articles.jsonl", f"{root}/articles/1.jsonl")
     files.put_file("model/tokenizer.json", f"{root}/model/tokenizer.json")
     tree = yaml.safe_load(yaml.safe_dump(tree).replace("gs://my-bucket", f"gs://{NAME}"))
-    tree["data"]["directory"] = str(place / "data")
+    tree["data"]["directory"] = str(page_directory / "data")
     cfg = build(tree)
     corpus = Corpus(prepare_all(cfg.data), cfg)
     assert corpus.rows(0).shape[-1] == cfg.model.context + 1
     assert cfg.data.is_packed == (corpus.rows(0).ndim == 3)
 
 
-def test_prepare_prints_what_the_page_shows(place: Path):
-    (place / "my.yml").write_text(yaml.safe_dump(CONFIGS[0]))
-    done = subprocess.run(
+def test_prepare_prints_what_the_page_shows(page_directory: Path):
+    (page_directory / "my.yml").write_text(yaml.safe_dump(CONFIGS[0]))
+    result = subprocess.run(
         [sys.executable, "-m", "train", "prepare", "my.yml", "data.directory=data"],
         capture_output=True,
         text=True,
         env=clean_environment(),
         check=True,
     )
-    shown = re.search(r"…/(data/.*)", PAGE)[1]  # type: ignore[index]
-    assert re.sub("[0-9a-f]{16}", "N", done.stdout.strip()) == re.sub("[0-9a-f]{16}", "N", shown)
+    expected = re.search(r"…/(data/.*)", PAGE)[1]  # type: ignore[index]
+    assert re.sub("[0-9a-f]{16}", "N", result.stdout.strip()) == re.sub(
+        "[0-9a-f]{16}", "N", expected
+    )
 
 
-def test_a_changed_object_changes_the_corpus(place: Path, bucket: dict[str, str]):
+def test_a_changed_object_changes_the_corpus(page_directory: Path, bucket: dict[str, str]):
     files, root = open_filesystem(f"gs://{NAME}")
-    data = {"text": f"gs://{NAME}/t/*.jsonl", "directory": str(place / "data")}
+    data = {"text": f"gs://{NAME}/t/*.jsonl", "directory": str(page_directory / "data")}
     files.put_file("articles.jsonl", f"{root}/t/a.jsonl")
     first = prepare_all(build({"data": data}).data)
     assert prepare_all(build({"data": data}).data) == first
-    local = {"text": str(place / "articles.jsonl"), "directory": str(place / "data")}
+    local = {
+        "text": str(page_directory / "articles.jsonl"),
+        "directory": str(page_directory / "data"),
+    }
     [copied] = prepare_all(build({"data": local}).data)
     assert (copied / "train.bin").read_bytes() == (first[0] / "train.bin").read_bytes()
     shutil.copy("talks.jsonl", "articles.jsonl")
@@ -104,7 +111,9 @@ def test_a_bucket_error_names_the_object_and_leaves_no_partial_corpus(
         def open(self, path: str, mode: str, **_: str) -> io.IOBase:
             raise error
 
-    monkeypatch.setattr("train.data.files.open_filesystem", lambda place: (Bucket(), place[5:]))
+    monkeypatch.setattr(
+        "train.data.files.open_filesystem", lambda location: (Bucket(), location[5:])
+    )
     cfg = build({"data": {"text": f"gs://gone/{name}", "directory": str(tmp_path)}})
     with pytest.raises(CorpusError, match=f"^gs://gone/{name}: cannot be read: .*{error}"):
         prepare_all(cfg.data)
@@ -127,17 +136,18 @@ def test_a_renamed_file_of_a_bucket_is_copied_again(
     for name in ("final.safetensors", "model.safetensors"):
         bucket = Bucket(name)
         monkeypatch.setattr(
-            "train.data.files.open_filesystem", lambda place, to=bucket: (to, place)
+            "train.data.files.open_filesystem",
+            lambda location, filesystem=bucket: (filesystem, location),
         )
         copy = download("gs://b", ["*.safetensors"], tmp_path, "init_from")
         assert [path.name for path in copy.iterdir()] == [name]
 
 
 def test_a_bucket_that_cannot_be_listed_is_not_a_config_error(monkeypatch: pytest.MonkeyPatch):
-    def away(place: str) -> None:
+    def refuse(location: str) -> None:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr("train.data.files.open_filesystem", away)
+    monkeypatch.setattr("train.data.files.open_filesystem", refuse)
     with pytest.raises(
         UnavailableError, match=r"^data\.text: gs://gone/\*: cannot be listed: Conn"
     ):

@@ -70,7 +70,7 @@ def test_a_changed_dataset_changes_the_corpus(cfg: DataConfig, rows: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"text_key": "text"}, "data.dataset.text_key: {rows} row 0 has no text 'text' (line, n)"),
         ({"text_key": "n"}, "data.dataset.text_key: {rows} row 0 has no text 'n' (line, n)"),
@@ -80,11 +80,11 @@ def test_a_changed_dataset_changes_the_corpus(cfg: DataConfig, rows: Path):
     ],
 )
 def test_a_missing_part_of_a_dataset_is_reported_with_its_name(
-    cfg: DataConfig, rows: Path, changes: dict, said: str
+    cfg: DataConfig, rows: Path, changes: dict, message: str
 ):
     with pytest.raises(ConfigError) as error:
         prepare(replace(cfg, dataset=replace(cfg.dataset, **changes)))
-    assert said.format(rows=rows) in str(error.value)
+    assert message.format(rows=rows) in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 

@@ -95,16 +95,22 @@ print(read_meta(prepared).vocabulary)
 
 
 def run(
-    program: str, name: str, hub: str, place: Path, *words: str, home: str = "."
+    program: str, name: str, hub: str, directory: Path, *arguments: str, home: str = "."
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, because the client reads its environment at import.
 
-    The code runs in the directory ``place``, and the hub's cache is in ``home`` below it.
+    The code runs in ``directory``, and the hub's cache is in ``home`` below it.
     """
-    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    env = others | {"HF_ENDPOINT": hub, "HF_HOME": str(place / home), "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-c", program, name, *words]
-    return subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env = environment | {
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(directory / home),
+        "PYTHONPATH": str(PROJECT),
+    }
+    command = [sys.executable, "-c", program, name, *arguments]
+    return subprocess.run(
+        command, env=env, cwd=directory, capture_output=True, text=True, check=False
+    )
 
 
 def test_weights_and_config_json_of_a_repository_are_downloaded(hub: str, tmp_path: Path):
@@ -126,7 +132,7 @@ def test_a_path_in_an_existing_directory_is_not_downloaded(hub: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("place", "is_one"),
+    ("name", "is_id"),
     [
         ("meta-llama/Llama-3.2-1B", True),
         ("a/b", True),
@@ -150,8 +156,8 @@ def test_a_path_in_an_existing_directory_is_not_downloaded(hub: str, tmp_path: P
         ("llama3-1b", False),
     ],
 )
-def test_ids_of_the_hub_are_distinguished_from_paths(place: str, is_one: bool):
-    assert is_repository(place) == is_one
+def test_ids_of_the_hub_are_distinguished_from_paths(name: str, is_id: bool):
+    assert is_repository(name) == is_id
 
 
 def test_a_missing_repository_is_reported_in_one_line(hub: str, tmp_path: Path):
@@ -176,11 +182,11 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
-    def start(directory: str, verb: str, where: str) -> str:
+    def start(directory: str, verb: str, endpoint: str) -> str:
         (tmp_path / directory).mkdir(exist_ok=True)
-        done = run(KEEP, "owner/name", where, tmp_path, directory, verb, home=directory)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = run(KEEP, "owner/name", endpoint, tmp_path, directory, verb, home=directory)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     first = start("first", "prepared", hub)
     assert [start("new", verb, NOWHERE) for verb in ("prepared", "fetched")] == [first, first]

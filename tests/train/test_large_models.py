@@ -41,14 +41,14 @@ def logits_of_transformers(directory: Path, tokens: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["Llama-3.2-1B", "Qwen3-0.6B"])
 def test_logits_match_transformers_before_and_after_an_export(directory: Path, name: str):
     published = PUBLISHED[name]
-    theirs, ours = directory / "theirs", directory / "ours"
-    theirs.mkdir()
-    (theirs / "config.json").write_text(json.dumps(published.content))
-    run("random", theirs)
+    original, exported = directory / "original", directory / "exported"
+    original.mkdir()
+    (original / "config.json").write_text(json.dumps(published.content))
+    run("random", original)
     preset = PROJECT / "train" / "configs" / f"{published.preset}.yml"
-    cfg = load(preset, [*published.overrides, f"init_from={theirs}"])
+    cfg = load(preset, [*published.overrides, f"init_from={original}"])
     tokens = np.random.default_rng(0).integers(0, cfg.model.vocabulary, (1, 128))
-    expected = logits_of_transformers(theirs, tokens)
+    expected = logits_of_transformers(original, tokens)
 
     shapes = jax.eval_shape(lambda: model.init_params(jax.random.key(0), cfg.model))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -58,8 +58,10 @@ def test_logits_match_transformers_before_and_after_an_export(directory: Path, n
     params = weights.load_initial({"params": initial}, cfg)["params"]
     # Unrolled, all layers' matrices would be in memory several times.
     scanned = replace(cfg, compute=ComputeConfig(scan_layers=True))
-    found = np.asarray(logits_of(params, tokens, scanned))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    logits = np.asarray(logits_of(params, tokens, scanned))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-3)
 
-    weights.export(ours, params, cfg, "transformers")
-    np.testing.assert_allclose(logits_of_transformers(ours, tokens), expected, rtol=0, atol=1e-5)
+    weights.export(exported, params, cfg, "transformers")
+    np.testing.assert_allclose(
+        logits_of_transformers(exported, tokens), expected, rtol=0, atol=1e-5
+    )

@@ -49,8 +49,8 @@ def trained(cfg: Config) -> set[str]:
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_the_loss_decreases(name: str):
-    seen = losses(config(optimizer={"name": name}), STEPS)
-    assert seen[-1] < seen[0] - 0.1
+    observed = losses(config(optimizer={"name": name}), STEPS)
+    assert observed[-1] < observed[0] - 0.1
 
 
 def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
@@ -122,7 +122,7 @@ def test_the_gradient_norm_is_over_trained_parameters():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"optimizer": {"frozen": ["tokens"]}},
@@ -136,10 +136,10 @@ def test_the_gradient_norm_is_over_trained_parameters():
         ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name at least one; allowed: "),
     ],
 )
-def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: dict, said: str):
+def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: dict, message: str):
     with pytest.raises(ConfigError) as error:
         optimizer.check(config(**changes))
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 
@@ -182,8 +182,8 @@ def test_a_merged_model_computes_the_same_loss(adapted: Config):
 
 def test_training_adapters_decreases_the_loss(adapted: Config):
     strong = replace(adapted, optimizer=replace(adapted.optimizer, learning_rate=0.1))
-    seen = losses(strong, 12)
-    assert seen[-1] < seen[0] - 0.05
+    observed = losses(strong, 12)
+    assert observed[-1] < observed[0] - 0.05
 
 
 def test_without_clip_the_gradient_is_unchanged():

@@ -14,14 +14,14 @@ from harness.trainer_processes import PROJECT, Attempt, loss_log
 from train.run.contract import HUNG, NOT_A_NUMBER
 
 DONE, BAD_CONFIG = 0, 2
-WORDS = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
+OVERRIDES = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 
 
 @pytest.fixture(scope="module")
 def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a finished run of two processes."""
     directory = tmp_path_factory.mktemp("two")
-    attempt = launch(directory, [*WORDS, "steps=60"])
+    attempt = launch(directory, [*OVERRIDES, "steps=60"])
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     return directory
 
@@ -46,36 +46,36 @@ def test_checkpoints_have_no_array_metadata_files(two: Path):
 def test_a_run_resumed_on_four_devices_has_the_same_losses(
     launch: Callable[..., Attempt], two: Path, tmp_path: Path
 ):
-    place = Path("checkpoints") / "40"
-    shutil.copytree(two / place, tmp_path / place)
-    words = [*WORDS, "steps=60", "compute.fsdp=2", "sample.length=8"]
-    attempt = launch(tmp_path, words, processes=4)
+    checkpoint = Path("checkpoints") / "40"
+    shutil.copytree(two / checkpoint, tmp_path / checkpoint)
+    overrides = [*OVERRIDES, "steps=60", "compute.fsdp=2", "sample.length=8"]
+    attempt = launch(tmp_path, overrides, processes=4)
     assert attempt.codes() == [DONE] * 4, attempt.logs()
     assert (tmp_path / "w0" / "sample.txt").exists()
-    seen, expected = loss_log(tmp_path / "w0"), loss_log(two / "w0")[40:]
-    assert [step for step, _ in seen] == [step for step, _ in expected]
+    observed, expected = loss_log(tmp_path / "w0"), loss_log(two / "w0")[40:]
+    assert [step for step, _ in observed] == [step for step, _ in expected]
     np.testing.assert_allclose(
-        [loss for _, loss in seen], [loss for _, loss in expected], rtol=1e-5
+        [loss for _, loss in observed], [loss for _, loss in expected], rtol=1e-5
     )
 
 
 def test_only_one_process_reads_a_replicated_state(
     launch: Callable[..., Attempt], two: Path, tmp_path: Path
 ):
-    place = Path("checkpoints") / "60"
+    checkpoint = Path("checkpoints") / "60"
     for directory in (tmp_path, tmp_path / "w1"):
-        shutil.copytree(two / place, directory / place)
+        shutil.copytree(two / checkpoint, directory / checkpoint)
     data = [path for path in (tmp_path / "w1").rglob("d/*") if path.is_file()]
     assert data
     for path in data:
         path.unlink()
-    attempt = launch(tmp_path, [*WORDS, "steps=60"], own_checkpoints=1)
+    attempt = launch(tmp_path, [*OVERRIDES, "steps=60"], own_checkpoints=1)
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     assert attempt.logs().count("already at step 60 of 60") == 2
 
 
 def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], tmp_path: Path):
-    attempt = launch(tmp_path, overrides={1: ["seed=1"]})
+    attempt = launch(tmp_path, process_overrides={1: ["seed=1"]})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 have a different config or corpus than process 0" in attempt.logs()
     assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
@@ -91,7 +91,7 @@ def test_all_processes_refuse_different_checkpoints(
 
 
 def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt], tmp_path: Path):
-    attempt = launch(tmp_path, [*WORDS, "steps=1000000", "hang_after=3"])
+    attempt = launch(tmp_path, [*OVERRIDES, "steps=1000000", "hang_after=3"])
     attempt.wait_for_progress()
     attempt.signal(1, signal.SIGSTOP)
     try:
@@ -116,11 +116,11 @@ def outputs_of(launch: Callable[..., Attempt], run: Path, processes: int) -> dic
     """Run the verbs of reading_verbs.py; return each one's output, which only process 0 prints."""
     logs = [run / f"w{i}" / "log" for i in range(processes)]
     before = [len(log.read_text()) for log in logs]
-    words = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
-    attempt = launch(run, words, program=("tests.train.reading_verbs",), processes=processes)
+    overrides = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
+    attempt = launch(run, overrides, program=("tests.train.reading_verbs",), processes=processes)
     assert attempt.codes() == [DONE] * processes, attempt.logs()
     first, *others = map(printed, logs, before)
-    assert not any(text for each in others for text in each[::2])
+    assert not any(text for sections in others for text in sections[::2])
     return dict(zip(first[1::2], first[2::2], strict=True))
 
 
@@ -173,8 +173,8 @@ def test_processes_that_see_a_divergence_at_different_calls_end_together(
     patch = "import os\nREADY = os.environ.get('TPUFLEET_PROCESS_ID') == '0'\n" + DIVERGE
     (tmp_path / "sitecustomize.py").write_text(patch)
     environment = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
-    words = [*WORDS, "steps=1000000", f"checkpoint.every={every}"]
-    attempt = launch(tmp_path, words, environment=environment)
+    overrides = [*OVERRIDES, "steps=1000000", f"checkpoint.every={every}"]
+    attempt = launch(tmp_path, overrides, environment=environment)
     assert attempt.codes() == [NOT_A_NUMBER, NOT_A_NUMBER], attempt.logs()
     assert attempt.logs().count("step 20: loss, gradient or parameters are not finite") == 2
     assert [step for step, loss in loss_log(tmp_path / "w0") if loss is None] == [20]

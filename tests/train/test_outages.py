@@ -39,9 +39,9 @@ def start(config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> int:
+    def run(*overrides: str) -> int:
         try:
-            return main(["run", str(config_file), *words])
+            return main(["run", str(config_file), *overrides])
         except SystemExit as end:
             return int(end.code or 0)
 

@@ -38,17 +38,17 @@ def test_weighted_loss_and_gradients_equal_a_plain_computation(
     arguments = inputs(dtype)
     cfg = Config(model=CFG, compute=ComputeConfig(loss_chunks=chunks))
 
-    def ours(*arguments) -> jax.Array:
+    def chunked(*arguments) -> jax.Array:
         return 3 * cross_entropy(*arguments, cfg)
 
-    seen = jax.jit(jax.value_and_grad(ours, (0, 1)))(*arguments)
+    actual = jax.jit(jax.value_and_grad(chunked, (0, 1)))(*arguments)
     exact = inputs(dtype)[:2]
     exact = jax.tree.map(lambda a: a.astype(jnp.float32), exact) + arguments[2:]
-    wanted = jax.value_and_grad(lambda *a: 3 * plain(*a), (0, 1))(*exact)
-    np.testing.assert_allclose(seen[0], wanted[0], rtol=rtol)
-    np.testing.assert_allclose(jax.jit(ours)(*arguments), seen[0], rtol=1e-6)
-    for mine, reference in zip(*map(jax.tree.leaves, (seen[1], wanted[1])), strict=True):
-        error = np.linalg.norm(np.asarray(mine, np.float32) - reference)
+    expected = jax.value_and_grad(lambda *a: 3 * plain(*a), (0, 1))(*exact)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=rtol)
+    np.testing.assert_allclose(jax.jit(chunked)(*arguments), actual[0], rtol=1e-6)
+    for gradient, reference in zip(*map(jax.tree.leaves, (actual[1], expected[1])), strict=True):
+        error = np.linalg.norm(np.asarray(gradient, np.float32) - reference)
         assert error <= rtol * np.linalg.norm(reference)
 
 

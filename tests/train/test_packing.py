@@ -83,17 +83,19 @@ def test_pack_respects_the_capacity_and_needs_few_sequences(lengths: list[int], 
     assert len(filled) <= 11 / 9 * -(-sum(lengths) // capacity) + 1 or max(lengths) > capacity / 3
 
 
-@given(first=st.integers(0, 10**6), parts=st.sampled_from([1, 2, 4, 8]))
-def test_rows_of_all_processes_form_the_whole_packed_batch(corpus: Corpus, first: int, parts: int):
-    share = len(corpus.rows(first)) // parts
-    rows = [corpus.rows(first, slice(i * share, (i + 1) * share)) for i in range(parts)]
+@given(first=st.integers(0, 10**6), processes=st.sampled_from([1, 2, 4, 8]))
+def test_rows_of_all_processes_form_the_whole_packed_batch(
+    corpus: Corpus, first: int, processes: int
+):
+    share = len(corpus.rows(first)) // processes
+    rows = [corpus.rows(first, slice(i * share, (i + 1) * share)) for i in range(processes)]
     np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(first))
 
 
 def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
     meta = corpus.meta
     text = np.fromfile(prepare(cfg.data) / "train.bin", np.uint8)
-    whole = bytes(text).decode().split("\n\n")[:-1]
+    expected = bytes(text).decode().split("\n\n")[:-1]
     count = len(corpus.sources[0]._train)
     for epoch in range(2):
         rows = [
@@ -101,10 +103,12 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
             for i in range(count)
         ]
         learned = sum(int(row[LEARNED].sum()) for row in rows)
-        seen = sorted(bytes(d.astype(np.uint8)).decode() for row in rows for d in documents(row))
-        assert learned == meta.train - len(whole)  # all but each document's first token
-        assert {text for text in seen if text.endswith("\n\n") and "long" not in text} == {
-            f"{text}\n\n" for text in whole if "long" not in text
+        observed = sorted(
+            bytes(d.astype(np.uint8)).decode() for row in rows for d in documents(row)
+        )
+        assert learned == meta.train - len(expected)  # all but each document's first token
+        assert {text for text in observed if text.endswith("\n\n") and "long" not in text} == {
+            f"{text}\n\n" for text in expected if "long" not in text
         }
 
 
@@ -190,18 +194,18 @@ def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
     packed_tree: dict, tmp_path: Path, launch: Callable[..., Attempt], no_mesh: None
 ):
     data = packed_tree["data"]
-    words = [f"data={json.dumps(data)}", f"model={json.dumps(packed_tree['model'])}"]
-    words += ["sample.length=0", "checkpoint.every=10", "steps=10"]
-    changed, one = tmp_path / "changed", tmp_path / "one"
-    attempt = launch(changed, words, environment={"TPUFLEET_RUN": "alone"})
+    overrides = [f"data={json.dumps(data)}", f"model={json.dumps(packed_tree['model'])}"]
+    overrides += ["sample.length=0", "checkpoint.every=10", "steps=10"]
+    changed, alone = tmp_path / "changed", tmp_path / "one"
+    attempt = launch(changed, overrides, environment={"TPUFLEET_RUN": "alone"})
     assert attempt.codes() == [contract.DONE] * 2, attempt.logs()
     cfg = build(packed_tree | {"steps": 20, "checkpoint": {"every": 10}, "sample": {"length": 0}})
-    assert [train_here(cfg, directory) for directory in (changed, one)] == [contract.DONE] * 2
-    seen, expected = loss_log(changed / "w0") + loss_log(changed), loss_log(one)
-    assert [step for step, _ in seen] == list(range(1, 21))
+    assert [train_here(cfg, directory) for directory in (changed, alone)] == [contract.DONE] * 2
+    observed, expected = loss_log(changed / "w0") + loss_log(changed), loss_log(alone)
+    assert [step for step, _ in observed] == list(range(1, 21))
     # Sums in another order differ in the last bits of float32.
     np.testing.assert_allclose(
-        [loss for _, loss in seen], [loss for _, loss in expected], rtol=1e-5
+        [loss for _, loss in observed], [loss for _, loss in expected], rtol=1e-5
     )
 
 
@@ -212,8 +216,8 @@ def test_sigterm_during_the_preparation_leaves_no_partial_corpus(
     prepared = tmp_path / "data"
     prepared.mkdir()
     data = packed_tree["data"] | {"text": str(text), "directory": str(prepared)}
-    words = [f"data={json.dumps(data)}", f"model={json.dumps(packed_tree['model'])}"]
-    attempt = launch(tmp_path, words, processes=1)
+    overrides = [f"data={json.dumps(data)}", f"model={json.dumps(packed_tree['model'])}"]
+    attempt = launch(tmp_path, overrides, processes=1)
     attempt.wait_for(lambda: any(prepared.rglob("train.bin")))
     attempt.signal(0, signal.SIGTERM)
     assert attempt.codes() == [-signal.SIGTERM], attempt.logs()
@@ -263,11 +267,13 @@ def test_damaged_files_of_documents_are_refused(packed_tree: dict, tmp_path: Pat
 )
 def test_a_mixture_keeps_its_shares_and_skips_no_sequence(weights: list[float], first: int):
     schedule = Schedule(weights, seed=3)
-    which, numbers = schedule.locate(np.arange(first, first + 20_000))
+    source_of, numbers = schedule.locate(np.arange(first, first + 20_000))
     for i, weight in enumerate(weights):
-        mine = numbers[which == i]
-        assert np.array_equal(mine, np.arange(mine[0], mine[0] + len(mine)))
-        assert len(mine) / 20_000 == pytest.approx(weight / sum(weights), abs=0.002)
+        source_numbers = numbers[source_of == i]
+        assert np.array_equal(
+            source_numbers, np.arange(source_numbers[0], source_numbers[0] + len(source_numbers))
+        )
+        assert len(source_numbers) / 20_000 == pytest.approx(weight / sum(weights), abs=0.002)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "options"),
     [
         ({"vocabulary": 1031}, "model.vocabulary=1030"),
         ({"layers": 3}, "model.layers=2"),
@@ -70,12 +70,12 @@ def test_plain_parameters_with_an_option_unknown_here_are_refused(tmp_path: Path
     ids=str,
 )
 def test_a_gpt2_with_other_options_is_refused_with_all_options_to_set(
-    tmp_path: Path, changes: dict, said: str
+    tmp_path: Path, changes: dict, options: str
 ):
     path = weights.export(tmp_path, drawn(config()), config(), "transformers")
     with pytest.raises(ConfigError) as error:
         weights.check(config(path, model=changes))
-    fix = f"is of another model. Set in the config: {said}"
+    fix = f"is of another model. Set in the config: {options}"
     assert str(error.value) == f"init_from: {tmp_path / 'config.json'} {fix}"
 
 
@@ -116,7 +116,7 @@ def llama(directory: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"model_type": "mixtral"},
@@ -171,13 +171,13 @@ def llama(directory: Path, **changes: object) -> Path:
     ids=str,
 )
 def test_a_config_json_that_differs_from_the_model_is_refused_in_one_line(
-    tmp_path: Path, changes: dict, said: str
+    tmp_path: Path, changes: dict, message: str
 ):
     directory = llama(tmp_path, **changes)
     with pytest.raises(ConfigError) as error:
         weights.check(config(directory, model=MODERN | {"rotary": {"factor": 8}}))
     assert str(error.value).startswith(f"init_from: {directory / 'config.json'}")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -293,18 +293,20 @@ FAMILY = st.sampled_from([{}, MODERN, MODERN | {"qk_norm": True}])
 
 @given(SIZES, FAMILY, SIZES)
 def test_the_error_lists_exactly_the_options_to_set(
-    there: dict[str, Any], family: dict[str, Any], here: dict[str, Any]
+    file_options: dict[str, Any], layout: dict[str, Any], config_options: dict[str, Any]
 ):
-    theirs = build({"model": there | family}).model
-    closest = families.closest(theirs)
-    assume(not closest.incompatibility(theirs))
-    found = json.loads(json.dumps(closest.config_json(theirs)))
-    read = families.named(found, "there").model(found, "there")
-    families.check_same(read, theirs, "there")
+    file_model = build({"model": file_options | layout}).model
+    family = families.closest(file_model)
+    assume(not family.incompatibility(file_model))
+    config_json = json.loads(json.dumps(family.config_json(file_model)))
+    read = families.named(config_json, "there").model(config_json, "there")
+    families.check_same(read, file_model, "there")
     try:
-        families.check_same(read, build({"model": here}).model, "there")
+        families.check_same(read, build({"model": config_options}).model, "there")
     except ConfigError as error:
         fixes = str(error).removeprefix("there is of another model. Set in the config: ").split()
-        families.check_same(read, build(overlay({"model": here}, fixes)).model, "there")
+        families.check_same(read, build(overlay({"model": config_options}, fixes)).model, "there")
         with pytest.raises(ConfigError):
-            families.check_same(read, build(overlay({"model": here}, fixes[1:])).model, "there")
+            families.check_same(
+                read, build(overlay({"model": config_options}, fixes[1:])).model, "there"
+            )

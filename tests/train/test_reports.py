@@ -24,22 +24,22 @@ from train.run.trace import Tracer
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Contract:
+def run_contract(tmp_path: Path) -> Contract:
     return Contract("feast", tmp_path, tmp_path / "checkpoints")
 
 
-def cfg_of(**where: str) -> Config:
-    return Config(log_every=2, report=ReportConfig(**where))
+def config_with(**services: str) -> Config:
+    return Config(log_every=2, report=ReportConfig(**services))
 
 
-def line(step: int, heldout: float | None = None) -> Metrics:
+def step_metrics(step: int, heldout: float | None = None) -> Metrics:
     return Metrics(step, 5.0 - step / 10, 1e9 + step, 100.0, 1e-3, 1.0, 2.0, heldout)
 
 
-def report_steps(cfg: Config, place: Contract, first: int, last: int) -> None:
-    figures = Report(cfg, place, first - 1)
+def report_steps(cfg: Config, run_contract: Contract, first: int, last: int) -> None:
+    figures = Report(cfg, run_contract, first - 1)
     for step in range(first, last + 1):
-        figures.write(line(step, 4.5 if step == 2 else None))
+        figures.write(step_metrics(step, 4.5 if step == 2 else None))
     figures.close()
 
 
@@ -48,38 +48,40 @@ def losses_in(directory: Path) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 3)) for event in events.Scalars("loss")]
 
 
-def test_tensorboard_has_every_metric_at_its_step(place: Contract):
-    report_steps(cfg_of(tensorboard="tb"), place, 1, 3)
-    assert losses_in(place.run_dir / "tb") == [(1, 4.9), (2, 4.8), (3, 4.7)]
-    tags = EventAccumulator(str(place.run_dir / "tb")).Reload().Tags()["scalars"]
+def test_tensorboard_has_every_metric_at_its_step(run_contract: Contract):
+    report_steps(config_with(tensorboard="tb"), run_contract, 1, 3)
+    assert losses_in(run_contract.run_dir / "tb") == [(1, 4.9), (2, 4.8), (3, 4.7)]
+    tags = EventAccumulator(str(run_contract.run_dir / "tb")).Reload().Tags()["scalars"]
     assert {"loss", "heldout_loss", "lr", "grad_norm", "tokens_per_second", "host_bytes"} <= set(
         tags
     )
 
 
-def test_a_resumed_run_continues_in_the_same_tensorboard_directory(place: Contract):
-    cfg = cfg_of(tensorboard="tb")
-    report_steps(cfg, place, 1, 4)
+def test_a_resumed_run_continues_in_the_same_tensorboard_directory(run_contract: Contract):
+    cfg = config_with(tensorboard="tb")
+    report_steps(cfg, run_contract, 1, 4)
     time.sleep(1.1)  # in one second, this process would use the same name for both event files
-    report_steps(cfg, place, 3, 5)
-    assert losses_in(place.run_dir / "tb") == [(i, round(5 - i / 10, 3)) for i in range(1, 6)]
+    report_steps(cfg, run_contract, 3, 5)
+    assert losses_in(run_contract.run_dir / "tb") == [
+        (i, round(5 - i / 10, 3)) for i in range(1, 6)
+    ]
 
 
 def test_a_shared_tensorboard_directory_has_one_subdirectory_per_run(
-    place: Contract, tmp_path: Path
+    run_contract: Contract, tmp_path: Path
 ):
-    report_steps(cfg_of(tensorboard=str(tmp_path / "all")), place, 1, 2)
+    report_steps(config_with(tensorboard=str(tmp_path / "all")), run_contract, 1, 2)
     assert losses_in(tmp_path / "all" / "feast") == [(1, 4.9), (2, 4.8)]
 
 
 def test_an_unwritable_tensorboard_directory_causes_one_warning(
-    place: Contract, caplog: pytest.LogCaptureFixture
+    run_contract: Contract, caplog: pytest.LogCaptureFixture
 ):
-    report_steps(cfg_of(tensorboard="/dev/null/tb"), place, 1, 3)
-    assert len(read_metrics(place.run_dir)) == 3
-    [said] = caplog.messages
-    assert said.startswith("TensorBoard: NotADirectoryError: ")
-    assert said.endswith("the run continues without it")
+    report_steps(config_with(tensorboard="/dev/null/tb"), run_contract, 1, 3)
+    assert len(read_metrics(run_contract.run_dir)) == 3
+    [message] = caplog.messages
+    assert message.startswith("TensorBoard: NotADirectoryError: ")
+    assert message.endswith("the run continues without it")
 
 
 @pytest.fixture
@@ -92,34 +94,36 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_wandb_without_a_key_warns_and_records_offline_with_one_id(
-    place: Contract, no_key: None, caplog: pytest.LogCaptureFixture
+    run_contract: Contract, no_key: None, caplog: pytest.LogCaptureFixture
 ):
-    cfg = cfg_of(wandb="trial")
-    report_steps(cfg, place, 1, 3)
-    report_steps(cfg, place, 4, 5)
-    recorded = sorted(place.run_dir.glob("wandb/offline-run-*/*.wandb"))
+    cfg = config_with(wandb="trial")
+    report_steps(cfg, run_contract, 1, 3)
+    report_steps(cfg, run_contract, 4, 5)
+    recorded = sorted(run_contract.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
     assert len({path.name for path in recorded}) == 1  # the name is run-ID.wandb
-    said = [record.message for record in caplog.records if record.name.startswith("train.")]
-    assert len(said) == 2  # one line per attempt
-    assert said[0].startswith(f"W&B: no API key; recording offline in {place.run_dir}/wandb. ")
-    assert "WANDB_API_KEY" in said[0]
-    assert "docs/runs.md" in said[0]
+    messages = [record.message for record in caplog.records if record.name.startswith("train.")]
+    assert len(messages) == 2  # one line per attempt
+    assert messages[0].startswith(
+        f"W&B: no API key; recording offline in {run_contract.run_dir}/wandb. "
+    )
+    assert "WANDB_API_KEY" in messages[0]
+    assert "docs/runs.md" in messages[0]
 
 
 def test_wandb_in_offline_mode_does_not_mention_a_key(
-    place: Contract,
+    run_contract: Contract,
     no_key: None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    report_steps(cfg_of(wandb="trial"), place, 1, 3)
+    report_steps(config_with(wandb="trial"), run_contract, 1, 3)
     assert [record for record in caplog.records if record.name.startswith("train.")] == []
 
 
 def test_wandb_that_fails_or_hangs_does_not_affect_the_run(
-    place: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run_contract: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     answered = Event()
 
@@ -129,7 +133,7 @@ def test_wandb_that_fails_or_hangs_does_not_affect_the_run(
     def hang(**_: Any) -> None:
         answered.wait()
 
-    for init, said in (
+    for init, message in (
         (refuse, "W&B: RuntimeError: no such entity; the run continues without it"),
         (hang, "W&B misses the last metrics"),
     ):
@@ -137,9 +141,9 @@ def test_wandb_that_fails_or_hangs_does_not_affect_the_run(
         monkeypatch.setitem(sys.modules, "wandb", fake)
         monkeypatch.setattr(report, "CLOSE_TIMEOUT_SECONDS", 0.5)
         caplog.clear()
-        report_steps(cfg_of(wandb="trial"), place, 1, 4)
-        assert [record["step"] for record in read_metrics(place.run_dir)] == [1, 2, 3, 4]
-        assert caplog.messages[0].startswith(said)
+        report_steps(config_with(wandb="trial"), run_contract, 1, 4)
+        assert [record["step"] for record in read_metrics(run_contract.run_dir)] == [1, 2, 3, 4]
+        assert caplog.messages[0].startswith(message)
     answered.set()
 
 
@@ -153,17 +157,19 @@ def test_a_run_exits_even_if_wandb_waits_for_its_service(
         "def login(prompt): return True\n"
         "def init(**_): raise RuntimeError('no answer')\n"
     )
-    words = ["steps=5", "report.wandb=trial", "sample.length=0"]
+    overrides = ["steps=5", "report.wandb=trial", "sample.length=0"]
     path = f"{tmp_path}:{PROJECT}"
-    attempt = launch(tmp_path, words, processes=1, environment={"PYTHONPATH": path})
+    attempt = launch(tmp_path, overrides, processes=1, environment={"PYTHONPATH": path})
     assert attempt.codes() == [contract.DONE], attempt.logs()
     assert "W&B: RuntimeError: no answer" in attempt.logs()
 
 
-def test_logged_steps_include_memory(place: Contract):
-    report_steps(cfg_of(), place, 1, 5)
-    has = [record["step"] for record in read_metrics(place.run_dir) if "host_bytes" in record]
-    assert has == [2, 4]
+def test_logged_steps_include_memory(run_contract: Contract):
+    report_steps(config_with(), run_contract, 1, 5)
+    steps = [
+        record["step"] for record in read_metrics(run_contract.run_dir) if "host_bytes" in record
+    ]
+    assert steps == [2, 4]
     assert metrics.memory()["host_bytes"] > 10e6
 
 
@@ -194,7 +200,7 @@ def test_a_run_is_traced_by_config_and_by_request_file(
 def test_a_failing_trace_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def fail(place: Path) -> None:
+    def fail(directory: Path) -> None:
         raise RuntimeError("another trace is under way")
 
     monkeypatch.setattr(jax.profiler, "start_trace", fail)

@@ -30,8 +30,8 @@ FLEET = {
 
 
 def test_the_contract_is_read_from_the_environment():
-    place = from_environment(FLEET, "c.yml", Config())
-    assert place == contract.Contract(
+    run_contract = from_environment(FLEET, "c.yml", Config())
+    assert run_contract == contract.Contract(
         "r", Path("/runs/r"), Path("/shared/r"), "10.0.0.1:8476", 4, 3
     )
 
@@ -40,9 +40,13 @@ def test_without_a_fleet_the_run_directory_is_named_after_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    place = from_environment({}, "configs/small.yml", Config())
-    assert (place.run, place.num_processes, place.coordinator) == ("small", 1, "")
-    assert place.checkpoints == tmp_path / "runs" / "small" / "checkpoints"
+    run_contract = from_environment({}, "configs/small.yml", Config())
+    assert (run_contract.run, run_contract.num_processes, run_contract.coordinator) == (
+        "small",
+        1,
+        "",
+    )
+    assert run_contract.checkpoints == tmp_path / "runs" / "small" / "checkpoints"
 
 
 def test_the_fleet_s_checkpoints_override_the_config_s(make_config: Callable[..., Config]):
@@ -52,12 +56,14 @@ def test_the_fleet_s_checkpoints_override_the_config_s(make_config: Callable[...
 
 
 def test_checkpoints_may_be_in_a_bucket():
-    place = from_environment(FLEET | {"TPUFLEET_CHECKPOINTS": "gs://b/r/"}, "c.yml", Config())
-    assert place.checkpoints == "gs://b/r"
+    run_contract = from_environment(
+        FLEET | {"TPUFLEET_CHECKPOINTS": "gs://b/r/"}, "c.yml", Config()
+    )
+    assert run_contract.checkpoints == "gs://b/r"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"TPUFLEET_PROCESS_ID": "4"}, r"TPUFLEET_PROCESS_ID: must be .* below .* \(4\), not 4"),
         ({"TPUFLEET_PROCESS_ID": "-1"}, "TPUFLEET_PROCESS_ID: must be a whole number, not '-1'"),
@@ -67,18 +73,18 @@ def test_checkpoints_may_be_in_a_bucket():
         ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
     ],
 )
-def test_an_invalid_environment_is_refused(changes: dict[str, str], said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_environment_is_refused(changes: dict[str, str], message: str):
+    with pytest.raises(ConfigError, match=message):
         from_environment(FLEET | changes, "c.yml", Config())
 
 
 @pytest.mark.parametrize("name", ["run_dir", "checkpoints"])
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, name: str):
     (tmp_path / "file").write_text("")
-    places = {"run_dir": tmp_path / "a", "checkpoints": tmp_path / "b"}
-    places[name] = tmp_path / "file" / "below"
+    directories = {"run_dir": tmp_path / "a", "checkpoints": tmp_path / "b"}
+    directories[name] = tmp_path / "file" / "below"
     with pytest.raises(ConfigError, match="/file/below: cannot be written: Not a directory"):
-        check_writable(contract.Contract("r", **places))
+        check_writable(contract.Contract("r", **directories))
 
 
 def test_a_heartbeat_contains_the_process_s_progress(tmp_path: Path):
@@ -118,12 +124,12 @@ def test_heartbeats_are_written_at_most_once_a_second(
     clock = [50.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[-1])
     heartbeat = Heartbeat(tmp_path, steps=9)
-    seen = []
+    steps = []
     for step, seconds in enumerate([50.0, 50.5, 50.9, 51.0, 51.1], start=1):
         clock.append(seconds)
         heartbeat.progress(step, 2.5, None)
-        seen.append(json.loads(heartbeat.path.read_text())["step"])
-    assert seen == [1, 1, 1, 4, 4]
+        steps.append(json.loads(heartbeat.path.read_text())["step"])
+    assert steps == [1, 1, 1, 4, 4]
 
 
 def test_the_final_heartbeat_is_written_immediately(tmp_path: Path):
@@ -179,10 +185,14 @@ def test_finished_with_wait_returns_all_steps_in_order():
     in_flight = InFlight(Config())
     for step in range(1, 3 * MAX_IN_FLIGHT):
         in_flight.add(step, dict.fromkeys(VALUES, jnp.full(1, step, "f")))
-    seen = list(in_flight.finished(wait=True))
-    assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
-    assert seen[0].tokens_per_second is None
-    assert all(m.tokens_per_second > 0 for m in seen[1:])
+    finished = list(in_flight.finished(wait=True))
+    assert (
+        [m.step for m in finished]
+        == [m.loss for m in finished]
+        == list(range(1, 3 * MAX_IN_FLIGHT))
+    )
+    assert finished[0].tokens_per_second is None
+    assert all(m.tokens_per_second > 0 for m in finished[1:])
 
 
 class SlowDevice:
@@ -204,13 +214,13 @@ class SlowDevice:
 @dataclass(frozen=True)
 class SlowArray:
     device: SlowDevice
-    done: float
+    ready_at: float
 
     def is_ready(self) -> bool:
-        return self.device.now >= self.done
+        return self.device.now >= self.ready_at
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        self.device.now = max(self.device.now, self.done)
+        self.device.now = max(self.device.now, self.ready_at)
         return np.ones(1, dtype)
 
 
@@ -243,12 +253,12 @@ def test_mfu_is_computed_from_the_rate(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("where", ["loss", "grad_norm", "param_norm"])
-def test_nan_or_infinity_makes_a_step_not_finite(where: str, bad: float):
+@pytest.mark.parametrize("key", ["loss", "grad_norm", "param_norm"])
+def test_nan_or_infinity_makes_a_step_not_finite(key: str, bad: float):
     values = {"step": 1, "loss": 1.0, "time": 1.0, "tokens_per_second": None, "lr": 1.0}
     values |= {"grad_norm": 1.0, "param_norm": 1.0}
     assert Metrics(**values).finite
-    assert not Metrics(**values | {where: bad}).finite
+    assert not Metrics(**values | {key: bad}).finite
 
 
 def test_an_unwritable_heartbeat_causes_one_warning(

@@ -63,9 +63,9 @@ def test_vocabulary_padding_has_no_probability_and_no_gradient():
 
 
 def test_bfloat16_gives_nearly_the_same_losses():
-    seen = losses(config(dtype="bfloat16"), STEPS)
-    np.testing.assert_allclose(seen, plain_losses(), rtol=1e-2)
-    assert (seen != plain_losses()).any()
+    observed = losses(config(dtype="bfloat16"), STEPS)
+    np.testing.assert_allclose(observed, plain_losses(), rtol=1e-2)
+    assert (observed != plain_losses()).any()
 
 
 @pytest.fixture(scope="module")

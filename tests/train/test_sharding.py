@@ -15,7 +15,7 @@ from train.run import mesh
 
 
 @pytest.fixture(scope="module")
-def seen(
+def observed(
     on_four_devices: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, list[float]]]:
     directory = tmp_path_factory.mktemp("spread")
@@ -27,17 +27,21 @@ SPREAD = [(v, name) for v, (_, names) in VARIANTS.items() for name in names if n
 
 @pytest.mark.parametrize(("variant", "devices"), SPREAD)
 def test_four_devices_give_the_losses_of_one_within_float32_rounding(
-    seen: dict[str, dict[str, list[float]]], variant: str, devices: str
+    observed: dict[str, dict[str, list[float]]], variant: str, devices: str
 ):
     # Splash attention is compared with the plain model on one device.
-    alone = seen["plain" if variant == "splash" else variant]["1"]
-    np.testing.assert_allclose(seen[variant][devices], alone, rtol=2e-5)
+    alone = observed["plain" if variant == "splash" else variant]["1"]
+    np.testing.assert_allclose(observed[variant][devices], alone, rtol=2e-5)
     assert alone[-1] < alone[0] - 0.05
 
 
 @pytest.mark.parametrize("devices", MESHES)
-def test_a_checkpoint_resumes_on_any_mesh(seen: dict[str, dict[str, list[float]]], devices: str):
-    np.testing.assert_allclose(seen["restored"][devices], seen["plain"]["1"][1:2], rtol=2e-5)
+def test_a_checkpoint_resumes_on_any_mesh(
+    observed: dict[str, dict[str, list[float]]], devices: str
+):
+    np.testing.assert_allclose(
+        observed["restored"][devices], observed["plain"]["1"][1:2], rtol=2e-5
+    )
 
 
 def test_fsdp_that_does_not_divide_the_devices_is_refused():
@@ -48,10 +52,10 @@ def test_fsdp_that_does_not_divide_the_devices_is_refused():
 
 def tpus(slices: int, axes: tuple[int, int, int]) -> list[SimpleNamespace]:
     """Fake TPU v4 devices of several slices, with coordinates as JAX reports them."""
-    each = math.prod(axes)
+    slice_chips = math.prod(axes)
     return [
         SimpleNamespace(
-            id=s * each + i,
+            id=s * slice_chips + i,
             platform="tpu",
             device_kind="TPU v4",
             slice_index=s,
@@ -60,7 +64,7 @@ def tpus(slices: int, axes: tuple[int, int, int]) -> list[SimpleNamespace]:
             core_on_chip=0,
         )
         for s in range(slices)
-        for i in range(each)
+        for i in range(slice_chips)
     ]
 
 

@@ -50,10 +50,10 @@ def test_losses_equal_those_of_single_steps_and_every_step_is_logged(
 
 
 def test_evaluated_steps_have_a_held_out_loss(evaluated: Path):
-    seen = {line["step"]: line.get("heldout_loss") for line in read_metrics(evaluated)}
-    assert {step for step, loss in seen.items() if loss is not None} == {10, 20}
-    assert seen[20] < seen[10] < np.log(128)
-    assert f"step 20/25 held-out loss {seen[20]:.4f}" in (evaluated / "log").read_text()
+    heldout_losses = {line["step"]: line.get("heldout_loss") for line in read_metrics(evaluated)}
+    assert {step for step, loss in heldout_losses.items() if loss is not None} == {10, 20}
+    assert heldout_losses[20] < heldout_losses[10] < np.log(128)
+    assert f"step 20/25 held-out loss {heldout_losses[20]:.4f}" in (evaluated / "log").read_text()
 
 
 def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):

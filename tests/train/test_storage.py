@@ -4,11 +4,11 @@ from train.storage import new_directory
 
 
 def test_the_directory_of_the_process_that_finishes_first_stays(tmp_path):
-    place = tmp_path / "corpus"
-    with new_directory(place) as second:
+    directory = tmp_path / "corpus"
+    with new_directory(directory) as second:
         (second / "file").write_text("second")
-        with new_directory(place) as first:
+        with new_directory(directory) as first:
             (first / "file").write_text("first")
 
-    assert (place / "file").read_text() == "first"
+    assert (directory / "file").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

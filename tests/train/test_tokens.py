@@ -76,8 +76,8 @@ def test_truncation_and_padding_in_a_tokenizer_file_are_ignored(bpe: tokens.Toke
     limited = tokens.from_definition(encoding.to_str().encode())
     for text in TEXTS:
         np.testing.assert_array_equal(limited.encode(text), bpe.encode(text))
-    for found, text in zip(limited.encode_all(TEXTS), TEXTS, strict=True):
-        np.testing.assert_array_equal(found, bpe.encode(text))
+    for token_ids, text in zip(limited.encode_all(TEXTS), TEXTS, strict=True):
+        np.testing.assert_array_equal(token_ids, bpe.encode(text))
 
 
 def test_a_trained_encoding_compresses_its_training_text(bpe: tokens.Tokenizer):
@@ -90,7 +90,7 @@ def test_another_process_trains_the_same_encoding():
         "import sys; from tests.train.test_tokens import TEXTS; from train.data import tokens\n"
     )
     program += "sys.stdout.buffer.write(tokens.train_bpe(TEXTS, 300))"
-    made = [
+    definitions = [
         subprocess.run(
             [sys.executable, "-c", program],
             cwd=PROJECT,
@@ -100,7 +100,7 @@ def test_another_process_trains_the_same_encoding():
         ).stdout
         for seed in ("1", "2")
     ]
-    assert made[0] == made[1] == tokens.train_bpe(TEXTS, 300)
+    assert definitions[0] == definitions[1] == tokens.train_bpe(TEXTS, 300)
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_another_process_trains_the_same_encoding():
 )
 def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: type):
     nothing = tokens.ascii_characters()
-    made = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.separator)
-    assert made.dtype is kind
+    tokenizer = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.separator)
+    assert tokenizer.dtype is kind
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "count"), [(tokens.ascii_characters, 4), (tokens.utf8_bytes, 10)]
-)
-def test_bytes_in_counts_one_byte_per_token_in_texts_of_any_length(tokenizer, count: int):
-    made = tokenizer()
-    assert made.bytes_in(made.encode("a\u00e9\u20ac\U0001d11e" * 40_000)) == 40_000 * count
+@pytest.mark.parametrize(("make", "count"), [(tokens.ascii_characters, 4), (tokens.utf8_bytes, 10)])
+def test_bytes_in_counts_one_byte_per_token_in_texts_of_any_length(make, count: int):
+    tokenizer = make()
+    assert (
+        tokenizer.bytes_in(tokenizer.encode("a\u00e9\u20ac\U0001d11e" * 40_000)) == 40_000 * count
+    )
 
 
 def test_bytes_in_counts_the_utf8_bytes_of_a_text(bpe: tokens.Tokenizer):

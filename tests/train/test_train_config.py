@@ -32,7 +32,7 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "message"),
     [
         ({"stepz": 1}, "stepz: unknown key; allowed here: steps, batch, seed"),
         ({"model": {"depth": 1}}, "model.depth: unknown key; allowed here: layers, heads"),
@@ -79,15 +79,15 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ),
     ],
 )
-def test_an_invalid_value_is_named_in_one_line(tree: dict, said: str):
+def test_an_invalid_value_is_named_in_one_line(tree: dict, message: str):
     with pytest.raises(ConfigError) as error:
         build(tree)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("- a\n- b\n", "must be a mapping of keys to values, not list"),
         ("steps: [1\n", "invalid YAML"),
@@ -101,13 +101,15 @@ def test_an_invalid_value_is_named_in_one_line(tree: dict, said: str):
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
-def test_a_file_that_is_not_a_mapping_is_reported(tmp_path: Path, content: str | bytes, said: str):
+def test_a_file_that_is_not_a_mapping_is_reported(
+    tmp_path: Path, content: str | bytes, message: str
+):
     path = tmp_path / "c.yml"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError) as error:
         load(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -144,13 +146,15 @@ def test_an_override_below_a_scalar_is_refused(tmp_path: Path):
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
-def test_a_batch_that_does_not_divide_evenly_is_refused_with_both_numbers(batch: int, parts: int):
+def test_a_batch_that_does_not_divide_evenly_is_refused_with_both_numbers(
+    batch: int, processes: int
+):
     cfg = build({"batch": batch})
-    if batch % parts == 0:
-        check_batch_divisible(cfg, parts, "processes")
+    if batch % processes == 0:
+        check_batch_divisible(cfg, processes, "processes")
     else:
-        with pytest.raises(ConfigError, match=rf"processes \({parts}\), not {batch}"):
-            check_batch_divisible(cfg, parts, "processes")
+        with pytest.raises(ConfigError, match=rf"processes \({processes}\), not {batch}"):
+            check_batch_divisible(cfg, processes, "processes")
 
 
 @given(

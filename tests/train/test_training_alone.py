@@ -45,9 +45,9 @@ def test_every_step_is_logged_once_with_all_metrics(finished: Path):
 
 def test_metrics_contain_the_seconds_of_the_start_and_of_saves(finished: Path):
     records = read_metrics(finished)
-    assert [each["step"] for each in records if "start_seconds" in each] == [1]
-    assert [each["step"] for each in records if "save_seconds" in each] == [11, 21, 31]
-    assert all(each.get("save_seconds", 1) > 0 for each in records)
+    assert [record["step"] for record in records if "start_seconds" in record] == [1]
+    assert [record["step"] for record in records if "save_seconds" in record] == [11, 21, 31]
+    assert all(record.get("save_seconds", 1) > 0 for record in records)
 
 
 def test_the_watchdog_is_on_until_all_saves_are_complete(
@@ -77,9 +77,9 @@ def test_the_sample_has_the_configured_length(finished: Path, cfg: Config):
 
 
 def test_the_last_checkpoint_generates_the_same_sample(finished: Path, cfg: Config):
-    place = Contract("alone", finished, finished / "checkpoints")
+    run_contract = Contract("alone", finished, finished / "checkpoints")
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    params = restored_here(cfg, place)
+    params = restored_here(cfg, run_contract)
     assert generate(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
 
 
@@ -139,8 +139,8 @@ def test_a_resumed_run_writes_its_start_step_before_training(
 ):
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
     longer = replace(cfg, steps=50)
-    place = Contract("alone", tmp_path, tmp_path / "checkpoints")
-    Run(longer, place, Corpus(prepare_all(cfg.data), longer), Heartbeat(tmp_path, 50))
+    run_contract = Contract("alone", tmp_path, tmp_path / "checkpoints")
+    Run(longer, run_contract, Corpus(prepare_all(cfg.data), longer), Heartbeat(tmp_path, 50))
     beat = json.loads((tmp_path / "heartbeat.json").read_text())
     assert (beat["step"], beat["start_step"], beat["steps"]) == (None, 40, 50)
 
@@ -168,9 +168,9 @@ def test_a_checkpoint_of_another_corpus_is_refused(
 
 
 def test_a_run_without_a_checkpoint_cannot_be_sampled(cfg: Config, tmp_path: Path):
-    place = Contract("alone", tmp_path, tmp_path / "checkpoints")
+    run_contract = Contract("alone", tmp_path, tmp_path / "checkpoints")
     with pytest.raises(ConfigError, match="checkpoints: no checkpoint there yet"):
-        restored_here(cfg, place)
+        restored_here(cfg, run_contract)
 
 
 def test_a_diverged_run_ends_without_a_save_even_if_its_last_loss_is_finite(

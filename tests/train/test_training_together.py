@@ -18,7 +18,7 @@ from harness.trainer_processes import FULLY_OPTIMIZED, Attempt, loss_log
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 CALL = 5
-WORDS = [
+OVERRIDES = [
     "sample.length=0",
     "checkpoint.keep=null",
     "checkpoint.every=10",
@@ -57,9 +57,11 @@ class Outcome:
     undisturbed: list[tuple[int, float]]
 
     def ended_by(self, number: signal.Signals) -> list[Disturbance]:
-        found = [each for each in self.disturbances if each.number == number]
-        assert found
-        return found
+        matching = [
+            disturbance for disturbance in self.disturbances if disturbance.number == number
+        ]
+        assert matching
+        return matching
 
 
 def saved(directory: Path) -> int:
@@ -74,8 +76,8 @@ def outcome(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFac
     directory, quiet = (tmp_path_factory.mktemp(name) for name in ("disturbed", "undisturbed"))
     draw = random.Random(os.environ.get("TPUFLEET_MOMENTS_SEED", "0"))  # noqa: S311
 
-    def start(steps: int, where: Path = directory) -> Attempt:
-        return launch(where, [*WORDS, f"steps={steps}"], environment=FULLY_OPTIMIZED)
+    def start(steps: int, run_directory: Path = directory) -> Attempt:
+        return launch(run_directory, [*OVERRIDES, f"steps={steps}"], environment=FULLY_OPTIMIZED)
 
     def disturb(moment: int) -> Disturbance:
         before = saved(directory)
@@ -100,7 +102,7 @@ def outcome(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFac
     finished, log = attempt.codes(), attempt.logs()
     attempt = start(end, quiet)
     assert attempt.codes() == [DONE, DONE], attempt.logs()
-    losses, undisturbed = (loss_log(where / "w0") for where in (directory, quiet))
+    losses, undisturbed = (loss_log(run_directory / "w0") for run_directory in (directory, quiet))
     return Outcome(disturbances, finished, log, losses, undisturbed)
 
 

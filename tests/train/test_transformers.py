@@ -37,12 +37,15 @@ class Case:
 
     config: str
     options: dict[str, Any]
-    ours: dict[str, Any]
+    model_options: dict[str, Any]
     dtype: str = "float32"
     shard_size: str = "5GB"
 
     def cfg(self, init_from: Path | None = None) -> Config:
-        tree = {"batch": 2, "model": self.ours | {"context": CONTEXT, "vocabulary": VOCABULARY}}
+        tree = {
+            "batch": 2,
+            "model": self.model_options | {"context": CONTEXT, "vocabulary": VOCABULARY},
+        }
         return build(tree | {"init_from": init_from and str(init_from)})
 
 
@@ -133,9 +136,9 @@ def logits_of(directories: list[Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that contains, for each case, a model of transformers and its logits."""
-    directory = tmp_path_factory.mktemp("theirs")
+    directory = tmp_path_factory.mktemp("original")
     keys = ("config", "options", "dtype", "shard_size")
     entries = {name: {key: getattr(case, key) for key in keys} for name, case in CASES.items()}
     (directory / "models.json").write_text(json.dumps(entries))
@@ -149,30 +152,30 @@ def imported(cfg: Config) -> model.Params:
 
 
 @pytest.fixture(scope="module")
-def ours(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported_models(original_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that contains the export of each imported model and its logits."""
-    directory = tmp_path_factory.mktemp("ours")
+    directory = tmp_path_factory.mktemp("exported")
     for name, case in CASES.items():
-        cfg = case.cfg(theirs / name)
+        cfg = case.cfg(original_models / name)
         weights.export(directory / name, imported(cfg), cfg, "transformers")
     logits_of([directory / name for name in CASES])
     return directory
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_imported_model_has_the_logits_of_transformers(theirs: Path, name: str):
-    cfg = CASES[name].cfg(theirs / name)
-    found = fixed_sequences.logits_of(imported(cfg), tokens(), cfg)
-    expected = np.load(theirs / name / "logits.npy")
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+def test_an_imported_model_has_the_logits_of_transformers(original_models: Path, name: str):
+    cfg = CASES[name].cfg(original_models / name)
+    logits = fixed_sequences.logits_of(imported(cfg), tokens(), cfg)
+    expected = np.load(original_models / name / "logits.npy")
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_exported_model_has_the_original_logits_in_transformers(
-    theirs: Path, ours: Path, name: str
+    original_models: Path, exported_models: Path, name: str
 ):
-    expected = np.load(theirs / name / "logits.npy")
-    np.testing.assert_allclose(np.load(ours / name / "logits.npy"), expected, atol=1e-5)
+    expected = np.load(original_models / name / "logits.npy")
+    np.testing.assert_allclose(np.load(exported_models / name / "logits.npy"), expected, atol=1e-5)
 
 
 @dataclass(frozen=True)
@@ -305,11 +308,11 @@ DEFAULTS = [family.model_type for family in families.FAMILIES]
 
 @pytest.mark.parametrize("name", [*PUBLISHED, *DEFAULTS])
 def test_a_missing_value_of_config_json_is_the_default_of_transformers(published: Path, name: str):
-    given = json.loads((published / name / "config.json").read_text())
+    published_config = json.loads((published / name / "config.json").read_text())
     resolved = json.loads((published / name / "values.json").read_text())
-    family = families.named(given, name)
-    families.check_same(family.model(given, name), family.model(resolved, name), name)
-    families.check_same(family.model(resolved, name), family.model(given, name), name)
+    family = families.named(published_config, name)
+    families.check_same(family.model(published_config, name), family.model(resolved, name), name)
+    families.check_same(family.model(resolved, name), family.model(published_config, name), name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -318,9 +321,9 @@ def test_a_published_model_has_the_tensors_that_transformers_expects(published: 
     cfg = load(PROJECT / "train" / "configs" / f"{entry.preset}.yml", entry.overrides).model
     family = families.named(entry.content, name)
     families.check_same(family.model(entry.content, name), cfg, name)
-    theirs = json.loads((published / name / "shapes.json").read_text())
+    expected = json.loads((published / name / "shapes.json").read_text())
     if cfg.tied:
-        del theirs["lm_head.weight"]
-    ours = weights.tensor_shapes(cfg, family)
-    assert sum(map(math.prod, ours.values())) == entry.parameters
-    assert ours == {n.removeprefix(family.prefix): tuple(shape) for n, shape in theirs.items()}
+        del expected["lm_head.weight"]
+    shapes = weights.tensor_shapes(cfg, family)
+    assert sum(map(math.prod, shapes.values())) == entry.parameters
+    assert shapes == {n.removeprefix(family.prefix): tuple(shape) for n, shape in expected.items()}

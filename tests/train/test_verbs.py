@@ -31,7 +31,7 @@ type Verb = Callable[..., str]
 
 
 @pytest.fixture
-def do(
+def run_verb(
     finished: Path,
     tree: dict[str, Any],
     tmp_path: Path,
@@ -43,22 +43,24 @@ def do(
     config.write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 10, "keep": 2}}))
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(finished))
 
-    def act(verb: str, *words: str, code: int = contract.DONE) -> str:
-        assert main([verb, str(config), *words]) == code
+    def run(verb: str, *arguments: str, code: int = contract.DONE) -> str:
+        assert main([verb, str(config), *arguments]) == code
         printed = capsys.readouterr()
         return printed.err if code else printed.out
 
-    return act
+    return run
 
 
-def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(do: Verb, finished_config: Config):
-    said = do("eval", "evaluate.batches=2")
-    words = said.replace(",", "").split()
-    loss, perplexity, bits = (float(words[i]) for i in (2, 4, 5))
+def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(
+    run_verb: Verb, finished_config: Config
+):
+    output = run_verb("eval", "evaluate.batches=2")
+    fields = output.replace(",", "").split()
+    loss, perplexity, bits = (float(fields[i]) for i in (2, 4, 5))
     assert 1 < loss < 3.2
     assert perplexity == pytest.approx(math.exp(loss), rel=1e-3)
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
-    assert "over 16 sequences of 32 tokens" in said
+    assert "over 16 sequences of 32 tokens" in output
 
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[..., Config]):
@@ -73,36 +75,42 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[...,
     assert bits_per_byte == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_run_that_was_sharded_over_more_devices_can_be_used_on_one(do: Verb):
-    assert do("eval", "compute.fsdp=8") == do("eval")
-    assert do("sample", "compute.fsdp=8") == do("sample")
+def test_a_run_that_was_sharded_over_more_devices_can_be_used_on_one(run_verb: Verb):
+    assert run_verb("eval", "compute.fsdp=8") == run_verb("eval")
+    assert run_verb("sample", "compute.fsdp=8") == run_verb("sample")
 
 
-def test_step_may_precede_or_follow_an_override(do: Verb):
-    assert do("eval", "--step", "30", "evaluate.batches=1") == do(
+def test_step_may_precede_or_follow_an_override(run_verb: Verb):
+    assert run_verb("eval", "--step", "30", "evaluate.batches=1") == run_verb(
         "eval", "evaluate.batches=1", "--step", "30"
     )
-    assert do("eval", "--step", "30") != do("eval")
+    assert run_verb("eval", "--step", "30") != run_verb("eval")
 
 
-def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(do: Verb):
-    said = do("eval", "--step", "35", code=contract.BAD_CONFIG)
-    assert "no intact checkpoint of step 35; has 30, 40" in said
+def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(run_verb: Verb):
+    error = run_verb("eval", "--step", "35", code=contract.BAD_CONFIG)
+    assert "no intact checkpoint of step 35; has 30, 40" in error
 
 
-def test_export_writes_a_gpt2_to_the_run_directory(do: Verb, finished: Path):
-    assert do("export").strip() == str(finished / "export" / "model.safetensors")
-    said = json.loads((finished / "export" / "config.json").read_text())
-    assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
+def test_export_writes_a_gpt2_to_the_run_directory(run_verb: Verb, finished: Path):
+    assert run_verb("export").strip() == str(finished / "export" / "model.safetensors")
+    config = json.loads((finished / "export" / "config.json").read_text())
+    assert (config["model_type"], config["n_embd"], config["tie_word_embeddings"]) == (
+        "gpt2",
+        32,
+        False,
+    )
 
 
-def test_an_export_to_a_bucket_has_the_same_files(do: Verb, tmp_path: Path, bucket: dict[str, str]):
-    do("export", "--to", str(tmp_path / "here"))
-    said = do("export", "--to", f"gs://{NAME}/there")
-    files = open_filesystem(f"gs://{NAME}")[0]
-    files.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
+def test_an_export_to_a_bucket_has_the_same_files(
+    run_verb: Verb, tmp_path: Path, bucket: dict[str, str]
+):
+    run_verb("export", "--to", str(tmp_path / "here"))
+    output = run_verb("export", "--to", f"gs://{NAME}/there")
+    filesystem = open_filesystem(f"gs://{NAME}")[0]
+    filesystem.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
 
-    assert said == f"gs://{NAME}/there/model.safetensors\n"
+    assert output == f"gs://{NAME}/there/model.safetensors\n"
     here, there = (tmp_path / name for name in ("here", "there"))
     assert (there / "config.json").read_bytes() == (here / "config.json").read_bytes()
     tensors = [load_file(folder / "model.safetensors") for folder in (here, there)]
@@ -112,13 +120,13 @@ def test_an_export_to_a_bucket_has_the_same_files(do: Verb, tmp_path: Path, buck
 
 
 def test_a_run_starts_from_an_export_and_resumes_without_it(
-    do: Verb,
+    run_verb: Verb,
     make_config: Callable[..., Config],
     tmp_path: Path,
     finished: Path,
     launch: Callable[..., Attempt],
 ):
-    do("export", "--to", str(tmp_path / "weights"))
+    run_verb("export", "--to", str(tmp_path / "weights"))
     file = tmp_path / "weights" / "model.safetensors"
     changes: dict[str, Any] = {
         "steps": 4,
@@ -134,7 +142,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
     half = make_config(init_from=str(file), **{**changes, "steps": 2})
     assert train_here(half, tmp_path / "parts") == contract.DONE
     file.unlink()
-    words = [
+    overrides = [
         f"init_from={file}",
         "steps=4",
         "checkpoint.every=2",
@@ -142,21 +150,21 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
         "optimizer.warmup=0",
         "optimizer.learning_rate=1e-3",
     ]
-    place = {
+    environment = {
         "TPUFLEET_RUN": "alone",
         "TPUFLEET_RUN_DIR": str(tmp_path / "parts"),
         "TPUFLEET_CHECKPOINTS": str(tmp_path / "parts" / "checkpoints"),
     }
-    resumed = launch(tmp_path / "resumed", words, processes=1, environment=place)
+    resumed = launch(tmp_path / "resumed", overrides, processes=1, environment=environment)
     assert resumed.codes() == [contract.DONE], resumed.logs()
     # Not bitwise equal: XLA may use another number of threads in the other process.
     np.testing.assert_allclose(loss_log(tmp_path / "parts"), losses, rtol=1e-5)
 
 
 def test_an_export_includes_trained_adapters(
-    do: Verb, make_config: Callable[..., Config], tmp_path: Path, tree: dict[str, Any]
+    run_verb: Verb, make_config: Callable[..., Config], tmp_path: Path, tree: dict[str, Any]
 ):
-    do("export", "--to", str(tmp_path))
+    run_verb("export", "--to", str(tmp_path))
     before = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").rename(tmp_path / "base.safetensors")
     changes = {"steps": 3, "lora": {"rank": 2}, "init_from": str(tmp_path / "base.safetensors")}
@@ -199,9 +207,9 @@ def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
     config = {**tree, **changes, "model": tree["model"] | llama}
     (tmp_path / "c.yml").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
-    for verb, said in (("eval", "held-out loss "), ("sample", "the "), ("export", "export/model.")):
+    for verb, text in (("eval", "held-out loss "), ("sample", "the "), ("export", "export/model.")):
         assert main([verb, str(tmp_path / "c.yml")]) == contract.DONE
-        assert said in capsys.readouterr().out
+        assert text in capsys.readouterr().out
     before = load_file(tmp_path / "base" / "model.safetensors")
     after = load_file(tmp_path / "run" / "export" / "model.safetensors")
     assert (tmp_path / "run" / "export" / "tokenizer.json").exists()
@@ -212,21 +220,21 @@ def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
 
 
 def test_bench_prints_tokens_per_second_and_changes_no_run(
-    do: Verb, tmp_path: Path, monkeypatch: Any
+    run_verb: Verb, tmp_path: Path, monkeypatch: Any
 ):
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "none"))
-    said = do("bench", "--steps", "3", "data.text=/nowhere")
-    assert "tokens/s" in said
-    assert "over 3 steps" in said
+    output = run_verb("bench", "--steps", "3", "data.text=/nowhere")
+    assert "tokens/s" in output
+    assert "over 3 steps" in output
     assert not (tmp_path / "none").exists()
 
 
 def test_bench_trains_the_model():
     model = {"layers": 1, "heads": 2, "width": 16, "context": 8, "vocabulary": 16}
     cfg = build({"batch": 4, "model": model, "optimizer": {"learning_rate": 1e-2, "warmup": 0}})
-    found = bench.measure(cfg, 30)
-    assert found.loss < math.log(16) - 0.3  # all steps have the same tokens
-    assert found.tokens_per_second == pytest.approx(4 * 8 / found.seconds_per_step)
+    result = bench.measure(cfg, 30)
+    assert result.loss < math.log(16) - 0.3  # all steps have the same tokens
+    assert result.tokens_per_second == pytest.approx(4 * 8 / result.seconds_per_step)
 
 
 GPT2 = {
@@ -305,8 +313,10 @@ def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]):
     assert listed == codes
 
 
-@pytest.mark.parametrize("words", [["eval", "c.yml", "--stop", "3"], ["bench", "c", "--steps=0"]])
-def test_an_unknown_option_or_a_bad_number_is_refused(words: list[str]):
+@pytest.mark.parametrize(
+    "arguments", [["eval", "c.yml", "--stop", "3"], ["bench", "c", "--steps=0"]]
+)
+def test_an_unknown_option_or_a_bad_number_is_refused(arguments: list[str]):
     with pytest.raises(SystemExit) as end:
-        main(words)
+        main(arguments)
     assert end.value.code == 2

@@ -29,8 +29,8 @@ def test_a_hanging_run_exits_although_its_disk_is_full(
 
     monkeypatch.setattr(os, "_exit", end)
     heartbeat = Heartbeat(tmp_path, steps=9)
-    where = watchdog.faulthandler if broken == "dump_traceback" else heartbeat
-    monkeypatch.setattr(where, broken, full)
+    target = watchdog.faulthandler if broken == "dump_traceback" else heartbeat
+    monkeypatch.setattr(target, broken, full)
     with pytest.raises(Ended) as ended:
         Watchdog(0, heartbeat)._end(9)
     assert ended.value.args == (HUNG,)

@@ -60,13 +60,13 @@ def drawn(cfg: Config) -> model.Params:
     """Return random parameters; only the padding of the vocabulary is zero."""
     params = jax.jit(step.fresh_state, static_argnums=0)(cfg)["params"]
     keys = jax.random.split(jax.random.key(1), len(params))
-    made = {
+    drawn_params = {
         n: a + 0.1 * jax.random.normal(k, a.shape)
         for (n, a), k in zip(params.items(), keys, strict=True)
     }
     real = slice(cfg.model.vocabulary)
-    made["tokens_vd"] = params["tokens_vd"].at[real].set(made["tokens_vd"][real])
-    return made
+    drawn_params["tokens_vd"] = params["tokens_vd"].at[real].set(drawn_params["tokens_vd"][real])
+    return drawn_params
 
 
 def started(cfg: Config) -> model.Params:
@@ -83,8 +83,10 @@ def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
     cfg = config()
     path = weights.export(tmp_path, drawn(cfg), cfg, "transformers")
     assert {name: a.shape for name, a in load_file(path).items()} == GPT2
-    said = json.loads((tmp_path / "config.json").read_text())
-    sizes = {k: said[k] for k in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    sizes = {
+        k: config_json[k] for k in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+    }
     assert sizes == {"n_layer": 2, "n_head": 2, "n_embd": D, "n_positions": T, "vocab_size": V}
 
 
@@ -207,16 +209,16 @@ def test_initial_files_in_a_bucket_are_copied_once(
     params = drawn(config())
     weights.export(tmp_path, params, config(), "transformers")
     (tmp_path / "tokenizer.json").touch()
-    place = f"gs://{NAME}/models/mine"
-    files, root = open_filesystem(place)
+    location = f"gs://{NAME}/models/mine"
+    filesystem, root = open_filesystem(location)
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
-        files.put_file(str(tmp_path / file), f"{root}/{file}")
-    cfg = config(f"{place}{name}")
+        filesystem.put_file(str(tmp_path / file), f"{root}/{file}")
+    cfg = config(f"{location}{name}")
     weights.check(cfg)
     [copy] = (tmp_path / "data" / "weights").iterdir()
     assert sorted(path.name for path in copy.iterdir()) == ["config.json", "model.safetensors"]
-    made = copy.stat().st_mtime_ns
+    modified_ns = copy.stat().st_mtime_ns
     assert loss(started(cfg), cfg) == loss(params, config())
-    assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [made]
+    assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [modified_ns]
     with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
         weights.check(config(f"gs://{NAME}/none"))

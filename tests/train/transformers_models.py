@@ -28,13 +28,13 @@ def make(directory: str) -> None:
         save(transformers.AutoModelForCausalLM.from_config(config), Path(directory) / name, model)
 
 
-def save(model: transformers.PreTrainedModel, directory: Path, how: dict[str, str]) -> None:
+def save(model: transformers.PreTrainedModel, directory: Path, options: dict[str, str]) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():  # so that norms and biases are neither 1 nor 0
             parameter.add_(0.1 * torch.randn_like(parameter))
-    model.to(getattr(torch, how["dtype"]))
-    model.save_pretrained(directory, max_shard_size=how["shard_size"])
+    model.to(getattr(torch, options["dtype"]))
+    model.save_pretrained(directory, max_shard_size=options["shard_size"])
 
 
 class Failing(logging.Handler):
@@ -47,10 +47,10 @@ class Failing(logging.Handler):
 def logits(*directories: str) -> None:
     logging.getLogger("transformers").addHandler(Failing(logging.WARNING))
     for directory in map(Path, directories):
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(
             directory, output_loading_info=True, dtype=torch.float32
         )
-        assert not any(found.values()), found
+        assert not any(loading_info.values()), loading_info
         tokens = torch.tensor(np.load(directory / "tokens.npy"))
         with torch.no_grad():
             np.save(directory / "logits.npy", model.eval()(tokens).logits.numpy())
@@ -73,8 +73,8 @@ def shapes(*directories: str) -> None:
         config = transformers.AutoConfig.from_pretrained(directory)
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config)
-        found = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-        (directory / "shapes.json").write_text(json.dumps(found))
+        tensor_shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        (directory / "shapes.json").write_text(json.dumps(tensor_shapes))
         config.to_json_file(directory / "values.json", use_diff=False)
 
 

@@ -114,15 +114,15 @@ def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
 
 
 def test_matmuls_have_exact_flops_and_a_plausible_speed(costs):
-    one, ten = costs[0]
-    assert (one[0], ten[0]) == (1, 10)
-    assert 0.6 < one[1] < 1
-    assert 0.6 < ten[1] < 1
+    single, looped = costs[0]
+    assert (single[0], looped[0]) == (1, 10)
+    assert 0.6 < single[1] < 1
+    assert 0.6 < looped[1] < 1
 
 
 def test_gradients_are_added_up_over_devices_once_per_step(costs):
     reduced, parameters = costs[1], 239_488
-    in_loop, once = reduced["step"]
+    in_loop, per_step = reduced["step"]
     assert in_loop < 0.001 * parameters  # the loss of each microbatch
-    assert 2 * parameters <= once < 5 * parameters
+    assert 2 * parameters <= per_step < 5 * parameters
     assert reduced["microbatch"][0] > 4 * parameters

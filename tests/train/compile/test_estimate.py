@@ -60,16 +60,16 @@ KERNEL = (
     'metadata={{op_name="{{\\"block_q{suffix}\\": 512, \\"block_kv{suffix}\\": 512}}"}}\n'
     "}}\n"
 )
-ONE = "bf16[2,8,1024,128]{3,2,1,0}"
+ARRAY = "bf16[2,8,1024,128]{3,2,1,0}"
 
 
 @pytest.mark.parametrize(
     ("name", "suffix", "result", "matmuls"),
     [
-        ("fwd_residuals", "", ONE, 2),
-        ("dq_no_residuals", "_dq", ONE, 3),
-        ("dkv_no_residuals", "_dkv", f"({ONE}, {ONE})", 4),
-        ("dkv_no_residuals", "_dkv", f"({ONE}, {ONE}, {ONE})", 5),
+        ("fwd_residuals", "", ARRAY, 2),
+        ("dq_no_residuals", "_dq", ARRAY, 3),
+        ("dkv_no_residuals", "_dkv", f"({ARRAY}, {ARRAY})", 4),
+        ("dkv_no_residuals", "_dkv", f"({ARRAY}, {ARRAY}, {ARRAY})", 5),
     ],
 )
 def test_an_attention_kernel_does_not_count_masked_blocks(name, suffix, result, matmuls):

@@ -33,9 +33,9 @@ CONFIGS = sorted((PROJECT / "train" / "configs").glob("*.yml"))
     ],
 )
 def test_a_preset_compiles_or_is_refused_in_one_line(config, topology, count, fsdp):
-    where = ("--topology", topology, "--slices", str(count))
+    slice_options = ("--topology", topology, "--slices", str(count))
     done = subprocess.run(
-        [PYTHON, "-m", "train", "compile", config, f"compute.fsdp={fsdp}", *where],
+        [PYTHON, "-m", "train", "compile", config, f"compute.fsdp={fsdp}", *slice_options],
         cwd=PROJECT,
         env={**os.environ, "JAX_OPTIMIZATION_LEVEL": "O1"},
         check=False,

@@ -30,10 +30,10 @@ tpu:
 """
 
 
-def checked(folder: Path, *words: str) -> str:
+def checked(folder: Path, *options: str) -> str:
     (folder / "hosts.yml").write_text(HOSTS)
     (folder / "group_vars").symlink_to(PROJECT / "inventory" / "gcp" / "group_vars")
-    variables = ("jax_requirements=worker-tpu", "volatile_checkpoints=true", *words)
+    variables = ("jax_requirements=worker-tpu", "volatile_checkpoints=true", *options)
     done = subprocess.run(
         [
             Path(sys.executable).with_name("ansible-playbook"),
