@@ -37,22 +37,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--steps", type=int, default=1000)
-    words = parser.parse_args()
-    if words.steps < 1 or words.steps % TURN:
-        parser.error(f"--steps: must be a multiple of {TURN}, not {words.steps}")
-    if not words.torch_python:
+    args = parser.parse_args()
+    if args.steps < 1 or args.steps % TURN:
+        parser.error(f"--steps: must be a multiple of {TURN}, not {args.steps}")
+    if not args.torch_python:
         print("bitesized: skipped: no PyTorch. Use: --torch-python PYTHON")
         return 0
     with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as directory:
-        ours = Ours(Path(directory), words.steps + TURN)
-        theirs = Theirs(words.torch_python, Path(directory), ours)
-        turns = words.steps // TURN + 1
-        results = [(ours.turn(), theirs.turn()) for _ in range(turns)]
-        theirs.close()
-        return report(results, theirs.way, ours)
+        tpufleet = TpufleetSide(Path(directory), args.steps + TURN)
+        torch = TorchSide(args.torch_python, Path(directory), tpufleet)
+        turns = args.steps // TURN + 1
+        results = [(tpufleet.turn(), torch.turn()) for _ in range(turns)]
+        torch.close()
+        return report(results, torch.variant, tpufleet)
 
 
-class Ours:
+class TpufleetSide:
     """This project's trainer, run in turns of 100 steps."""
 
     def __init__(self, directory: Path, steps: int) -> None:
@@ -72,11 +72,18 @@ class Ours:
         cores = os.cpu_count() or 1
         devices = max(n for n in range(1, cores + 1) if cfg.batch % n == 0)
         jax.config.update("jax_num_cpu_devices", devices)
-        place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
-        check_writable(place)
+        run_contract = Contract(
+            "bitesized", directory / "tpufleet", directory / "tpufleet" / "checkpoints"
+        )
+        check_writable(run_contract)
         [self.corpus] = prepare_all(cfg.data)
-        self.cfg, self.metrics = cfg, directory / "ours" / "metrics.jsonl"
-        self.run = Run(cfg, place, Corpus([self.corpus], cfg), Heartbeat(place.run_dir, cfg.steps))
+        self.cfg, self.metrics = cfg, directory / "tpufleet" / "metrics.jsonl"
+        self.run = Run(
+            cfg,
+            run_contract,
+            Corpus([self.corpus], cfg),
+            Heartbeat(run_contract.run_dir, cfg.steps),
+        )
         params = self.run.state["params"]
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 
@@ -95,13 +102,13 @@ class Ours:
         return {"seconds": seconds, "losses": losses, "heldout": lines[-1]["heldout_loss"]}
 
 
-class Theirs:
+class TorchSide:
     """PyTorch in its own process, which is idle during the turns of the other side."""
 
-    def __init__(self, python: str, directory: Path, ours: Ours) -> None:
-        cfg = ours.cfg
+    def __init__(self, python: str, directory: Path, tpufleet: TpufleetSide) -> None:
+        cfg = tpufleet.cfg
         job = {
-            "corpus": str(ours.corpus),
+            "corpus": str(tpufleet.corpus),
             "start": str(directory / "start.npz"),
             "seed": cfg.seed,
             "batch": cfg.batch,
@@ -114,10 +121,10 @@ class Theirs:
         command = [python, str(Path(__file__).with_name("bitesized_torch.py")), json.dumps(job)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-        self.way = self._read()["way"]
+        self.variant = self._read()["way"]
 
     def turn(self) -> dict[str, Any]:
-        """Train for one turn in the PyTorch process; return the same figures as Ours.turn."""
+        """Train for one turn in the PyTorch process; return the figures that TpufleetSide does."""
         self.process.stdin.write(f"{TURN}\n")
         self.process.stdin.flush()
         return self._read()
@@ -134,21 +141,23 @@ class Theirs:
         return json.loads(line)
 
 
-def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
+def report(results: list[tuple[dict, dict]], variant: str, tpufleet: TpufleetSide) -> int:
     """Print both sides' steps per second, their ratio, and their losses; return the exit code.
 
-    ``results`` has the figures of each turn as a pair (this trainer, PyTorch). ``way`` is the name
-    of the implementation that the PyTorch side uses.
+    ``results`` has the figures of each turn as a pair (this trainer, PyTorch). ``variant`` is the
+    name of the implementation that the PyTorch side uses.
     """
     counted = results[1:]
     rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]
     ratio = rates[0] / rates[1]
-    turns = [theirs["seconds"] / ours_["seconds"] for ours_, theirs in counted]
+    turns = [
+        torch_turn["seconds"] / tpufleet_turn["seconds"] for tpufleet_turn, torch_turn in counted
+    ]
     first = zip(*(side["losses"][:10] for side in results[0]), strict=True)
     start = max(abs(a - b) for a, b in first)
     ends = [statistics.mean(side["losses"]) for side in results[-1]]
     heldout = [side["heldout"] for side in results[-1]]
-    print(f"steps/s        tpufleet {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({way})")
+    print(f"steps/s        tpufleet {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({variant})")
     print(f"ratio          {ratio:.2f}   (turns of {TURN}: {min(turns):.2f} to {max(turns):.2f})")
     print(f"loss           tpufleet {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of last turn)")
     print(f"held-out loss  tpufleet {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")

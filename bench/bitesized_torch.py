@@ -160,27 +160,27 @@ def fastest(job, start, data):
     rates = {}
     for attend in (fused, blocks):
         for compiled in (False, True):
-            way = f"{attend.__name__} attention, {'torch.compile' if compiled else 'eager'}"
+            variant = f"{attend.__name__} attention, {'torch.compile' if compiled else 'eager'}"
             trainer = Trainer(job, copy.copy(start), data, attend, compiled)
             try:
                 trainer.train(5)
             except Exception as err:  # for example if torch.compile finds no compiler
-                print(f"{way}: {str(err).splitlines()[0]}", file=sys.stderr)
+                print(f"{variant}: {str(err).splitlines()[0]}", file=sys.stderr)
                 continue
             begin = time.perf_counter()
             trainer.train(30)
-            rates[way] = (30 / (time.perf_counter() - begin), attend, compiled)
-            print(f"PyTorch, {way}: {rates[way][0]:.1f} steps/s", file=sys.stderr)
-    way = max(rates, key=lambda way: rates[way][0])
-    return way, Trainer(job, start, data, *rates[way][1:])
+            rates[variant] = (30 / (time.perf_counter() - begin), attend, compiled)
+            print(f"PyTorch, {variant}: {rates[variant][0]:.1f} steps/s", file=sys.stderr)
+    variant = max(rates, key=lambda variant: rates[variant][0])
+    return variant, Trainer(job, start, data, *rates[variant][1:])
 
 
 def main():
     """Train, evaluate and complete the prompt for each line of input."""
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
-    way, trainer = fastest(job, start, Data(job))
-    print(json.dumps({"way": way}), flush=True)
+    variant, trainer = fastest(job, start, Data(job))
+    print(json.dumps({"way": variant}), flush=True)
     for line in sys.stdin:
         begin = time.perf_counter()
         losses = trainer.train(int(line))

@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="train/configs/350m.yml")
     parser.add_argument("--directory", help="where to save (default: /tmp)")
-    words = parser.parse_args()
+    args = parser.parse_args()
 
     import jax
     import numpy as np
@@ -66,7 +66,7 @@ def main() -> int:
     from train.run import mesh
     from train.run.checkpoint import Checkpoints
 
-    cfg = load(words.config, ["batch=8"])
+    cfg = load(args.config, ["batch=8"])
     mesh.make(cfg, jax.devices()[:1])
     state = jax.block_until_ready(jax.jit(fresh_state, static_argnums=0)(cfg))
     size = sum(a.nbytes for a in jax.tree.leaves(state))
@@ -81,7 +81,7 @@ def main() -> int:
         return jax.tree.map(lambda a: a * 2, state)
 
     state = next_state(state)
-    with tempfile.TemporaryDirectory(prefix="tpufleet-bench-", dir=words.directory) as directory:
+    with tempfile.TemporaryDirectory(prefix="tpufleet-bench-", dir=args.directory) as directory:
         checkpoints = Checkpoints(directory, CheckpointConfig(keep=1), {})
         for step in (1, 2):
             with Memory() as memory:
@@ -90,7 +90,7 @@ def main() -> int:
                 blocked = time.monotonic() - begun
                 state = next_state(state)
                 checkpoints.wait()
-                whole = time.monotonic() - begun
+                total_s = time.monotonic() - begun
         checkpoints.close()
 
     target = TARGET_SECONDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
@@ -100,7 +100,7 @@ def main() -> int:
         f"training blocked   {blocked:.2f} s   (target {target:g} s; "
         f"a NumPy copy: {copy_seconds:.2f} s)"
     )
-    print(f"save complete in   {whole:.2f} s   ({size / whole / 1e6:.0f} MB/s)")
+    print(f"save complete in   {total_s:.2f} s   ({size / total_s / 1e6:.0f} MB/s)")
     print(f"memory added       {share:.2f} times the state   (target {TARGET_MEMORY:g})")
     reached = blocked <= target and share <= TARGET_MEMORY
     print(f"targets: {'reached' if reached else 'missed'}")

@@ -81,14 +81,14 @@ def mfu(cfg: Config, slice_: slices.Slice, hlo: str) -> tuple[float, float]:
     return 100 * ideal / time.high, 100 * ideal / time.low
 
 
-def ours(cfg: Config, slice_: slices.Slice) -> str:
+def tpufleet_hlo(cfg: Config, slice_: slices.Slice) -> str:
     """Compile this trainer's step and return its HLO."""
     from train.compile.program import compile_step
 
     return compile_step(cfg, slice_).hlo
 
 
-def maxtext(python: str, cfg: Config, slice_: slices.Slice) -> str:
+def maxtext_hlo(python: str, cfg: Config, slice_: slices.Slice) -> str:
     """Compile MaxText's step of the same model and batch, and return its HLO."""
     model = cfg.model
     settings = {
@@ -110,8 +110,8 @@ def maxtext(python: str, cfg: Config, slice_: slices.Slice) -> str:
     with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as directory:
         hlo = Path(directory) / "step.hlo"
         script = Path(__file__).with_name("compile_maxtext.py")
-        words = [f"{key}={value}" for key, value in settings.items()]
-        command = [python, script, str(slice_), hlo, *words]
+        overrides = [f"{key}={value}" for key, value in settings.items()]
+        command = [python, script, str(slice_), hlo, *overrides]
         subprocess.run(command, check=True, cwd=directory, stdout=sys.stderr)
         return hlo.read_text()
 
@@ -121,21 +121,23 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--maxtext", metavar="PYTHON")
     parser.add_argument("--rows", nargs="+", choices=MAXTEXT, default=list(MAXTEXT))
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     slices.prepare_environment()
     print("| model | slice | this trainer | MaxText | both ends at least MaxText's |")
     print("|---|---|---|---|---|", flush=True)
     is_slower = False
-    for row in given.rows:
+    for row in args.rows:
         model, name = row.split("/")
         slice_ = slices.parse(name)
         cfg = config(model, slice_)
-        mine, theirs = mfu(cfg, slice_, ours(cfg, slice_)), MAXTEXT[row]
-        if given.maxtext:
-            theirs = mfu(cfg, slice_, maxtext(given.maxtext, cfg, slice_))
-        reached = all(a >= b for a, b in zip(mine, theirs, strict=True))
+        own_range, maxtext_range = mfu(cfg, slice_, tpufleet_hlo(cfg, slice_)), MAXTEXT[row]
+        if args.maxtext:
+            maxtext_range = mfu(cfg, slice_, maxtext_hlo(args.maxtext, cfg, slice_))
+        reached = all(a >= b for a, b in zip(own_range, maxtext_range, strict=True))
         is_slower |= not reached
-        ranges = " | ".join(f"{low:.1f} to {high:.1f} %" for low, high in (mine, theirs))
+        ranges = " | ".join(
+            f"{low:.1f} to {high:.1f} %" for low, high in (own_range, maxtext_range)
+        )
         print(f"| {model} | {name} | {ranges} | {'yes' if reached else 'no'} |", flush=True)
     return int(is_slower)
 

@@ -31,8 +31,8 @@ def main(topology: str, to: str, *settings: str) -> None:
     from maxtext.utils import accelerator_to_spec_map
 
     slices = accelerator_to_spec_map.UserFacingNameToSystemCharacteristics.items()
-    theirs = topology.replace("v5p:", "v5:")
-    name = next(name for name, slice_ in slices if slice_.topology_name == theirs)
+    topology_name = topology.replace("v5p:", "v5:")
+    name = next(name for name, slice_ in slices if slice_.topology_name == topology_name)
     compile_ = train_compile.jit_and_compile
 
     def saving(*args: Any, **kwargs: Any) -> Any:
@@ -51,8 +51,8 @@ def main(topology: str, to: str, *settings: str) -> None:
         "enable_checkpointing": "false",
     }
     base = Path(pyconfig.__file__).with_name("base.yml")
-    words = [f"{key}={value}" for key, value in own.items()]
-    train_compile.main(["train_compile", str(base), *words, *settings])
+    overrides = [f"{key}={value}" for key, value in own.items()]
+    train_compile.main(["train_compile", str(base), *overrides, *settings])
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     return (root / "proc/fs/ext4" / disk).exists() and not any(journals)
 
 
-def warn_of_distortion(*places: Path) -> None:
+def warn_of_distortion(*directories: Path) -> None:
     """Print a warning for each directory whose disk distorts the figures."""
-    for place in places:
-        place.mkdir(parents=True, exist_ok=True)
-        if has_no_journal(place):
+    for directory in directories:
+        directory.mkdir(parents=True, exist_ok=True)
+        if has_no_journal(directory):
             print(
-                f"warning: {place} is on an ext4 without a journal, which creates files slowly "
+                f"warning: {directory} is on an ext4 without a journal, which creates files slowly "
                 "after deletions. Set TPUFLEET_LOCALCLOUD_DIR and TMPDIR to directories on another "
                 "disk",
                 file=sys.stderr,

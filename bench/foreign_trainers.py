@@ -152,7 +152,7 @@ class Attempt:
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             numbers = [
-                int(next(filter(None, found.groups()))) for found in pattern.finditer(self.text())
+                int(next(filter(None, match.groups()))) for match in pattern.finditer(self.text())
             ]
             if numbers and max(numbers) >= least:
                 return max(numbers)

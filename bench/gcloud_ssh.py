@@ -62,13 +62,13 @@ class Gcloud:
 
     def on_all(self, command: str, delayed: bool = False) -> None:
         """Run a command on all workers of the TPU; with ``delayed``, over delayed connections."""
-        longer = [f"--ssh-flag=-F{self._config}"] if delayed else []
+        delay_options = [f"--ssh-flag=-F{self._config}"] if delayed else []
         ssh = ("compute", "tpus", "tpu-vm", "ssh", f"bench@{self._tpu}", f"--zone={ZONE}")
-        self._run(*ssh, "--worker=all", f"--command={command}", *longer)
+        self._run(*ssh, "--worker=all", f"--command={command}", *delay_options)
 
-    def _run(self, *words: str) -> None:
+    def _run(self, *arguments: str) -> None:
         subprocess.run(
-            ["gcloud", *words],
+            ["gcloud", *arguments],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -70,17 +70,17 @@ class Loss:
 
     ``down_s`` is the time in seconds from the old attempt's last step to the next new (not
     repeated) step. It includes ``noticed_s`` (until the watch noticed the fault), ``machines_s``
-    (boot and setup of machines) and ``launch_s`` (launches). ``behind`` is the first step of the
-    new attempt, ``again`` the number of repeated steps.
+    (boot and setup of machines) and ``launch_s`` (launches). ``first_step`` is the first step of
+    the new attempt, ``repeated_steps`` the number of repeated steps.
     """
 
     fault: str
-    behind: int
+    first_step: int
     down_s: float
     noticed_s: float
     machines_s: float
     launch_s: float
-    again: int
+    repeated_steps: int
 
     @property
     def own_s(self) -> float:
@@ -94,18 +94,18 @@ class Loss:
             f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
             f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, "
             f"start and repeated steps {rest_s:.0f}), "
-            f"{self.again:4} steps repeated, boot and setup {self.machines_s:.0f} s"
+            f"{self.repeated_steps:4} steps repeated, boot and setup {self.machines_s:.0f} s"
         )
 
 
 def machines_seconds(log: str) -> float:
     """Return the total seconds of create.yml and setup.yml in the watch's log."""
-    return float(sum(int(found[1]) for found in MACHINES.finditer(log)))
+    return float(sum(int(match[1]) for match in MACHINES.finditer(log)))
 
 
 def launch_seconds(log: str) -> float:
     """Return the total seconds of launches in the watch's log."""
-    return float(sum(int(found[1]) for found in LAUNCHES.finditer(log)))
+    return float(sum(int(match[1]) for match in LAUNCHES.finditer(log)))
 
 
 def first_line_at(log: str) -> float:
@@ -113,20 +113,20 @@ def first_line_at(log: str) -> float:
     return datetime.fromisoformat(log.split(maxsplit=1)[0]).timestamp()
 
 
-def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ()) -> float:
+def counted_seconds(finished_at: dict[int, float], first_steps: Collection[int] = ()) -> float:
     """Return the total seconds of the steps, each measured from the end of the step before it.
 
     ``finished_at`` is when each step ended. Only the sum is meaningful, because the trainer logs
-    several steps at once. ``behind`` are the first steps after faults. Each counts with the mean
-    duration of the other steps, because the time before it is part of the cost of the fault.
+    several steps at once. ``first_steps`` are the first steps after faults. Each counts with the
+    mean duration of the other steps, because the time before it is part of the cost of the fault.
     """
-    whole = [
+    durations = [
         at - finished_at[step - 1]
         for step, at in finished_at.items()
-        if step - 1 in finished_at and step not in behind
+        if step - 1 in finished_at and step not in first_steps
     ]
-    usual = statistics.mean(whole) if whole else 0.0
-    return sum(whole) + usual * (len(finished_at) - len(whole))
+    mean = statistics.mean(durations) if durations else 0.0
+    return sum(durations) + mean * (len(finished_at) - len(durations))
 
 
 @contextmanager
@@ -153,36 +153,39 @@ def watched(run: Disturbed) -> Iterator[None]:
 
 
 def cost(
-    fault: str, best: int, last: float, finished_at: dict[int, float], log: str, again: int
+    fault: str, best: int, last: float, finished_at: dict[int, float], log: str, repeated_steps: int
 ) -> Loss:
     """Return the cost of a fault.
 
     ``best`` is the old attempt's last step, which ended at ``last``. The cost is measured from
     ``last`` instead of from the injection, because the injection itself takes seconds.
     ``finished_at`` is when each step ended, ``log`` what the watch logged since the fault,
-    ``again`` the number of repeated steps.
+    ``repeated_steps`` the number of repeated steps.
     """
     return Loss(
         fault=fault,
-        behind=min(step for step, at in finished_at.items() if at > last),
+        first_step=min(step for step, at in finished_at.items() if at > last),
         down_s=finished_at[best + 1] - last,
         noticed_s=max(0.0, first_line_at(log) - last),
         machines_s=machines_seconds(log),
         launch_s=launch_seconds(log),
-        again=again,
+        repeated_steps=repeated_steps,
     )
 
 
 def inject(run: Disturbed, fault: Fault) -> Loss:
     """Inject a fault and wait for the next new (not repeated) step; return the cost."""
-    log, attempt, twice = len(run.watch_log()), run.attempt(), run.losses.repeated
+    log, attempt, repeated_before = len(run.watch_log()), run.attempt(), run.losses.repeated
     fault.inject(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
         best = run.losses.best
         last = run.losses.finished_at[best]
         if run.wait(lambda: run.losses.best > best, 1800):
-            finished_at, again = dict(run.losses.finished_at), run.losses.repeated - twice
-            return cost(fault.name, best, last, finished_at, run.watch_log(log), again)
+            finished_at, repeated_steps = (
+                dict(run.losses.finished_at),
+                run.losses.repeated - repeated_before,
+            )
+            return cost(fault.name, best, last, finished_at, run.watch_log(log), repeated_steps)
     raise SystemExit(f"goodput: no new step after {fault.name}:\n{run.watch_log(log)}")
 
 
@@ -213,10 +216,12 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
     """
     steps = {step: at for step, at in run.losses.finished_at.items() if at >= began}
     machines = sum(loss.machines_s for loss in losses)
-    share = counted_seconds(steps, {loss.behind for loss in losses}) / max(1.0, wall - machines)
+    share = counted_seconds(steps, {loss.first_step for loss in losses}) / max(1.0, wall - machines)
     preempted = [loss.own_s for loss in losses if loss.fault.startswith("preempted")]
-    term = [loss.again for loss in losses if loss.fault.startswith(("TERM", "maintenance"))]
-    kill = [loss.again for loss in losses if loss.fault.startswith(("KILL", "preempted"))]
+    term = [
+        loss.repeated_steps for loss in losses if loss.fault.startswith(("TERM", "maintenance"))
+    ]
+    kill = [loss.repeated_steps for loss in losses if loss.fault.startswith(("KILL", "preempted"))]
     verdicts = [
         (f"goodput {share:.1%} of {wall - machines:.0f} s", share >= GOODPUT_TARGET, "≥ 75 %"),
         (f"steps repeated after TERM {max(term, default=0)}", max(term, default=0) == 0, "0"),
@@ -232,8 +237,8 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
         ),
     ]
     print(f"wall time {wall:.0f} s, including boot and setup of machines {machines:.0f} s")
-    for words, reached, target in verdicts:
-        print(f"{words}   (target {target}: {'reached' if reached else 'missed'})")
+    for text, reached, target in verdicts:
+        print(f"{text}   (target {target}: {'reached' if reached else 'missed'})")
     return 0 if all(reached for _, reached, _ in verdicts) else 1
 
 

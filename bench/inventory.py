@@ -32,9 +32,9 @@ import yaml
 from harness.scripted_api import PROJECT, TOKEN, Request, Say, ScriptedApi, error, serving
 
 ROOT = Path(__file__).resolve().parents[1]
-AT_MOST_RATIO = 1.6
-AT_MOST_MIB = 350.0
-AT_MOST_SECONDS_BEYOND = 0.3
+MAX_RATIO = 1.6
+MAX_MIB = 350.0
+MAX_DIFFERENCE_S = 0.3
 
 _ED25519 = "ssh-ed25519"
 _KEY = base64.b64encode(len(_ED25519).to_bytes(4, "big") + _ED25519.encode() + bytes(36)).decode()
@@ -45,14 +45,14 @@ class Fleet:
     """A number of TPUs of one accelerator type, spread evenly over the zones."""
 
     tpus: int
-    workers_each: int
+    workers_per_tpu: int
     zones: tuple[str, ...]
     accelerator_type: str
 
     @property
     def workers(self) -> int:
         """The number of all workers."""
-        return self.tpus * self.workers_each
+        return self.tpus * self.workers_per_tpu
 
     def nodes(self, zone: str) -> list[dict[str, Any]]:
         """Return the zone's TPUs as API messages."""
@@ -65,7 +65,7 @@ class Fleet:
     def aliases(self) -> Iterator[str]:
         """Yield the name of each worker in the known_hosts file."""
         for number in range(self.tpus):
-            for worker in range(self.workers_each):
+            for worker in range(self.workers_per_tpu):
                 yield f"{_id(number)}-w{worker}"
 
     def _node(self, number: int, zone: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Fleet:
                 "port": 8470,
                 "accessConfig": {"externalIp": f"198.18.{number % 250}.{worker + 2}"},
             }
-            for worker in range(self.workers_each)
+            for worker in range(self.workers_per_tpu)
         ]
         return {
             "name": f"projects/{PROJECT}/locations/{zone}/nodes/tpu-{number}",
@@ -144,13 +144,13 @@ class Cloud:
         """Set the counters of requests to 0."""
         self.lists = self.others = self.pages_needed = 0
 
-    def __call__(self, asked: Request) -> Say:
+    def __call__(self, request: Request) -> Say:
         """Return a page of the list, or 503 if ``failures`` says so."""
-        if asked.method != "GET" or not asked.path.endswith("/nodes"):
+        if request.method != "GET" or not request.path.endswith("/nodes"):
             self.others += 1
             return error(501, "only list requests are supported")
-        zone = asked.path.split("/")[5]
-        query = parse_qs(asked.query)
+        zone = request.path.split("/")[5]
+        query = parse_qs(request.query)
         first = int(query.get("pageToken", ["0"])[0])
         size = int(query.get("pageSize", ["100"])[0])
         self.lists += 1
@@ -211,9 +211,9 @@ class Bench:
         }
         return measured([tool, "-i", str(inventory), "--list"], env)
 
-    def refuse_difference(self, one: Cost, other: Cost) -> None:
+    def refuse_difference(self, first: Cost, second: Cost) -> None:
         """Exit with an error if two listings differ."""
-        if _meaning(one) != _meaning(other):
+        if _meaning(first) != _meaning(second):
             raise SystemExit("the two listings differ, so the figures are not comparable")
 
 
@@ -281,19 +281,19 @@ def _dumper() -> Any:
     return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def alternating(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
-    """Call the functions ``works`` one after the other, ``rounds`` times; return the costs of each.
+def alternating(rounds: int, *functions: Callable[[], Cost]) -> list[list[Cost]]:
+    """Call the functions one after the other, ``rounds`` times; return the costs of each.
 
     If the machine is slow for a while, this thus affects all functions.
     """
-    costs: list[list[Cost]] = [[] for _ in works]
+    costs: list[list[Cost]] = [[] for _ in functions]
     for _ in range(rounds):
-        for cost, work in zip(costs, works, strict=True):
-            cost.append(work())
+        for function_costs, function in zip(costs, functions, strict=True):
+            function_costs.append(function())
     return costs
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -310,35 +310,43 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     plugin, static = alternating(
         rounds, lambda: bench.list(bench.plugin), lambda: bench.list(bench.static)
     )
-    asked, needed = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds
+    lists, pages = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds
     fleet = bench.fleet
-    say(f"{fleet.tpus} TPUs, {fleet.workers} workers, {len(fleet.zones)} zones, {rounds} rounds")
-    middle, least = [], []
+    print_line(
+        f"{fleet.tpus} TPUs, {fleet.workers} workers, {len(fleet.zones)} zones, {rounds} rounds"
+    )
+    medians, minima = [], []
     for name, costs in (("plugin", plugin), ("static YAML", static)):
         seconds = [cost.seconds for cost in costs]
-        middle.append(statistics.median(seconds))
-        least.append(min(seconds))
+        medians.append(statistics.median(seconds))
+        minima.append(min(seconds))
         peak = max(cost.mib for cost in costs)
-        say(f"  {name:<12} {middle[-1]:6.2f} s (minimum {least[-1]:.2f})  peak {peak:4.0f} MiB")
-    ratio = middle[0] / middle[1]
+        print_line(
+            f"  {name:<12} {medians[-1]:6.2f} s (minimum {minima[-1]:.2f})  peak {peak:4.0f} MiB"
+        )
+    ratio = medians[0] / medians[1]
     pairs = zip(plugin, static, strict=True)
-    beyond = statistics.median(one.seconds - other.seconds for one, other in pairs)
-    say(
-        f"  ratio        {ratio:6.2f}    difference {beyond:+.2f} s "
-        f"(of the fastest runs {least[0] - least[1]:+.2f} s)"
+    difference = statistics.median(
+        plugin_cost.seconds - static_cost.seconds for plugin_cost, static_cost in pairs
+    )
+    print_line(
+        f"  ratio        {ratio:6.2f}    difference {difference:+.2f} s "
+        f"(of the fastest runs {minima[0] - minima[1]:+.2f} s)"
     )
     others = bench.cloud.others / rounds
-    say(f"  requests     per listing: {asked:g} lists for {needed:g} pages and {others:g} others")
-    return ratio, beyond, max(cost.mib for cost in plugin)
+    print_line(
+        f"  requests     per listing: {lists:g} lists for {pages:g} pages and {others:g} others"
+    )
+    return ratio, difference, max(cost.mib for cost in plugin)
 
 
 def fails_twice(bench: Bench) -> bool:
     """Answer two requests for TPUs with 503; return whether the hosts stay the same."""
-    whole = bench.list(bench.plugin)
+    expected = bench.list(bench.plugin)
     bench.cloud.failures[bench.fleet.zones[0]] = 2
-    again = bench.list(bench.plugin)
-    same = whole.output == again.output and not bench.cloud.failures[bench.fleet.zones[0]]
-    say(f"  a page that fails with 503 twice: {'same listing' if same else 'OTHER LISTING'}")
+    retried = bench.list(bench.plugin)
+    same = expected.output == retried.output and not bench.cloud.failures[bench.fleet.zones[0]]
+    print_line(f"  a page that fails with 503 twice: {'same listing' if same else 'OTHER LISTING'}")
     return same
 
 
@@ -348,7 +356,7 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
     ``folder`` is for gcloud's files.
     """
     if not shutil.which("gcloud"):
-        say("  gcloud is not installed, so its listing is not measured")
+        print_line("  gcloud is not installed, so its listing is not measured")
         return
     token = folder / "token"
     token.write_text(TOKEN)
@@ -357,11 +365,11 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
     env = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{api.endpoint}/", "HOME": str(folder)}
     try:
         costs = [measured(command, env) for _ in range(3)]
-    except SystemExit as failed:
-        say(f"  gcloud list: {failed}")
+    except SystemExit as exit_error:
+        print_line(f"  gcloud list: {exit_error}")
         return
     seconds = statistics.median(cost.seconds for cost in costs)
-    say(f"  gcloud list  {seconds:6.2f} s  peak {max(cost.mib for cost in costs):4.0f} MiB")
+    print_line(f"  gcloud list  {seconds:6.2f} s  peak {max(cost.mib for cost in costs):4.0f} MiB")
 
 
 def main() -> int:
@@ -373,21 +381,21 @@ def main() -> int:
     for fleet in (LARGE, SMALL):
         with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as api:
             bench = Bench(fleet, api, Path(folder))
-            ratio, beyond, mib = compare(bench, rounds)
+            ratio, difference, mib = compare(bench, rounds)
             cloud = bench.cloud
             if cloud.others or cloud.lists != cloud.pages_needed:
                 missed.append("one list request per page and no others")
-            if fleet is LARGE and ratio > AT_MOST_RATIO:
-                missed.append(f"ratio {ratio:.2f}, at most {AT_MOST_RATIO}")
-            if fleet is LARGE and mib > AT_MOST_MIB:
-                missed.append(f"{mib:.0f} MiB, at most {AT_MOST_MIB:.0f}")
-            if fleet is SMALL and beyond > AT_MOST_SECONDS_BEYOND:
-                missed.append(f"difference {beyond:.2f} s, at most {AT_MOST_SECONDS_BEYOND}")
+            if fleet is LARGE and ratio > MAX_RATIO:
+                missed.append(f"ratio {ratio:.2f}, at most {MAX_RATIO}")
+            if fleet is LARGE and mib > MAX_MIB:
+                missed.append(f"{mib:.0f} MiB, at most {MAX_MIB:.0f}")
+            if fleet is SMALL and difference > MAX_DIFFERENCE_S:
+                missed.append(f"difference {difference:.2f} s, at most {MAX_DIFFERENCE_S}")
             if not fails_twice(bench):
                 missed.append("the same listing although a page fails twice")
             gcloud(api, fleet, Path(folder))
     for target in missed:
-        say(f"missed: {target}")
+        print_line(f"missed: {target}")
     return 1 if missed else 0
 
 

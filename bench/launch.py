@@ -32,9 +32,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
-    words = parser.parse_args()
+    args = parser.parse_args()
     reached = True
-    with verbs_cloud(words.workers, words.cloud) as cloud:
+    with verbs_cloud(args.workers, args.cloud) as cloud:
         code = cloud.scratch / "code"
         code.mkdir()
         (code / "noop.txt").write_text("nothing\n")
@@ -42,21 +42,21 @@ def main() -> int:
         if Gcloud.is_installed():
             gcloud = Gcloud(cloud.name, cloud.tpu, cloud.scratch / "gcloud-home", proxy())
         usual = "gcloud" if gcloud else "ssh"
-        print(f"{len(cloud.workers)} workers, the best of {words.rounds} rounds")
+        print(f"{len(cloud.workers)} workers, the best of {args.rounds} rounds")
         for delayed in (False, True):
             cloud.play_on_tpu("playbooks/push.yml", "-e", f"code={code}", delayed=delayed)
             rounds = [
                 one_round(
                     cloud, gcloud, code, f"bench-{os.getpid()}-{int(delayed)}-{number}", delayed
                 )
-                for number in range(words.rounds)
+                for number in range(args.rounds)
             ]
-            best = {key: min(each[key] for each in rounds) for key in rounds[0]}
-            where = ", 40 ms more per round trip" if delayed else ""
+            best = {key: min(costs[key] for costs in rounds) for key in rounds[0]}
+            suffix = ", 40 ms more per round trip" if delayed else ""
             for key, value in best.items():
-                print(f"  {key + where:<44} {value:6.2f} s")
+                print(f"  {key + suffix:<44} {value:6.2f} s")
             reached &= verdict(
-                "launch" + where, best["launch"] / best[f"{usual} start"], LAUNCH_TARGET
+                "launch" + suffix, best["launch"] / best[f"{usual} start"], LAUNCH_TARGET
             )
             if not delayed:
                 reached &= verdict("kill", best["kill"] / best[f"{usual} stop"], KILL_TARGET)
@@ -77,27 +77,27 @@ def one_round(
         f"sudo systemd-run --quiet --unit={UNIT} sleep 3600",
         f"sudo systemctl stop {UNIT}",
     )
-    found = {
+    costs = {
         "ssh start": seconds(lambda: cloud.on_all("ssh", ["@", start], delayed)),
         "ssh read": seconds(lambda: cloud.on_all("ssh", ["@", "cat /etc/hostname"], delayed)),
         "ssh stop": seconds(lambda: cloud.on_all("ssh", ["@", stop], delayed)),
     }
     if gcloud:
-        found["gcloud start"] = seconds(lambda: gcloud.on_all(start, delayed))
-        found["gcloud stop"] = seconds(lambda: gcloud.on_all(stop, delayed))
+        costs["gcloud start"] = seconds(lambda: gcloud.on_all(start, delayed))
+        costs["gcloud stop"] = seconds(lambda: gcloud.on_all(stop, delayed))
     began = time.time()
     launch = ("-e", f"code={code}", "-e", f"command={COMMAND!r}", "-e", f"run={run}")
-    found["launch command"] = seconds(
+    costs["launch command"] = seconds(
         lambda: cloud.play_on_tpu("train.yml", *launch, "-e", "wait=started", delayed=delayed)
     )
-    found["launch"] = last_start(cloud, run) - began
-    found["status"] = seconds(
+    costs["launch"] = last_start(cloud, run) - began
+    costs["status"] = seconds(
         lambda: cloud.play_on_tpu("playbooks/status.yml", "-e", f"run={run}", delayed=delayed)
     )
-    found["kill"] = seconds(
+    costs["kill"] = seconds(
         lambda: cloud.play_on_tpu("playbooks/kill.yml", "-e", f"run={run}", delayed=delayed)
     )
-    return found
+    return costs
 
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
@@ -117,7 +117,7 @@ def last_start(cloud: VerbsCloud, run: str) -> float:
             [*command, f"sh -c 'cat /var/lib/tpufleet/runs/{run}/began || echo none'"]
         )
         times = [line.rsplit(None, 1)[-1] for line in output.splitlines() if "(stdout)" in line]
-        if len(times) == len(cloud.workers) and all(each[0].isdigit() for each in times):
+        if len(times) == len(cloud.workers) and all(text[0].isdigit() for text in times):
             return max(map(float, times))
         if time.monotonic() > deadline:
             raise SystemExit(f"launch: not every worker's process began: {output}")

@@ -56,11 +56,11 @@ def node(cloud: LocalCloud, name: str) -> dict:
     """Wait until a TPU is READY and return it."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        now = client.ask(cloud, "GET", f"{NODES}/{name}")
-        if now["state"] == "READY":
-            return now
+        tpu_node = client.ask(cloud, "GET", f"{NODES}/{name}")
+        if tpu_node["state"] == "READY":
+            return tpu_node
         time.sleep(0.5)
-    raise CloudError(f"{name} is {now['state']} after {DEADLINE_S:.0f} s, not READY")
+    raise CloudError(f"{name} is {tpu_node['state']} after {DEADLINE_S:.0f} s, not READY")
 
 
 def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
@@ -75,19 +75,21 @@ def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
         client.ask(cloud, "POST", f"{NODES}?nodeId={name}", body)
     ready = [node(cloud, name) for name in names]
     addresses = [
-        IPv4Address(point["ipAddress"]) for it in ready for point in it["networkEndpoints"]
+        IPv4Address(point["ipAddress"])
+        for tpu_node in ready
+        for point in tpu_node["networkEndpoints"]
     ]
     with ThreadPoolExecutor(8) as pool:
         while not all(pool.map(lambda address: answers_ssh(address, 2.0), addresses)):
             time.sleep(0.5)
     up_s = time.monotonic() - began
     machines, server = machines_cpu_s(cloud) - machines, server_cpu_s(cloud) - server
-    grown, count = used_gib() - memory, len(addresses)
+    memory_gib, count = used_gib() - memory, len(addresses)
     print(f"{len(names)} TPU{'s' * (len(names) > 1)} of {accelerator}, {count} workers:")
     print(f"  all answer ssh after    {up_s:6.1f} s  (target for 32: {TARGET_S:.0f} s)")
-    of_each = f"its machine {machines / count:.2f}, the server {server / count:.2f}"
-    print(f"  CPU per worker          {(machines + server) / count:6.2f} s  ({of_each})")
-    print(f"  memory                  {grown:6.2f} GiB  (target for 32: {TARGET_GIB:.0f} GiB)")
+    shares = f"its machine {machines / count:.2f}, the server {server / count:.2f}"
+    print(f"  CPU per worker          {(machines + server) / count:6.2f} s  ({shares})")
+    print(f"  memory                  {memory_gib:6.2f} GiB  (target for 32: {TARGET_GIB:.0f} GiB)")
     began = time.monotonic()
     for name in names:
         client.ask(cloud, "DELETE", f"{NODES}/{name}")

@@ -62,8 +62,8 @@ def begin(state: Path, run: str, emulator: str) -> Path:
 def stored_bytes(emulator: str, prefix: str) -> int:
     """Return how many bytes the emulator's bucket has below a prefix."""
     query = {"prefix": prefix, "fields": "items(size)"}
-    found = requests.get(f"{emulator}/storage/v1/b/bench/o", params=query, timeout=10).json()
-    return sum(int(item["size"]) for item in found.get("items", []))
+    listing = requests.get(f"{emulator}/storage/v1/b/bench/o", params=query, timeout=10).json()
+    return sum(int(item["size"]) for item in listing.get("items", []))
 
 
 def used(pid: int) -> tuple[float, float]:
@@ -105,15 +105,15 @@ def delays(emulator: str, folder: Path) -> list[float]:
 
     ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
     """
-    found, until, last = [], time.monotonic() + 60, (0, time.time())
+    ages, until, newest = [], time.monotonic() + 60, (0, time.time())
     while time.monotonic() < until:
         size, now = stored_bytes(emulator, f"{folder.name}/1/0/metrics"), time.time()
-        if size != last[0]:
+        if size != newest[0]:
             with (folder / "metrics.jsonl").open("rb") as file:
-                last = size, json.loads(file.read(size).splitlines()[-1])["time"]
-        found.append(now - last[1])
+                newest = size, json.loads(file.read(size).splitlines()[-1])["time"]
+        ages.append(now - newest[1])
         time.sleep(0.5)
-    return found
+    return ages
 
 
 def catch_up(server: FakeGCSServer, state: Path, seconds: float) -> float:
@@ -152,19 +152,19 @@ def main() -> int:
             Thread(target=server._process.stderr.read, daemon=True).start()
             requests.post(f"{server.url}/storage/v1/b", json={"name": "bench"}, timeout=10)
             folders = [begin(state, f"run-{n}", server.url) for n in range(os.cpu_count() or 1)]
-            processes += [subprocess.Popen([PYTHON, "-c", TRAINER, each]) for each in folders]
+            processes += [subprocess.Popen([PYTHON, "-c", TRAINER, folder]) for folder in folders]
             program = ["nice", f"-{NICE}", PYTHON, "-I", PROJECT / "roles/run/files/store_outputs"]
             service = subprocess.Popen(program, env={"TPUFLEET_STATE": scratch})
             processes.append(service)
             time.sleep(10)
             cpu, began = used(service.pid)[0], time.monotonic()
-            old = delays(server.url, folders[0])
+            ages = delays(server.url, folders[0])
             share = (used(service.pid)[0] - cpu) / (time.monotonic() - began)
             lost = lost_shares(service.pid, folders[0], options.rounds)
             print(f"CPU of the service       {share:7.2%} of a core, {len(folders)} runs")
             median = statistics.median(lost)
             print(f"steps lost, median       {median:7.2%}  (target {LOST_TARGET:.0%})")
-            print(f"delay, mean and longest  {statistics.mean(old):.1f} s, {max(old):.1f} s")
+            print(f"delay, mean and longest  {statistics.mean(ages):.1f} s, {max(ages):.1f} s")
             for trainer in processes[:-1]:
                 trainer.kill()
             caught_up = catch_up(server, state, options.outage)

@@ -68,20 +68,20 @@ def main() -> int:
         config = folder / "config.yml"
         config.write_text(CONFIG)
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
-        until(lambda: last_step(fleet) > 80)
-        ours = outage(cloud, lambda: by_watch(fleet))
-        show("watch", ours)
+        wait_until(lambda: last_step(fleet) > 80)
+        watch_outage = outage(cloud, lambda: by_watch(fleet))
+        show("watch", watch_outage)
         show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))
-    reached = ours.beyond_boot <= TARGET_S
+    reached = watch_outage.beyond_boot <= TARGET_S
     print(f"target {TARGET_S:.0f} s beyond boot: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 
 
-def show(name: str, found: Outage) -> None:
-    """Print the outage ``found``; ``name`` is what recovered the TPU."""
+def show(name: str, result: Outage) -> None:
+    """Print an outage; ``name`` is what recovered the TPU."""
     print(
-        f"{name:<8}{found.total:6.0f} s   boot {found.boot:4.0f} s   "
-        f"beyond boot {found.beyond_boot:4.0f} s",
+        f"{name:<8}{result.total:6.0f} s   boot {result.boot:4.0f} s   "
+        f"beyond boot {result.beyond_boot:4.0f} s",
         flush=True,
     )
 
@@ -101,15 +101,15 @@ def outage(cloud: LocalCloud, recover: Callable[[], float]) -> Outage:
 
 def boot_s(cloud: LocalCloud) -> float:
     """Wait until the TPU is created again; return the seconds from CREATING to READY."""
-    began = until(lambda: state_of(cloud) == "CREATING")
-    return until(lambda: state_of(cloud) == "READY") - began
+    began = wait_until(lambda: state_of(cloud) == "CREATING")
+    return wait_until(lambda: state_of(cloud) == "READY") - began
 
 
 def by_watch(fleet: Fleet) -> float:
     """Let the watch recover the run; return when its next new step ended (time.monotonic())."""
     before = last_step(fleet)
     with ThreadPoolExecutor() as pool:
-        trains = pool.submit(until, lambda: last_step(fleet) > before)
+        trains = pool.submit(wait_until, lambda: last_step(fleet) > before)
         while not trains.done():
             fleet.must_play("playbooks/watch.yml")
         return trains.result()
@@ -120,23 +120,23 @@ def recreate(fleet: Fleet, ssh_config: Path) -> float:
     cloud = fleet.cloud
     metadata = client.ask(cloud, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
     client.ask(cloud, "DELETE", f"{NODES}/{TPU}")
-    until(lambda: not state_of(cloud))
+    wait_until(lambda: not state_of(cloud))
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": metadata,
     }
     client.ask(cloud, "POST", f"{NODES}?nodeId={TPU}", body)
-    until(lambda: state_of(cloud) == "READY")
+    wait_until(lambda: state_of(cloud) == "READY")
     by_script(fleet, TPU, ssh_config)
     return time.monotonic()
 
 
-def until(holds: Callable[[], bool]) -> float:
-    """Wait at most DEADLINE_S until ``holds()`` is true; return when it was (time.monotonic())."""
+def wait_until(condition: Callable[[], bool]) -> float:
+    """Wait at most DEADLINE_S until ``condition()`` is true; return when (time.monotonic())."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        if holds():
+        if condition():
             return time.monotonic()
         time.sleep(0.2)
     raise SystemExit(f"preemption: the recovery took more than {DEADLINE_S:.0f} s")

@@ -32,7 +32,7 @@ from bench.verbs_cloud import (
 FILES, SIZE = 2000, 25_000
 FIRST_TIME, FIRST_BYTES = 0.8, 1.2
 AGAIN_TIME, AGAIN_BYTES = 0.6, 0.01
-SIDES = (("usual first", "usual again"), ("ours first", "ours again"))
+SIDES = (("scp first", "scp again"), ("push first", "push again"))
 
 
 def main() -> int:
@@ -43,29 +43,29 @@ def main() -> int:
     parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     uplinks = range(1, 10_001)
     parser.add_argument("--uplink", type=int, choices=uplinks, metavar="MBIT", help="megabits/s")
-    words = parser.parse_args()
+    args = parser.parse_args()
     rounds = []
     with (
-        verbs_cloud(words.workers, words.cloud) as cloud,
+        verbs_cloud(args.workers, args.cloud) as cloud,
         bytes_out(cloud.addresses) as sent,
-        uplink(cloud, words.uplink),
+        uplink(cloud, args.uplink),
     ):
-        for number in range(words.rounds):
+        for number in range(args.rounds):
             rounds.append(one_round(cloud, sent, number))
             compressed = (cloud.scratch / "code.tgz").stat().st_size
-    usual, ours = ([best(each[side] for each in rounds) for side in pair] for pair in SIDES)
-    line = f", an uplink of {words.uplink} Mbit/s" if words.uplink else ""
+    scp, push = ([best(costs[side] for costs in rounds) for side in pair] for pair in SIDES)
+    line = f", an uplink of {args.uplink} Mbit/s" if args.uplink else ""
     print(
         f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed{line}"
     )
-    for what, theirs, mine in zip(("first", "one file changed"), usual, ours, strict=True):
-        print(f"  {what:<18} push {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
-        print(f"   tar and scp {theirs[0]:6.2f} s {theirs[1] / 1e6:7.2f} MB")
+    for tree, scp_cost, push_cost in zip(("first", "one file changed"), scp, push, strict=True):
+        print(f"  {tree:<18} push {push_cost[0]:6.2f} s {push_cost[1] / 1e6:7.2f} MB", end="")
+        print(f"   tar and scp {scp_cost[0]:6.2f} s {scp_cost[1] / 1e6:7.2f} MB")
     reached = [
-        verdict("first push, time", ours[0][0] / usual[0][0], FIRST_TIME),
-        verdict("first push, bytes per TPU", ours[0][1] / compressed, FIRST_BYTES),
-        verdict("one file changed, time", ours[1][0] / usual[1][0], AGAIN_TIME),
-        verdict("one file changed, bytes", ours[1][1] / usual[1][1], AGAIN_BYTES),
+        verdict("first push, time", push[0][0] / scp[0][0], FIRST_TIME),
+        verdict("first push, bytes per TPU", push[0][1] / compressed, FIRST_BYTES),
+        verdict("one file changed, time", push[1][0] / scp[1][0], AGAIN_TIME),
+        verdict("one file changed, bytes", push[1][1] / scp[1][1], AGAIN_BYTES),
     ]
     print(f"targets: {'reached' if all(reached) else 'missed'}")
     return 0 if all(reached) else 1
@@ -75,18 +75,18 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
     """Send a new tree by push and by scp, then again with one file changed.
 
     ``sent`` returns how many bytes were sent so far, ``number`` is the round's number. Returns
-    (seconds, bytes) by side (``ours`` is push, ``usual`` is scp) and tree, such as ``ours first``.
+    (seconds, bytes) by method and tree, such as ``push first``.
     """
     code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
-    ways = {
-        "usual": lambda: by_scp(cloud, code),
-        "ours": lambda: cloud.play_on_tpu("playbooks/push.yml", "-e", f"code={code}"),
+    methods = {
+        "scp": lambda: by_scp(cloud, code),
+        "push": lambda: cloud.play_on_tpu("playbooks/push.yml", "-e", f"code={code}"),
     }
-    order = list(ways) if number % 2 else list(ways)[::-1]
-    cost = {f"{way} first": measured(sent, ways[way]) for way in order}
+    order = list(methods) if number % 2 else list(methods)[::-1]
+    cost = {f"{method} first": measured(sent, methods[method]) for method in order}
     (code / "d7/f7.txt").write_text("changed\n" * 3000)
-    return cost | {f"{way} again": measured(sent, ways[way]) for way in order}
+    return cost | {f"{method} again": measured(sent, methods[method]) for method in order}
 
 
 def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -105,18 +105,18 @@ def write_tree(code: Path) -> None:
     for number in range(FILES):
         file = code / f"d{number % 50}" / f"f{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
-        words = b"".join(b"line %d of file %d\n" % (line, number) for line in range(700))
-        file.write_bytes(chance.randbytes(SIZE // 2) + words[: SIZE // 2])
+        text = b"".join(b"line %d of file %d\n" % (line, number) for line in range(700))
+        file.write_bytes(chance.randbytes(SIZE // 2) + text[: SIZE // 2])
 
 
 def by_scp(cloud: VerbsCloud, code: Path) -> None:
     """Pack the directory ``code``, copy it to each worker by scp and unpack it there."""
-    there = f"bench-{code.name}"
+    directory = f"bench-{code.name}"
     packed = cloud.scratch / "code.tgz"
     with tarfile.open(packed, "w:gz", compresslevel=6) as pack:
         pack.add(code, arcname="code")
     cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
-    cloud.on_all("ssh", ["@", f"mkdir -p {there} && tar xzf bench-code.tgz -C {there}"])
+    cloud.on_all("ssh", ["@", f"mkdir -p {directory} && tar xzf bench-code.tgz -C {directory}"])
 
 
 def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], int]]:
@@ -124,15 +124,15 @@ def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], i
     return counted_bytes("output priority 0", f"ip daddr {{ {', '.join(addresses)} }} tcp dport 22")
 
 
-def measured(sent, do) -> tuple[float, int]:
-    """Return how many seconds ``do()`` takes, and how many bytes are sent meanwhile.
+def measured(sent, action) -> tuple[float, int]:
+    """Return how many seconds ``action()`` takes, and how many bytes are sent meanwhile.
 
     Flushes earlier writes to disk first, twice because the disk may be a file on another disk.
     """
     os.sync()
     os.sync()
     before = sent()
-    return seconds(do), sent() - before
+    return seconds(action), sent() - before
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from bench.verbs_cloud import VerbsCloud
 from harness.own_cloud import own_cloud
 from localcloud.machines import image
 
-OF_ONE_MACHINE = (
+MACHINE_SPECIFIC_FILES = (
     "etc/ssh/ssh_host_*",
     "etc/tpufleet/peer/*",
     "opt/tpufleet/ready.json",
@@ -34,30 +34,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()
-    to = directory / "images" / image.ensure(print).name
-    if to.exists():
-        raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
+    target = directory / "images" / image.ensure(print).name
+    if target.exists():
+        raise SystemExit(f"ready_image: {target} exists. Remove it, or use another directory")
     with (
         own_cloud("ready") as cloud,
         tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
     ):
         VerbsCloud(cloud.name, Path(scratch)).make("ready", 1)
         (root,) = cloud.machines.glob("*/root")
-        copy(root, to)
+        copy(root, target)
     print(f"local clouds with TPUFLEET_LOCALCLOUD_DIR={directory} boot machines with setup done")
     return 0
 
 
-def copy(root: Path, to: Path) -> None:
+def copy(root: Path, target: Path) -> None:
     """Copy a machine's disk atomically, without files specific to that machine."""
-    partial = image.partial_of(to)
+    partial = image.partial_of(target)
     partial.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--one-file-system", f"{root}/.", str(partial)], check=True)
-    for pattern in OF_ONE_MACHINE:
+    for pattern in MACHINE_SPECIFIC_FILES:
         for file in partial.glob(pattern):
             file.unlink()
     (partial / "etc/machine-id").write_text("")
-    partial.rename(to)
+    partial.rename(target)
 
 
 if __name__ == "__main__":

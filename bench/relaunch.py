@@ -19,14 +19,14 @@ from pathlib import Path
 from harness.trainer_processes import PROJECT, Attempt, read_metrics
 
 TARGET_SECONDS = 5.0
-WORDS = ["steps=1000000", "sample.length=0", "checkpoint.every=1000000"]
+OVERRIDES = ["steps=1000000", "sample.length=0", "checkpoint.every=1000000"]
 
 
 def first_step(directory: Path, config: Path) -> float:
     """Start the trainer, wait for its first new step, stop it; return the seconds to the step."""
     lines = len(read_metrics(directory / "w0"))
     begun = time.monotonic()
-    attempt = Attempt(directory, config, {0: WORDS}, directory / "compiled", processes=1)
+    attempt = Attempt(directory, config, {0: OVERRIDES}, directory / "compiled", processes=1)
     try:
         attempt.wait_for(lambda: len(read_metrics(directory / "w0")) > lines)
         seconds = time.monotonic() - begun

@@ -5,7 +5,7 @@
 Writes the output of runs with two attempts into a directory, as workers store it. Reads it three
 times: without a cache, with the cache, and after the output of one run has grown. Prints the
 seconds of each, and the size of the cache. Exits with 1 if reading with the cache takes more than
-AT_MOST_S seconds. The runs share their files (hard links), so 200 runs need as much space as one.
+MAX_SECONDS. The runs share their files (hard links), so 200 runs need as much space as one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import p
 from harness.stored_output import BEGAN, EXITS, attempt  # noqa: E402
 from harness.valid_record import record_fields  # noqa: E402
 
-AT_MOST_S = 10.0
+MAX_SECONDS = 10.0
 
 
 def metrics(first: int, last: int, began: float) -> bytes:
@@ -52,8 +52,8 @@ def write_runs(folder: Path, runs: int, steps: int) -> None:
     middle, resumed = steps // 2, steps // 2 - steps // 20
     later = BEGAN + steps
     log = "".join(f"step {step} loss 2.5 tokens/s 1,050,000\n" for step in range(steps)).encode()
-    parts = attempt(1, run="run-0", log=log[: len(log) // 2], metrics=metrics(1, middle, BEGAN))
-    parts |= attempt(
+    files = attempt(1, run="run-0", log=log[: len(log) // 2], metrics=metrics(1, middle, BEGAN))
+    files |= attempt(
         2,
         run="run-0",
         began=later,
@@ -62,7 +62,7 @@ def write_runs(folder: Path, runs: int, steps: int) -> None:
         end=EXITS["finished"],
     )
     store = OutputDirectory(folder)
-    for name, content in parts.items():
+    for name, content in files.items():
         store.write(name, content)
     for number in range(1, runs):
         shutil.copytree(folder / "run-0", folder / f"run-{number}", copy_function=os.link)
@@ -73,28 +73,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=100_000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     records = [
         parse_record(name, record_fields(name, wanted="done"))
-        for name in (f"run-{number}" for number in range(given.runs))
+        for name in (f"run-{number}" for number in range(args.runs))
     ]
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         store, cache = Path(folder) / "outputs", Path(folder) / "cache"
-        write_runs(store, given.runs, given.steps)
-        for time_of in ("at first", "again", "after one run has grown"):
-            if time_of != "again" and seconds:
-                grown = metrics(given.steps + 1, given.steps + 10, BEGAN)
+        write_runs(store, args.runs, args.steps)
+        for label in ("at first", "again", "after one run has grown"):
+            if label != "again" and seconds:
+                grown = metrics(args.steps + 1, args.steps + 10, BEGAN)
                 OutputDirectory(store).write("run-0/2/0/metrics/999999000000", grown)
             began = time.monotonic()
-            found, errors = read_outputs(RunOutputs(str(store), str(cache), {}), records)
+            outputs, errors = read_outputs(RunOutputs(str(store), str(cache), {}), records)
             seconds.append(time.monotonic() - began)
-            if errors or len(found) != given.runs:
+            if errors or len(outputs) != args.runs:
                 raise SystemExit("; ".join(errors))
-            print(f"{time_of}: {seconds[-1]:.1f} s")
-        size = sum(each.stat().st_size for each in cache.rglob("*") if each.is_file())
-    print(f"cache: {size / 1e6:.1f} MB, {given.runs} runs of {given.steps:,} steps")
-    return 0 if seconds[1] <= AT_MOST_S else 1
+            print(f"{label}: {seconds[-1]:.1f} s")
+        size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+    print(f"cache: {size / 1e6:.1f} MB, {args.runs} runs of {args.steps:,} steps")
+    return 0 if seconds[1] <= MAX_SECONDS else 1
 
 
 if __name__ == "__main__":

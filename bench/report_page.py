@@ -49,22 +49,24 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keep", type=Path, help="also write the page to this file")
-    words = parser.parse_args()
+    args = parser.parse_args()
     began = time.monotonic()
-    text = page([*every_kind(), *old_runs(words.runs)], "my-project", NOW)
+    text = page([*every_kind(), *old_runs(args.runs)], "my-project", NOW)
     print(f"written in {time.monotonic() - began:.2f} s, {len(text.encode()) / 1e6:.1f} MB")
-    if words.keep:
-        words.keep.write_text(text, encoding="utf-8")
+    if args.keep:
+        args.keep.write_text(text, encoding="utf-8")
     missed = False
     for program in installed():
         with tempfile.TemporaryDirectory() as folder, browser(program) as chrome:
             file = Path(folder) / "report.html"
             file.write_text(text, encoding="utf-8")
-            found = [opened(chrome, file.as_uri()) for _ in range(words.rounds)]
+            times = [opened(chrome, file.as_uri()) for _ in range(args.rounds)]
             charts = chrome.evaluate(f"document.querySelectorAll('{LAST_RUN} svg').length")
             errors = chrome.errors
-        page_ms, run_ms = (statistics.median(each) for each in zip(*found, strict=True))
-        worst = max(first for first, _ in found)
+        page_ms, run_ms = (
+            statistics.median(milliseconds) for milliseconds in zip(*times, strict=True)
+        )
+        worst = max(first for first, _ in times)
         print(
             f"{Path(program).name}: opened in {page_ms:.0f} ms (worst {worst:.0f}), an old run in "
             f"{run_ms:.0f} ms ({charts} pictures), {len(errors)} errors; target {TARGET_MS} ms"

@@ -31,7 +31,7 @@ from harness.own_cloud import own_cloud
 from localcloud.local_cloud import clouds_directory
 
 TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
-USUAL = """set -e
+SCRIPT = """set -e
 sudo apt-get update -qq
 sudo apt-get install -y -qq --no-install-recommends python3-venv ca-certificates >/dev/null
 python3 -m venv ~/venv
@@ -52,27 +52,29 @@ def main() -> int:
     """Measure the script and setup.yml; print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
-    words = parser.parse_args()
+    args = parser.parse_args()
     warn_of_distortion(clouds_directory())
     with own_cloud("setup") as cloud, tempfile.TemporaryDirectory() as scratch:
         fleet = Fleet(cloud)
-        create(fleet, "usual", words.workers)
-        with counted() as total:
-            usual = measure(total, lambda: by_script(fleet, "usual", Path(scratch) / "ssh_config"))
+        create(fleet, "usual", args.workers)
+        with counted() as received_bytes:
+            script = measure(
+                received_bytes, lambda: by_script(fleet, "usual", Path(scratch) / "ssh_config")
+            )
         fleet.must_play("playbooks/delete.yml", "-e", "tpu=usual", "-e", "yes=true")
-        create(fleet, "ours", words.workers)
-        with counted() as total:
-            ours = measure(total, lambda: fleet.must_play("setup.yml"))
-        with counted() as total:
-            played: list[Played] = []
-            again = measure(total, lambda: played.append(fleet.must_play("setup.yml")))
-        return report(usual, ours, again, played[0].changed())
+        create(fleet, "ours", args.workers)
+        with counted() as received_bytes:
+            first = measure(received_bytes, lambda: fleet.must_play("setup.yml"))
+        with counted() as received_bytes:
+            plays: list[Played] = []
+            second = measure(received_bytes, lambda: plays.append(fleet.must_play("setup.yml")))
+        return report(script, first, second, plays[0].changed())
 
 
 def create(fleet: Fleet, tpu: str, workers: int) -> None:
     """Create a TPU with this number of workers, without setting them up."""
-    wanted = {"tpu_fleet": [fleet_entry(tpu, workers)]}
-    fleet.must_play("playbooks/create.yml", "-e", json.dumps(wanted))
+    variables = {"tpu_fleet": [fleet_entry(tpu, workers)]}
+    fleet.must_play("playbooks/create.yml", "-e", json.dumps(variables))
 
 
 def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:
@@ -82,13 +84,13 @@ def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:
     """
     fleet.must_play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={ssh_config}")
 
-    def one(worker: str) -> None:
+    def run_script(worker: str) -> None:
         command = ["ssh", "-F", str(ssh_config), worker, "bash -s"]
-        subprocess.run(command, input=USUAL, text=True, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, input=SCRIPT, text=True, check=True, stdout=subprocess.DEVNULL)
 
     workers = fleet.groups()[f"tpu_{tpu}"]
     with ThreadPoolExecutor(len(workers)) as pool:
-        list(pool.map(one, workers))
+        list(pool.map(run_script, workers))
 
 
 def counted() -> AbstractContextManager[Callable[[], int]]:
@@ -103,43 +105,43 @@ def mirrors() -> set[tuple[str, int]]:
     """Return addresses and ports of this host's package mirrors, which the machines use too."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     urls = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found: set[tuple[str, int]] = set()
+    addresses: set[tuple[str, int]] = set()
     for url in map(urlsplit, urls.split()):
         port = url.port or (443 if url.scheme == "https" else 80)
         if url.hostname:
             infos = socket.getaddrinfo(url.hostname, port, socket.AF_INET)
-            found |= {(str(info[4][0]), port) for info in infos}
-    return found
+            addresses |= {(str(info[4][0]), port) for info in infos}
+    return addresses
 
 
-def measure(total, do) -> Measured:
-    """Call ``do``; return its duration and the megabytes received meanwhile.
+def measure(received_bytes, action) -> Measured:
+    """Call ``action``; return its duration and the megabytes received meanwhile.
 
-    ``total`` returns the bytes received so far.
+    ``received_bytes`` returns the bytes received so far.
     """
-    before, start = total(), time.perf_counter()
-    do()
-    return Measured(time.perf_counter() - start, (total() - before) / 1e6)
+    before, start = received_bytes(), time.perf_counter()
+    action()
+    return Measured(time.perf_counter() - start, (received_bytes() - before) / 1e6)
 
 
-def report(usual: Measured, ours: Measured, again: Measured, changes: int) -> int:
+def report(script: Measured, first: Measured, second: Measured, changes: int) -> int:
     """Print the figures; return 0 if the targets are reached, else 1.
 
-    ``usual`` has the figures of the script, ``ours`` those of the first setup.yml, and ``again``
+    ``script`` has the figures of the script, ``first`` those of the first setup.yml, and ``second``
     those of the second one. ``changes`` is the number of changed tasks of the second setup.yml.
     """
-    times, sizes = ours.seconds / usual.seconds, ours.megabytes / max(usual.megabytes, 1e-6)
-    print(f"first setup    setup.yml {ours.seconds:.0f} s   script {usual.seconds:.0f} s")
-    print(f"from outside   setup.yml {ours.megabytes:.0f} MB   script {usual.megabytes:.0f} MB")
+    times, sizes = first.seconds / script.seconds, first.megabytes / max(script.megabytes, 1e-6)
+    print(f"first setup    setup.yml {first.seconds:.0f} s   script {script.seconds:.0f} s")
+    print(f"from outside   setup.yml {first.megabytes:.0f} MB   script {script.megabytes:.0f} MB")
     print(
         f"ratio          time {times:.2f} (target {TIME_TARGET})   "
         f"bytes {sizes:.2f} (target {BYTES_TARGET})"
     )
     print(
-        f"second setup   {again.seconds:.1f} s (target {SECOND_TARGET_S:.0f} s), {changes} changed"
+        f"second setup   {second.seconds:.1f} s (target {SECOND_TARGET_S:.0f} s), {changes} changed"
     )
     reached = times <= TIME_TARGET and sizes <= BYTES_TARGET
-    reached = reached and again.seconds <= SECOND_TARGET_S and changes == 0
+    reached = reached and second.seconds <= SECOND_TARGET_S and changes == 0
     print(f"targets: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 

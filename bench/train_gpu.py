@@ -52,20 +52,20 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--only", help="one preset by name")
-    words = parser.parse_args()
-    if words.case:
-        print(json.dumps(ours(words.case, words.tiny)))
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measure_case(args.case, args.tiny)))
         return 0
     reached = True
     for case in CASES:
-        if words.only in (None, case.name):
+        if args.only in (None, case.name):
             command = [sys.executable, "-m", "bench.train_gpu", "--case", case.name]
-            figures = answer([*command, *["--tiny"] * words.tiny])
-            reached &= report(case, figures, torch_side(words, figures["job"]))
+            figures = run_for_json([*command, *["--tiny"] * args.tiny])
+            reached &= report(case, figures, measure_torch(args, figures["job"]))
     return 0 if reached else 1
 
 
-def ours(name: str, tiny: bool) -> dict[str, Any]:
+def measure_case(name: str, tiny: bool) -> dict[str, Any]:
     """Measure the case ``name``, with a tiny model if ``tiny``, in this process.
 
     Returns the measurements. ``job`` has the model, batch and steps with which PyTorch repeats it.
@@ -121,27 +121,27 @@ def matmul_ceiling(n: int) -> float:
     return 10 * 2 * n**3 / min(seconds)
 
 
-def torch_side(words: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any] | None:
+def measure_torch(args: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any] | None:
     """Measure PyTorch on the model of ``job``; return None if no ``--torch-python`` is given."""
-    if not words.torch_python:
+    if not args.torch_python:
         return None
     script = str(Path(__file__).with_name("train_gpu_torch.py"))
-    return answer([words.torch_python, script, json.dumps(job)])
+    return run_for_json([args.torch_python, script, json.dumps(job)])
 
 
-def answer(command: list[str]) -> dict[str, Any]:
+def run_for_json(command: list[str]) -> dict[str, Any]:
     """Run a command and return the JSON in its last line."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"train_gpu: {' '.join(command[:5])} ... ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"train_gpu: {' '.join(command[:5])} ... ended with {result.returncode}")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def report(case: Case, figures: dict[str, Any], torch: dict[str, Any] | None) -> bool:
     """Print the figures of one case; return whether its targets are reached.
 
-    ``figures`` is the result of the function ``ours`` for this trainer. ``torch`` is the result of
-    ``torch_side``, None if PyTorch was not measured.
+    ``figures`` is the result of ``measure_case`` for this trainer. ``torch`` is the result of
+    ``measure_torch``, None if PyTorch was not measured.
     """
     print(f"{case.name}: {figures['text']}")
     print(

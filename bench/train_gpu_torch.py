@@ -29,8 +29,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x (b, t, d) plus the outputs of attention and feed-forward."""
         b, t, d = x.shape
-        parts = self.qkv(self.norm1(x)).split(d, dim=2)
-        q, k, v = (a.view(b, t, self.heads, -1).transpose(1, 2) for a in parts)
+        qkv = self.qkv(self.norm1(x)).split(d, dim=2)
+        q, k, v = (a.view(b, t, self.heads, -1).transpose(1, 2) for a in qkv)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -90,8 +90,8 @@ def main(job: dict[str, Any]) -> None:
     wait()
     seconds = time.perf_counter() - begun
     rate = job["steps"] * job["batch"] * job["context"] / seconds
-    way = f"torch {torch.__version__}, compiled, {device}, loss {loss.item():.3f}"
-    print(json.dumps({"rate": rate, "way": way}))
+    description = f"torch {torch.__version__}, compiled, {device}, loss {loss.item():.3f}"
+    print(json.dumps({"rate": rate, "way": description}))
 
 
 if __name__ == "__main__":

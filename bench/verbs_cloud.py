@@ -69,27 +69,29 @@ class VerbsCloud:
         """Run a playbook like ``play``, with the option ``-e tpu=NAME`` for the TPU."""
         return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
-    def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
+    def on_all(self, program: str, arguments: Sequence[str], delayed: bool = False) -> None:
         """Run ``ssh`` or ``scp`` for all workers in parallel.
 
-        ``words`` are the arguments of the program; ``@`` in them is replaced by the worker's name.
+        The program gets ``arguments``, in which ``@`` is replaced by the worker's name.
         """
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:
             options += ["-o", f"ProxyCommand={proxy()}"]
 
-        def one(worker: str) -> None:
-            self.must([program, *options, *(word.replace("@", worker) for word in words)])
+        def run_on(worker: str) -> None:
+            self.must(
+                [program, *options, *(argument.replace("@", worker) for argument in arguments)]
+            )
 
         with ThreadPoolExecutor(len(self.workers)) as pool:
-            list(pool.map(one, self.workers))
+            list(pool.map(run_on, self.workers))
 
     def must(self, command: Sequence[str], sockets: str = "fast") -> str:
         """Run a command; return its output, or exit if it fails.
 
         ``sockets`` is the subdirectory of ``scratch`` for Ansible's shared ssh connections.
         """
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=PROJECT_ROOT,
             env={
@@ -108,11 +110,11 @@ class VerbsCloud:
             text=True,
             check=False,
         )
-        if done.returncode:
-            output = (done.stdout + done.stderr)[-3000:]
+        if result.returncode:
+            output = (result.stdout + result.stderr)[-3000:]
             program = " ".join(command[:3])
-            raise SystemExit(f"bench: {program} ended with {done.returncode}: {output}")
-        return done.stdout
+            raise SystemExit(f"bench: {program} ended with {result.returncode}: {output}")
+        return result.stdout
 
 
 @contextmanager
@@ -142,8 +144,8 @@ def close_sockets(scratch: Path) -> None:
     """Close the shared ssh connections that Ansible keeps open; ``scratch`` has their sockets."""
     for socket in scratch.glob("*/*"):
         if socket.is_socket():
-            words = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "worker"]
-            subprocess.run(words, capture_output=True, check=False)
+            command = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "worker"]
+            subprocess.run(command, capture_output=True, check=False)
 
 
 def proxy() -> str:
@@ -152,10 +154,10 @@ def proxy() -> str:
     return f"{sys.executable} {script} %h %p {DELAY_MS}"
 
 
-def seconds(do) -> float:
-    """Return how many seconds ``do()`` takes."""
+def seconds(action) -> float:
+    """Return how many seconds ``action()`` takes."""
     start = time.perf_counter()
-    do()
+    action()
     return time.perf_counter() - start
 
 
@@ -165,16 +167,16 @@ def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
 
     Uses tc-tbf(8) on the cloud's bridge. The other direction is not limited. None sets no limit.
     """
-    way = ["dev", LocalCloud.of(cloud.name).bridge, "root"]
+    device = ["dev", LocalCloud.of(cloud.name).bridge, "root"]
     if megabits is None:
         yield
         return
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
-    subprocess.run(["tc", "qdisc", "replace", *way, *rate], check=True)
+    subprocess.run(["tc", "qdisc", "replace", *device, *rate], check=True)
     try:
         yield
     finally:
-        subprocess.run(["tc", "qdisc", "del", *way], check=False)
+        subprocess.run(["tc", "qdisc", "del", *device], check=False)
 
 
 def verdict(name: str, ratio: float, target: float) -> bool:

@@ -41,7 +41,7 @@ def test_a_directory_without_a_block_device_is_ignored(tmp_path):
 
 
 def test_the_warning_names_the_directory_and_the_variables_to_set(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(disk, "has_no_journal", lambda place: place == tmp_path / "clouds")
+    monkeypatch.setattr(disk, "has_no_journal", lambda directory: directory == tmp_path / "clouds")
 
     disk.warn_of_distortion(tmp_path / "clouds", tmp_path / "code")
 

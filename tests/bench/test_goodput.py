@@ -40,7 +40,7 @@ def test_all_seconds_of_uninterrupted_steps_count():
 def test_the_first_step_after_a_fault_counts_as_an_average_step(wait):
     finished_at = {step: float(step + (wait if step > 5 else 0)) for step in range(1, 11)}
 
-    assert counted_seconds(finished_at, behind={6}) == 10.0
+    assert counted_seconds(finished_at, first_steps={6}) == 10.0
 
 
 def test_steps_reported_in_groups_count_their_total_time():
@@ -55,9 +55,9 @@ def test_the_cost_of_a_fault_lasts_from_the_last_old_step_to_the_first_new_one()
     redone = {step: last + 1000 + step for step in (8, 9, 10)}
     new = {11: last + 1013.0, 12: last + 1014.0}
 
-    loss = cost("KILL to all trainers", 10, last, before | redone | new, LOG, again=3)
+    loss = cost("KILL to all trainers", 10, last, before | redone | new, LOG, repeated_steps=3)
 
-    assert (loss.behind, loss.again) == (8, 3)
+    assert (loss.first_step, loss.repeated_steps) == (8, 3)
     assert (loss.down_s, loss.noticed_s, loss.machines_s, loss.launch_s) == (1013, 6, 800, 53)
     assert loss.own_s == 213
     assert "start and repeated steps 154)" in loss.line()
@@ -67,10 +67,15 @@ def test_a_fault_without_repeated_steps_ends_with_the_new_step():
     last = first_line_at(LOG)
 
     loss = cost(
-        "TERM to all trainers", 2, last, {1: last - 1, 2: last, 3: last + 900}, LOG, again=0
+        "TERM to all trainers",
+        2,
+        last,
+        {1: last - 1, 2: last, 3: last + 900},
+        LOG,
+        repeated_steps=0,
     )
 
-    assert (loss.behind, loss.again) == (3, 0)
+    assert (loss.first_step, loss.repeated_steps) == (3, 0)
 
 
 def test_no_steps_count_zero_seconds():
