@@ -45,9 +45,9 @@ def copy_tree() -> None:
     shutil.copy2(ROOT / "pyproject.toml", WORK)
 
 
-def mutmut(*words: str) -> str:
+def mutmut(*arguments: str) -> str:
     """Run a command of mutmut and return its output."""
-    command = [sys.executable, "-m", "mutmut", *words]
+    command = [sys.executable, "-m", "mutmut", *arguments]
     return subprocess.run(command, cwd=WORK, capture_output=True, text=True, check=True).stdout
 
 
@@ -57,14 +57,14 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
     killed = Counter(modules[mutant] for mutant, status in statuses.items() if status in KILLED)
     lines = [f"{'mutants':>8} {'killed':>8} {'survived':>8} {'score':>7}  module"]
     for module in [*sorted(total), ""]:
-        made = total[module] if module else total.total()
+        count = total[module] if module else total.total()
         dead = killed[module] if module else killed.total()
         name = module.partition(".plugins.")[2] or "all"
-        lines.append(f"{made:8} {dead:8} {made - dead:8} {dead / made:7.1%}  {name}")
+        lines.append(f"{count:8} {dead:8} {count - dead:8} {dead / count:7.1%}  {name}")
     for mutant, status in statuses.items():
         if status not in KILLED:
-            shown = mutmut("show", mutant).splitlines()
-            diff = [line for line in shown if line.startswith(("+", "-"))]
+            output = mutmut("show", mutant).splitlines()
+            diff = [line for line in output if line.startswith(("+", "-"))]
             lines += ["", f"{status}: {mutant}", *diff[2:]]  # without the names of the files
     return "\n".join(lines) + "\n"
 
@@ -94,18 +94,18 @@ def main() -> int:
         quick = {"PYTEST_DEBUG_TEMPROOT": temporary, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         # Import the modules of the copy, not those of the work tree.
         env = os.environ | quick | {"PYTHONPATH": ""}
-        done = subprocess.run(command, cwd=WORK, env=env, check=False)
-    if done.returncode != 0:
+        result = subprocess.run(command, cwd=WORK, env=env, check=False)
+    if result.returncode != 0:
         return 1
-    found = [
+    matches = [
         match
         for line in mutmut("results", "--all=true").splitlines()
         if (match := RESULT.fullmatch(line))
     ]
     statuses = {
-        match["mutant"]: match["status"] for match in found if match["status"] != "not checked"
+        match["mutant"]: match["status"] for match in matches if match["status"] != "not checked"
     }
-    REPORT.write_text(report(statuses, {match["mutant"]: match["module"] for match in found}))
+    REPORT.write_text(report(statuses, {match["mutant"]: match["module"] for match in matches}))
     sys.stdout.write(REPORT.read_text())
     if not options.module and (error := too_low(statuses)):
         sys.stderr.write(f"{error}\n")

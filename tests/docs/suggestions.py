@@ -28,14 +28,14 @@ _MAKE = re.compile(r"(?:^|: |`)make (?P<target>[a-z]+(?:-[a-z]+)*)(?=$|[.,;:)`]|
 _CODE = re.compile(
     r"^```[^\n]*\n(?P<block>.*?)^```$|`(?P<inline>[^`\n]+)`", re.MULTILINE | re.DOTALL
 )
-_INSTALL = re.compile(r"requirements/install-(?P<what>system|venv)(?P<parts>(?: [a-z]+)*)")
+_INSTALL = re.compile(r"requirements/install-(?P<kind>system|venv)(?P<sets>(?: [a-z]+)*)")
 
 
 @dataclass(frozen=True)
 class Text:
     """A string that a person may read, and its location."""
 
-    where: str
+    location: str
     text: str
 
 
@@ -43,12 +43,12 @@ class Text:
 class PlaybookCommand:
     """A playbook and its options, found in a text.
 
-    ``whole`` is true if ``ansible-playbook`` stands before the playbook.
+    ``is_complete`` is true if the text has ``ansible-playbook`` before the playbook.
     """
 
-    where: str
+    location: str
     text: str
-    whole: bool
+    is_complete: bool
     path: str
     options: tuple[tuple[str, str], ...]
 
@@ -63,16 +63,16 @@ class PlaybookCommand:
 
 def texts() -> list[Text]:
     """Return every string of the code except docstrings, module documentation and comments."""
-    found = []
+    strings = []
     for folder in SOURCES:
         for path in sorted(folder.rglob("*.py")):
             if "doc_fragments" not in path.parts:
-                found += of_python(path.read_text(), str(path.relative_to(ROOT)))
+                strings += of_python(path.read_text(), str(path.relative_to(ROOT)))
     for folder in PLAYS:
         for path in sorted(folder.rglob("*.yml")):
             if path.name != "argument_specs.yml":
-                found += of_yaml(path.read_text(), str(path.relative_to(ROOT)))
-    return found
+                strings += of_yaml(path.read_text(), str(path.relative_to(ROOT)))
+    return strings
 
 
 def pages() -> list[Text]:
@@ -84,15 +84,15 @@ def pages() -> list[Text]:
     ]
 
 
-def of_markdown(source: str, where: str) -> Iterator[Text]:
+def of_markdown(source: str, location: str) -> Iterator[Text]:
     """Yield the code in a page. A line that ends with a backslash is joined with the next one."""
-    for found in _CODE.finditer(source):
-        line = source[: found.start()].count("\n") + 1
-        for text in re.sub(r"\\\n\s*", "", found["block"] or found["inline"]).splitlines():
-            yield Text(f"{where}:{line}", text)
+    for match in _CODE.finditer(source):
+        line = source[: match.start()].count("\n") + 1
+        for text in re.sub(r"\\\n\s*", "", match["block"] or match["inline"]).splitlines():
+            yield Text(f"{location}:{line}", text)
 
 
-def of_python(source: str, where: str) -> Iterator[Text]:
+def of_python(source: str, location: str) -> Iterator[Text]:
     """Yield the strings of a Python module. Names of its string constants are replaced."""
     tree = ast.parse(source)
     for statement in ast.walk(tree):
@@ -118,7 +118,7 @@ def of_python(source: str, where: str) -> Iterator[Text]:
         ):
             continue
         if (text := _text(node, constants)) and re.search(r"[a-z]", text):
-            yield Text(f"{where}:{node.lineno}", " ".join(text.split()))
+            yield Text(f"{location}:{node.lineno}", " ".join(text.split()))
 
 
 def _name(statement: ast.Assign) -> str:
@@ -130,7 +130,7 @@ def _text(node: Any, constants: dict[str, ast.expr], depth: int = 0) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part, constants, depth) for part in node.values)
+        return "".join(_text(value, constants, depth) for value in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left, constants, depth) + _text(node.right, constants, depth)
     if isinstance(node, ast.FormattedValue):
@@ -140,50 +140,50 @@ def _text(node: Any, constants: dict[str, ast.expr], depth: int = 0) -> str:
     return FILLED_IN
 
 
-def of_yaml(source: str, where: str) -> Iterator[Text]:
+def of_yaml(source: str, location: str) -> Iterator[Text]:
     """Yield the strings of a YAML file. Jinja expressions become FILLED_IN."""
 
-    def inside(value: Any) -> Iterator[str]:
+    def strings_of(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
             for key, item in value.items():
                 if key not in ("import_playbook", "ansible.builtin.import_playbook"):
-                    yield from inside(item)
+                    yield from strings_of(item)
         elif isinstance(value, list):
             for item in value:
-                yield from inside(item)
+                yield from strings_of(item)
         elif isinstance(value, str):
             yield value
 
     for document in yaml.load_all(source, Loader=yaml.BaseLoader):
-        for text in inside(document):
+        for text in strings_of(document):
             plain = re.sub(r"'\s*~\s*'", "", text)
             if plain.strip().startswith("{{"):
-                yield from (Text(where, literal) for literal in re.findall(r"'([^']+)'", plain))
+                yield from (Text(location, literal) for literal in re.findall(r"'([^']+)'", plain))
             else:
                 filled = re.sub(r"\{\{.*?\}\}", FILLED_IN, plain, flags=re.DOTALL)
-                yield Text(where, " ".join(filled.split()))
+                yield Text(location, " ".join(filled.split()))
 
 
 def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:
     """Yield the playbooks that a text names, with the options that follow."""
     if _NAMED.fullmatch(text.text):
         return  # only a path, not a command
-    for found in _PLAYBOOK.finditer(text.text):
-        options, at = [], found.end()
-        while option := _OPTION.match(text.text, at):
-            at = option.end()
+    for match in _PLAYBOOK.finditer(text.text):
+        options, position = [], match.end()
+        while option := _OPTION.match(text.text, position):
+            position = option.end()
             if option["option"]:
                 options.append((option["option"], option["value"].rstrip(",.;:)")))
         yield PlaybookCommand(
-            text.where, text.text, bool(found["tool"]), found["path"], tuple(options)
+            text.location, text.text, bool(match["tool"]), match["path"], tuple(options)
         )
 
 
 def make_targets(text: Text) -> list[str]:
     """Return the targets of the ``make`` commands in a text."""
-    return [found["target"] for found in _MAKE.finditer(text.text)]
+    return [match["target"] for match in _MAKE.finditer(text.text)]
 
 
 def installers(text: Text) -> list[tuple[str, list[str]]]:
-    """Return the ``requirements/install-*`` commands in a text: ``system`` or ``venv``, sets."""
-    return [(found["what"], found["parts"].split()) for found in _INSTALL.finditer(text.text)]
+    """Return the ``requirements/install-*`` commands in a text: ``system`` or ``venv``; sets."""
+    return [(match["kind"], match["sets"].split()) for match in _INSTALL.finditer(text.text)]

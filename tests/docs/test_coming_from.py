@@ -28,17 +28,17 @@ NOT_RUN = {
 }
 
 
-def chosen(words: list[str]) -> Iterator[str]:
+def choices_of(command: list[str]) -> Iterator[str]:
     """Yield the options of a command; values only if they are in ``CHOICES`` or name a module."""
-    options = iter(words[1:])
+    options = iter(command[1:])
     for option in options:
         if option in ("-m", "--limit", "--tags"):
             value = next(options, "")
             yield f"-m {value.rpartition('.')[2]}" if option == "-m" else option
         elif option == "-e":
-            given = next(options, "")
-            name, _, value = given.partition("=")
-            if key := re.match(r'\{"(\w+)"', given):
+            assignment = next(options, "")
+            name, _, value = assignment.partition("=")
+            if key := re.match(r'\{"(\w+)"', assignment):
                 yield f"-e {key[1]}"
             elif name not in ("run", "tpu"):
                 yield f"-e {name}={value}" if value in CHOICES else f"-e {name}"
@@ -63,12 +63,14 @@ def test_each_row_names_a_command_a_setting_or_the_reason_why_not():
 def test_each_command_is_run_by_a_test_or_listed_with_the_reason():
     files = [path for name in ("tests", "localcloud") for path in (ROOT / name).rglob("*.py")]
     calls = [call for path in files for call in calls_of(path)]
-    here = [block for block in blocks() if not block.by.endswith(".py")]
-    calls += [arguments(command) for block in here for command in block.commands]
+    shell_blocks = [block for block in blocks() if not block.by.endswith(".py")]
+    calls += [arguments(command) for block in shell_blocks for command in block.commands]
     run: dict[str, list[set[str]]] = {}
     for call in calls:
-        options = set(chosen(call))
-        run.setdefault(call[0], []).append(options | {one.partition("=")[0] for one in options})
+        options = set(choices_of(call))
+        run.setdefault(call[0], []).append(
+            options | {option.partition("=")[0] for option in options}
+        )
 
     commands = [
         text.text.replace("…", "")
@@ -79,9 +81,15 @@ def test_each_command_is_run_by_a_test_or_listed_with_the_reason():
     untried = [
         command
         for command in commands
-        for words in [arguments(command)]
-        if not any(set(chosen(words)) <= options for options in run.get(words[0], []))
+        for split_command in [arguments(command)]
+        if not any(
+            set(choices_of(split_command)) <= options for options in run.get(split_command[0], [])
+        )
     ]
     assert len(commands) > 100
-    assert [one for one in untried if not one.startswith(tuple(NOT_RUN))] == []
-    assert [why for why in NOT_RUN if not any(one.startswith(why) for one in untried)] == []
+    assert [command for command in untried if not command.startswith(tuple(NOT_RUN))] == []
+    assert [
+        beginning
+        for beginning in NOT_RUN
+        if not any(command.startswith(beginning) for command in untried)
+    ] == []

@@ -4,14 +4,14 @@ import re
 
 from tests.docs.tried_blocks import ROOT, documents
 
-SHOWN = re.compile(r"^ *(?:changed|would change) +(?:[a-z_]+ : )?(.+?)  ", re.MULTILINE)
+TASK_LINE = re.compile(r"^ *(?:changed|would change) +(?:[a-z_]+ : )?(.+?)  ", re.MULTILINE)
 FAILED = re.compile(r"^FAILED  \S+  (.+)$", re.MULTILINE)
 NAME = re.compile(r"^ *-? *name: (.+?)(?: +#.*)?$", re.MULTILINE)
 
 
-def shown(text: str) -> list[str]:
+def tasks_in(text: str) -> list[str]:
     """Return the names of the tasks in a page's output; one line may name several."""
-    lines = [re.sub(r" \(.*\)$", "", line) for line in SHOWN.findall(text)]
+    lines = [re.sub(r" \(.*\)$", "", line) for line in TASK_LINE.findall(text)]
     return [name for line in lines for name in line.split("; ")] + FAILED.findall(text)
 
 
@@ -21,17 +21,17 @@ def test_every_task_in_the_output_of_a_page_exists():
     unknown = {
         f"{page.relative_to(ROOT)}: {name}"
         for page in documents()
-        for name in shown(page.read_text())
+        for name in tasks_in(page.read_text())
         if name not in names
     }
     assert unknown == set()
 
 
 def test_tasks_are_found_in_folded_output():
-    assert shown("  changed   base : Copy a; Start b (x, …)  demo-w[0-1]\n") == [
+    assert tasks_in("  changed   base : Copy a; Start b (x, …)  demo-w[0-1]\n") == [
         "Copy a",
         "Start b",
     ]
-    assert shown("FAILED  localhost  Fail if the user did not type the name\n") == [
+    assert tasks_in("FAILED  localhost  Fail if the user did not type the name\n") == [
         "Fail if the user did not type the name"
     ]

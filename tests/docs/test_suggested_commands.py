@@ -38,24 +38,24 @@ def file_of(command: PlaybookCommand) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def shown(command: PlaybookCommand) -> str:
-    return f"{command.where}: {command.text}"
+def describe(command: PlaybookCommand) -> str:
+    return f"{command.location}: {command.text}"
 
 
 @functools.cache
 def files_of(playbook: Path) -> tuple[Path, ...]:
     """Return a playbook's file, the playbooks that it imports, and the files of all their roles."""
     text = playbook.read_text()
-    found = [playbook]
+    files = [playbook]
     for imported in IMPORTED.findall(text):
-        found += files_of((playbook.parent / imported).resolve())
+        files += files_of((playbook.parent / imported).resolve())
     for role in ROLE.findall(text):
         if (ROOT / "roles" / role).is_dir():
-            found += sorted((ROOT / "roles" / role).rglob("*.yml"))
-    return tuple(found)
+            files += sorted((ROOT / "roles" / role).rglob("*.yml"))
+    return tuple(files)
 
 
-def knows(playbook: Path, variable: str) -> bool:
+def reads_variable(playbook: Path, variable: str) -> bool:
     """Return whether a playbook, its roles or the inventories read a variable."""
     word = re.compile(rf"\b{re.escape(variable)}\b")
     shared = [ROOT / "playbooks/group_vars/all.yml", *(ROOT / "inventory").rglob("*.yml")]
@@ -64,16 +64,16 @@ def knows(playbook: Path, variable: str) -> bool:
 
 def tags_of(playbook: Path) -> set[str]:
     """Return the tags of a playbook's plays and roles."""
-    found = set()
+    tags = set()
     for path in files_of(playbook):
-        for tags in re.findall(r"tags: (.+)", path.read_text()):
-            found |= set(re.findall(r"[a-z_]+", tags))
-    return found
+        for listed in re.findall(r"tags: (.+)", path.read_text()):
+            tags |= set(re.findall(r"[a-z_]+", listed))
+    return tags
 
 
 def test_the_suggested_modules_exist():
     unknown = {
-        f"{text.where}: {text.text}"
+        f"{text.location}: {text.text}"
         for text in PAGES
         for name in re.findall(r"^\$? ?ansible \S.* -m (\S+)", text.text)
         if not find_spec(f"ansible.modules.{name.removeprefix('ansible.builtin.')}")
@@ -91,23 +91,25 @@ def test_the_suggested_modules_exist():
 )
 def test_the_suggested_verbs_and_launchers_exist(command, source, definition):
     defined = (ROOT / source).read_text()
-    found = {verb: text.where for text in PAGES for verb in re.findall(command, text.text)}
-    assert found
-    assert {v: where for v, where in found.items() if definition.format(v) not in defined} == {}
+    locations = {verb: text.location for text in PAGES for verb in re.findall(command, text.text)}
+    assert locations
+    assert {
+        v: location for v, location in locations.items() if definition.format(v) not in defined
+    } == {}
 
 
 def test_commands_are_found_in_messages():
     assert len(COMMANDS) > 60
     assert len(ON_PAGES) > 100
-    assert {command.where.split("/")[0] for command in COMMANDS} >= {
+    assert {command.location.split("/")[0] for command in COMMANDS} >= {
         "collections",
         "playbooks",
     }
 
 
 def test_every_suggested_playbook_exists():
-    whole = [command for command in (*COMMANDS, *ON_PAGES) if command.whole]
-    absent = {shown(command) for command in whole if not (ROOT / command.path).is_file()}
+    complete = [command for command in (*COMMANDS, *ON_PAGES) if command.is_complete]
+    absent = {describe(command) for command in complete if not (ROOT / command.path).is_file()}
     assert absent == set()
 
 
@@ -117,27 +119,27 @@ def test_messages_suggest_playbooks_only_in_complete_commands():
         "train.yml",
     }
     incomplete = {
-        shown(c)
+        describe(c)
         for c in COMMANDS
-        if not c.whole and Path(c.path).name in playbooks and c.text not in EVENTS
+        if not c.is_complete and Path(c.path).name in playbooks and c.text not in EVENTS
     }
     assert incomplete == set()
 
 
 def test_playbooks_read_every_suggested_variable():
     unknown = {
-        f"{variable}: {shown(command)}"
-        for command in (*(command for command in COMMANDS if command.whole), *ON_PAGES)
+        f"{variable}: {describe(command)}"
+        for command in (*(command for command in COMMANDS if command.is_complete), *ON_PAGES)
         if (playbook := file_of(command))
         for variable in command.variables()
-        if FILLED_IN not in variable and not knows(playbook, variable)
+        if FILLED_IN not in variable and not reads_variable(playbook, variable)
     }
     assert unknown == set()
 
 
 def test_playbooks_have_every_suggested_tag():
     unknown = {
-        f"{value}: {shown(command)}"
+        f"{value}: {describe(command)}"
         for command in (*COMMANDS, *ON_PAGES)
         if (playbook := file_of(command))
         for option, value in command.options
@@ -151,7 +153,7 @@ def test_playbooks_have_every_suggested_tag():
 def test_every_suggested_make_target_exists():
     targets = set(re.findall(r"^([a-z][-a-z]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     unknown = {
-        f"make {target}: {text.where}: {text.text}"
+        f"make {target}: {text.location}: {text.text}"
         for text in (*TEXTS, *PAGES)
         for target in make_targets(text)
         if target not in targets
@@ -161,28 +163,28 @@ def test_every_suggested_make_target_exists():
 
 def test_every_suggested_installer_has_the_suggested_arguments():
     for text in TEXTS:
-        for what, parts in installers(text):
-            for part in parts:
-                file = f"system-packages-{part}.txt" if what == "system" else f"{part}.lock"
-                assert (ROOT / "requirements" / file).is_file(), f"{text.where}: {text.text}"
+        for kind, sets in installers(text):
+            for name in sets:
+                file = f"system-packages-{name}.txt" if kind == "system" else f"{name}.lock"
+                assert (ROOT / "requirements" / file).is_file(), f"{text.location}: {text.text}"
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ('x = f"{a}: ansible-playbook setup.yml --limit {host}"', ("setup.yml", ())),
         ('x = "ansible-playbook playbooks/gone.yml -e tpu=a"', ("playbooks/gone.yml", ("tpu",))),
         ('A = "-e b=1"\nx = f"ansible-playbook train.yml {A} -e c=2"', ("train.yml", ("b", "c"))),
     ],
 )
-def test_a_command_is_found_in_an_f_string(source, found):
+def test_a_command_is_found_in_an_f_string(source, expected):
     [command] = [c for text in of_python(source, "here") for c in playbook_commands(text)]
-    assert (command.path, tuple(command.variables())) == found
+    assert (command.path, tuple(command.variables())) == expected
 
 
 def test_a_page_is_parsed_with_continued_lines_and_quoted_values():
     block = "```\nansible-playbook train.yml \\\n  -e env='\"A=1 B=2\"' -e run=a\n```\n"
     page = f"Run `kill.yml -e run=a`, or:\n\n{block}"
     killed, trained = [c for text in of_markdown(page, "here") for c in playbook_commands(text)]
-    assert (killed.whole, killed.path, killed.variables()) == (False, "kill.yml", ["run"])
-    assert (trained.whole, trained.variables()) == (True, ["env", "run"])
+    assert (killed.is_complete, killed.path, killed.variables()) == (False, "kill.yml", ["run"])
+    assert (trained.is_complete, trained.variables()) == (True, ["env", "run"])

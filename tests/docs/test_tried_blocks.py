@@ -36,7 +36,7 @@ def blocks_by(*tried_by: str) -> list[Block]:
 def run(block: Block, environment: dict[str, str]) -> None:
     """Run the block's commands in one shell and compare their output with the page."""
     script = "\n".join(f"echo '{SPLIT}'\n{command}" for command in block.commands)
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,
         env=environment,
@@ -47,21 +47,21 @@ def run(block: Block, environment: dict[str, str]) -> None:
         timeout=300,
         check=False,
     )
-    output = done.stdout.replace(f"{ROOT}/", "").replace(environment["HOME"], "~")
-    assert done.returncode == block.code, output
-    for (command, expected), answer in zip(
+    output = result.stdout.replace(f"{ROOT}/", "").replace(environment["HOME"], "~")
+    assert result.returncode == block.code, output
+    for (command, expected), printed in zip(
         block.steps, output.split(f"{SPLIT}\n")[1:], strict=True
     ):
-        assert missing_lines(answer, expected) == [], f"{command} printed:\n{answer}"
+        assert missing_lines(printed, expected) == [], f"{command} printed:\n{printed}"
 
 
-def shell(home: Path, **more: str) -> dict[str, str]:
+def shell(home: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a user who has followed the quickstart."""
     removed = {"ANSIBLE_CONFIG", "ANSIBLE_INVENTORY", "ANSIBLE_STDOUT_CALLBACK", "CI"}
-    kept = {name: value for name, value in os.environ.items() if name not in removed}
+    inherited = {name: value for name, value in os.environ.items() if name not in removed}
     path = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     quiet = {"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
-    return {**kept, **quiet, "PATH": path, "HOME": str(home), **more}
+    return {**inherited, **quiet, "PATH": path, "HOME": str(home), **variables}
 
 
 def test_each_block_of_commands_has_a_mark():
@@ -74,7 +74,7 @@ def test_there_are_blocks_of_each_kind():
     assert len(BLOCKS) > len(blocks_by(HERE, *API))
 
 
-@pytest.mark.parametrize("block", blocks_by(HERE), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", blocks_by(HERE), ids=lambda block: block.location)
 def test_a_block_without_a_cloud_prints_what_the_page_shows(block: Block, tmp_path: Path):
     run(block, shell(tmp_path))
 
@@ -91,7 +91,7 @@ def lose_a_run(local_api: LocalApi) -> None:
     local_api.state_is("demo", "PREEMPTED")
 
 
-@pytest.mark.parametrize("block", blocks_by(*API), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", blocks_by(*API), ids=lambda block: block.location)
 def test_a_block_with_the_api_prints_what_the_page_shows(
     block: Block, tmp_path: Path, local_api: LocalApi
 ):
@@ -103,16 +103,16 @@ def test_a_block_with_the_api_prints_what_the_page_shows(
         lose_a_run(local_api)
     home = tmp_path / "home"
     home.mkdir()
-    clouds = environment_of(local_api)
+    cloud_environment = environment_of(local_api)
     names = ("TPUFLEET_LOCALCLOUD_DIR", "TPUFLEET_LOCALCLOUD", "ANSIBLE_LOCAL_TEMP")
-    more = {name: clouds[name] for name in names}
-    run(block, shell(home, ANSIBLE_INVENTORY="inventory/local", **more))
+    variables = {name: cloud_environment[name] for name in names}
+    run(block, shell(home, ANSIBLE_INVENTORY="inventory/local", **variables))
 
 
 @pytest.mark.parametrize(
     "block",
     [block for block in BLOCKS if block.by not in (HERE, *API)],
-    ids=lambda block: block.where,
+    ids=lambda block: block.location,
 )
 def test_a_block_with_machines_is_run_by_the_named_test(block: Block):
     calls = [call for file in block.by.split() for call in calls_of(ROOT / file)]

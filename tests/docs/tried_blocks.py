@@ -27,19 +27,19 @@ from pathlib import Path
 
 from harness.playbooks import ROOT
 
-MARKED = re.compile(
+MARKED_BLOCK = re.compile(
     r"^ *<!-- tried: (?P<by>[^,\n]+?)(?:, exit (?P<code>\d+))? -->\n"
     r" *```[^\n]*\n(?P<body>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
-MARK = re.compile(r"^ *<!-- tried:", re.MULTILINE)
-UNMARKED = re.compile(
+TRIED_MARK = re.compile(r"^ *<!-- tried:", re.MULTILINE)
+UNMARKED_BLOCK = re.compile(
     r"^(?! *<!-- (?:not )?tried: \S).*\n *```[^\n]*\n(?P<body>[^`]*?)^ *```$", re.MULTILINE
 )
-COMMAND = re.compile(
+COMMAND_LINE = re.compile(
     r"^ *(?:\$ |ansible|make |python |gcloud |export |requirements/|\.venv)", re.MULTILINE
 )
-PLAYING = {"play", "refused", "must_play", "playbook", "must_run", "command", "run"}
+RUN_FUNCTIONS = {"play", "refused", "must_play", "playbook", "must_run", "command", "run"}
 _FIRST = re.compile(r"ansible(?:-\w+)?|.+\.yml")
 NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
@@ -48,11 +48,11 @@ NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 class Block:
     """A marked block.
 
-    ``where`` is its location, ``by`` the part of the mark after ``tried:``, ``code`` the expected
-    exit code, and ``steps`` are the commands, each with the lines of its output.
+    ``by`` is the part of the mark after ``tried:``, ``code`` the expected exit code, and
+    ``steps`` are the commands, each with the lines of its output.
     """
 
-    where: str
+    location: str
     by: str
     code: int
     steps: tuple[tuple[str, tuple[str, ...]], ...]
@@ -71,28 +71,28 @@ def documents() -> list[Path]:
 
 def blocks() -> list[Block]:
     """Return all marked blocks. Raises ValueError for a mark without a block."""
-    found = []
+    marked_blocks = []
     for page in documents():
         text = page.read_text()
-        here = list(MARKED.finditer(text))
-        if len(here) != len(MARK.findall(text)):
+        matches = list(MARKED_BLOCK.finditer(text))
+        if len(matches) != len(TRIED_MARK.findall(text)):
             raise ValueError(f"{page.name}: a mark without a block")
-        for match in here:
+        for match in matches:
             line = text[: match.start()].count("\n") + 1
             steps = tuple(_steps(match["body"]))
-            where = f"{page.relative_to(ROOT)}:{line}"
-            found.append(Block(where, match["by"], int(match["code"] or 0), steps))
-    return found
+            location = f"{page.relative_to(ROOT)}:{line}"
+            marked_blocks.append(Block(location, match["by"], int(match["code"] or 0), steps))
+    return marked_blocks
 
 
 def unmarked() -> list[str]:
     """Return the locations of command blocks without a mark."""
     return [
-        f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 2}"
+        f"{page.relative_to(ROOT)}:{text[: match.start()].count(chr(10)) + 2}"
         for page in documents()
         for text in [page.read_text()]
-        for found in UNMARKED.finditer(text)
-        if COMMAND.search(found["body"])
+        for match in UNMARKED_BLOCK.finditer(text)
+        if COMMAND_LINE.search(match["body"])
     ]
 
 
@@ -119,21 +119,23 @@ def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
     for line in expected:
         pattern = NUMBER.sub(r"[\\d.]+", re.escape(line.rstrip())).replace("…", ".*")
         pattern = re.sub(r"(?:\\ )+", r"\\s+", pattern)
-        at = next((n for n, one in enumerate(rest) if re.fullmatch(pattern, one)), None)
-        if at is None:
+        index = next(
+            (n for n, output_line in enumerate(rest) if re.fullmatch(pattern, output_line)), None
+        )
+        if index is None:
             missing.append(line)
         else:
-            rest = rest[at + 1 :]
+            rest = rest[index + 1 :]
     return missing
 
 
 def arguments(command: str) -> list[str]:
-    """Return a command's words without ``-i INVENTORY`` and ``ansible-playbook``."""
-    words = shlex.split(command)
-    if "-i" in words:
-        at = words.index("-i")
-        del words[at : at + 2]
-    return words[1:] if words[0] == "ansible-playbook" else words
+    """Return a command's arguments without ``-i INVENTORY`` and ``ansible-playbook``."""
+    split_command = shlex.split(command)
+    if "-i" in split_command:
+        index = split_command.index("-i")
+        del split_command[index : index + 2]
+    return split_command[1:] if split_command[0] == "ansible-playbook" else split_command
 
 
 def calls_of(file: Path) -> list[list[str]]:
@@ -151,12 +153,14 @@ def calls_of(file: Path) -> list[list[str]]:
 def _called(node: ast.AST, names: dict[str, ast.expr]) -> list[str]:
     if not isinstance(node, ast.Call):
         return []
-    called = getattr(node.func, "attr", getattr(node.func, "id", None))
-    if called not in PLAYING:
+    name = getattr(node.func, "attr", getattr(node.func, "id", None))
+    if name not in RUN_FUNCTIONS:
         return []
-    words = [word for each in node.args for word in _patterns(each, names)]
-    first = next((n for n, word in enumerate(words) if _FIRST.fullmatch(word)), len(words))
-    return words[first:]
+    patterns = [pattern for argument in node.args for pattern in _patterns(argument, names)]
+    first = next(
+        (n for n, pattern in enumerate(patterns) if _FIRST.fullmatch(pattern)), len(patterns)
+    )
+    return patterns[first:]
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -178,9 +182,9 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
         if isinstance(value, ast.Name):
             name, value = value.id, names.get(value.id)
             # Remove this name, because a variable may be assigned from itself: x = (*x, "more").
-            names = {other: each for other, each in names.items() if other != name}
-        several = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-        return [word for each in several for word in _patterns(each, names)]
+            names = {other: element for other, element in names.items() if other != name}
+        elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        return [pattern for element in elements for pattern in _patterns(element, names)]
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.JoinedStr):
@@ -188,9 +192,12 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
     return ["*"]
 
 
-def matches(call: list[str], words: list[str]) -> bool:
-    """Return whether a call in a test has all arguments of a documented command (``words``)."""
-    if call[0] != words[0]:
+def matches(call: list[str], command: list[str]) -> bool:
+    """Return whether a call in a test has all arguments of a documented command."""
+    if call[0] != command[0]:
         return False
-    given = [one for one in call[1:] if one != "*"]
-    return all(any(word == one or fnmatchcase(word, one) for one in given) for word in words[1:])
+    patterns = [pattern for pattern in call[1:] if pattern != "*"]
+    return all(
+        any(argument == pattern or fnmatchcase(argument, pattern) for pattern in patterns)
+        for argument in command[1:]
+    )

@@ -17,13 +17,13 @@ class Installed:
     """The archive, the directory in which it is installed, and variables that select it."""
 
     archive: Path
-    place: Path
+    directory: Path
     environment: dict[str, str]
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             command,
-            cwd=self.place,
+            cwd=self.directory,
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -34,7 +34,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Installed:
-    place = tmp_path_factory.mktemp("place")
+    directory = tmp_path_factory.mktemp("installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("here"))
         untracked = release.ROOT / UNTRACKED
@@ -43,11 +43,11 @@ def installed(tmp_path_factory) -> Installed:
             archive = release.build(Path("dist"))  # a relative path, as make release uses
         finally:
             untracked.unlink()
-    return Installed(archive, place, release.installed(archive, place))
+    return Installed(archive, directory, release.installed(archive, directory))
 
 
 def test_ansible_finds_every_plugin_role_and_playbook_of_the_archive(installed):
-    lines = release.check(installed.place, installed.environment)
+    lines = release.check(installed.directory, installed.environment)
 
     assert [line.rpartition(" ")[2] for line in lines] == [
         "module",
@@ -71,9 +71,9 @@ def test_the_installed_inventory_and_plan_work_on_a_cloud(installed, local_api):
         "address": "internal",
         "endpoint": local_api.endpoint,
         "credentials_file": str(local_api.credentials_file),
-        "known_hosts_file": str(installed.place / "known_hosts"),
+        "known_hosts_file": str(installed.directory / "known_hosts"),
     }
-    (installed.place / "tpu.yml").write_text(json.dumps(config))
+    (installed.directory / "tpu.yml").write_text(json.dumps(config))
     environment = {"ANSIBLE_INVENTORY_ENABLED": "tpufleet.core.tpu"}
 
     hosts = installed.run("ansible-inventory", "-i", "tpu.yml", "--list", **environment)
