@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_findin
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import (
     doctor_controller,
-    doctor_ways,
+    ssh_connections,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud import (
     api_finding,
@@ -29,17 +29,17 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_contro
     version_findings,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet import (
-    RIGHTS,
+    PERMISSIONS,
     bucket_findings,
-    bucket_lines,
+    bucket_reply_findings,
     fleet_finding,
     grant_finding,
     quota_findings,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways import (
-    Way,
-    way_findings,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.ssh_connections import (
+    SshConnection,
+    connection_findings,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
@@ -86,7 +86,7 @@ def test_only_problems_are_counted():
 def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypatch):
     old = SimpleNamespace(version_info=(3, 10, 4, "final", 0), executable="/usr/bin/python3")
     monkeypatch.setattr(doctor_controller, "sys", old)
-    monkeypatch.setattr(doctor_controller, "installed", lambda package: "")
+    monkeypatch.setattr(doctor_controller, "installed_version", lambda package: "")
     found = lines(version_findings())
     assert found[0].startswith("FIX  python: 3.10.4")
     assert "older than 3.12" in found[0]
@@ -279,14 +279,14 @@ def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
     assert "ask for more: https://console.cloud.google.com/iam-admin/quotas" in line
 
 
-GOOD = Reply(200, {"permissions": list(RIGHTS)})
+GOOD = Reply(200, {"permissions": list(PERMISSIONS)})
 PLACE = Reply(200, {"location": "US-CENTRAL2"})
 BUCKETS = [
     (PLACE, GOOD, ["ok   bucket: gs://mine exists", "ok   bucket's region: us-central2"]),
     (Reply(404), Reply(404), ["buckets create gs://mine --location=us-central2"]),
     (
         PLACE,
-        Reply(200, {"permissions": list(RIGHTS[2:])}),
+        Reply(200, {"permissions": list(PERMISSIONS[2:])}),
         ["no permission to create, delete: gcloud", "ok"],
     ),
     (Reply(403), Reply(200), ["gs://mine: HTTP 403: gcloud storage buckets add-iam-policy"]),
@@ -296,7 +296,7 @@ BUCKETS = [
 
 @pytest.mark.parametrize(("there", "rights", "message"), BUCKETS)
 def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(there, rights, message):
-    found = lines(bucket_lines("mine", there, rights, ["us-central2-b"]))
+    found = lines(bucket_reply_findings("mine", there, rights, ["us-central2-b"]))
     assert len(found) == len(message), found
     assert all(expected in line for expected, line in zip(message, found, strict=True)), found
 
@@ -313,17 +313,21 @@ def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
 
 
 def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
-    ways = [Way(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
+    ways = [SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
     answers = {"pod-w3": "no answer"}
-    monkeypatch.setattr(doctor_ways, "knock", lambda way: answers.get(way.host, ""))
-    found = lines(way_findings(ways, "external", {"id-w0", "id-w1", "id-w3"}))
+    monkeypatch.setattr(
+        ssh_connections, "try_connect", lambda connection: answers.get(connection.host, "")
+    )
+    found = lines(connection_findings(ways, "external", {"id-w0", "id-w1", "id-w3"}))
     assert found[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
     assert found[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
     assert found[2].startswith("FIX  host keys: pod-w2: no known host key")
 
 
 def test_a_closed_port_is_reported_with_the_error_of_the_system():
-    [line, _] = lines(way_findings([Way("w0", "127.0.0.1", 1, "a")], "internal", {"a"}))
+    [line, _] = lines(
+        connection_findings([SshConnection("w0", "127.0.0.1", 1, "a")], "internal", {"a"})
+    )
     assert "w0: connection refused (127.0.0.1 port 1): no ssh server" in line
 
 

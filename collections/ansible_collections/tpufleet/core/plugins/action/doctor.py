@@ -46,8 +46,8 @@ from ..plugin_utils.doctor.doctor_fleet import (
     grant_finding,
     quota_findings,
 )
-from ..plugin_utils.doctor.doctor_ways import way_findings, way_of
 from ..plugin_utils.doctor.retention import retention_findings
+from ..plugin_utils.doctor.ssh_connections import connection_findings, connection_of
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
@@ -154,13 +154,13 @@ class ActionModule(ActionBase):
     def _connections(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
         hostvars = self._vars.get("hostvars", {})
         workers = workers_of(self._vars.get("groups", {}))
-        ways = [way_of(str(host), hostvars[host]) for host in workers]
+        connections = [connection_of(str(host), hostvars[host]) for host in workers]
         try:
             known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
         except CloudError as error:
             yield problem("host keys", str(error), f"chmod 600 {known_hosts_file}")
             known = {}
-        yield from way_findings(ways, address, known)
+        yield from connection_findings(connections, address, known)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
         """Check the last passes of the watch, and whether a timer on this controller starts it."""

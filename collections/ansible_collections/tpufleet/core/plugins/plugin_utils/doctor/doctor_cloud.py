@@ -28,42 +28,46 @@ _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
 
 
 def cloud_findings(
-    settings: ApiSettings, zones: Sequence[str], wanted_zones: Iterable[str]
+    settings: ApiSettings, zones: Sequence[str], fleet_zones: Iterable[str]
 ) -> list[Finding]:
     """Check credentials, clock, API, project and zones; a failed check does not end the others.
 
     Args:
         settings: the API's address, the project and the credentials.
         zones: the zones that the inventory lists (``-``: all).
-        wanted_zones: the zones in the fleet file.
+        fleet_zones: the zones in the fleet file.
     """
     try:
         session = settings.open_session(settings.address)
     except errors.CloudError as error:
-        return [problem("credentials", str(error)), *_unknown("without credentials")]
-    where = f"{settings.address}/v2/projects/{quote(settings.project, safe=':')}/locations"
+        return [problem("credentials", str(error)), *_unknown_findings("without credentials")]
+    url = f"{settings.address}/v2/projects/{quote(settings.project, safe=':')}/locations"
     try:
-        reply = get(session, where, {"pageSize": "500"})
+        reply = get(session, url, {"pageSize": "500"})
     except errors.Unauthorized as error:
-        message = f"{whose(session.credentials, settings)}, refused or expired ({error})"
+        message = (
+            f"{describe_credentials(session.credentials, settings)}, refused or expired ({error})"
+        )
         return [
-            problem("credentials", message, _renewal(settings)),
-            *_unknown("without valid credentials"),
+            problem("credentials", message, _renewal_fix(settings)),
+            *_unknown_findings("without valid credentials"),
         ]
     except errors.CloudError as error:
         return [
-            unknown("credentials", f"{whose(session.credentials, settings)}; not checked"),
+            unknown(
+                "credentials", f"{describe_credentials(session.credentials, settings)}; not checked"
+            ),
             problem(TPU_API, str(error), f"curl -sS -o /dev/null {settings.address}"),
-            *_unknown("without an answer", but=(TPU_API,)),
+            *_unknown_findings("without an answer", excluded=(TPU_API,)),
         ]
-    who = whose(session.credentials, settings)
-    found = [ok("credentials", f"{who}, accepted")]
+    account = describe_credentials(session.credentials, settings)
+    findings = [ok("credentials", f"{account}, accepted")]
     if reply.status == 401:
-        message = f"{who}, not accepted ({reply.message})"
-        found = [problem("credentials", message, _renewal(settings))]
-    found += [clock_finding(reply)] if reply.skew_s is not None else []
-    found += [project_finding(settings, session), api_finding(reply, settings)]
-    return found + zone_findings(reply, zones, wanted_zones)
+        message = f"{account}, not accepted ({reply.message})"
+        findings = [problem("credentials", message, _renewal_fix(settings))]
+    findings += [clock_finding(reply)] if reply.skew_s is not None else []
+    findings += [project_finding(settings, session), api_finding(reply, settings)]
+    return findings + zone_findings(reply, zones, fleet_zones)
 
 
 def clock_finding(reply: Reply) -> Finding:
@@ -71,8 +75,8 @@ def clock_finding(reply: Reply) -> Finding:
     skew = reply.skew_s or 0.0
     if abs(skew) <= MAX_SKEW_S:
         return ok("clock", f"within {MAX_SKEW_S:.0f} s of the API's clock")
-    way = "ahead of" if skew > 0 else "behind"
-    return problem("clock", f"{abs(skew):.0f} s {way} the API's clock", SET_CLOCK)
+    direction = "ahead of" if skew > 0 else "behind"
+    return problem("clock", f"{abs(skew):.0f} s {direction} the API's clock", SET_CLOCK)
 
 
 def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
@@ -81,7 +85,9 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     if reply.status == 200 and isinstance(reply.body.get("locations", []), list):
         return ok(check, f"answers at {settings.address}")
     if reply.disabled:
-        return problem(check, f"is not enabled in {settings.project}", _enable(settings, "tpu"))
+        return problem(
+            check, f"is not enabled in {settings.project}", _enable_command(settings, "tpu")
+        )
     if reply.status == 401:
         return unknown(check, "can't be checked without valid credentials")
     if reply.status == 403:
@@ -105,39 +111,41 @@ def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Findin
         return ok(check, f"{name}{f', number {number[1]}' if number else ''}")
     if reply.disabled:
         message = f"Compute Engine, which TPUs run on, is not enabled in {name}"
-        return problem(check, message, _enable(settings, "compute"))
+        return problem(check, message, _enable_command(settings, "compute"))
     if reply.status == 401:
         return unknown(check, f"{name}: can't be checked without valid credentials")
     return problem(check, f"{name}: {reply.message}", SET_PROJECT)
 
 
-def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> list[Finding]:
+def zone_findings(reply: Reply, zones: Sequence[str], fleet_zones: Iterable[str]) -> list[Finding]:
     """Check that the zones of the inventory and of the fleet file have TPUs.
 
     ``reply`` is the API's list of the zones that have TPUs for the project. For the other arguments
     see cloud_findings.
     """
-    places = reply.body.get("locations") if reply.status == 200 else None
-    if not isinstance(places, list):
+    locations = reply.body.get("locations") if reply.status == 200 else None
+    if not isinstance(locations, list):
         return [unknown("zones", "can't be checked without the API")]
-    there = {str(place.get("locationId")) for place in places if isinstance(place, dict)}
-    asked = {zone: "tpu.yml" for zone in zones if zone != "-"}
-    asked |= {zone: "fleet.yml" for zone in wanted if zone not in asked}
-    missing = [zone for zone in asked if zone not in there]
+    available = {
+        str(location.get("locationId")) for location in locations if isinstance(location, dict)
+    }
+    requested = {zone: "tpu.yml" for zone in zones if zone != "-"}
+    requested |= {zone: "fleet.yml" for zone in fleet_zones if zone not in requested}
+    missing = [zone for zone in requested if zone not in available]
     if not missing:
-        names = ", ".join(asked) or f"all {len(there)}"
+        names = ", ".join(requested) or f"all {len(available)}"
         return [ok("zones", f"{names}, which offer TPUs")]
     return [
         problem(
             "zones",
-            f"{zone} ({asked[zone]}) has no TPUs for this project",
-            _another_zone(zone, there, asked[zone]),
+            f"{zone} ({requested[zone]}) has no TPUs for this project",
+            _zone_fix(zone, available, requested[zone]),
         )
         for zone in missing
     ]
 
 
-def whose(credentials: Any, settings: ApiSettings) -> str:
+def describe_credentials(credentials: Any, settings: ApiSettings) -> str:
     """Return the account and the source of the credentials as a text without secrets."""
     email = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
     owner = errors.one_line(email) if email and email != "default" else "a user"
@@ -152,22 +160,24 @@ def whose(credentials: Any, settings: ApiSettings) -> str:
     return f"{owner} ({source})"
 
 
-def _renewal(settings: ApiSettings) -> str:
+def _renewal_fix(settings: ApiSettings) -> str:
     if settings.credentials_file or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return f"set another key file, or set none and run: {LOGIN}"
     return LOGIN
 
 
-def _enable(settings: ApiSettings, service: str) -> str:
+def _enable_command(settings: ApiSettings, service: str) -> str:
     return f"gcloud services enable {_SERVICES[service]} --project={settings.project}"
 
 
-def _another_zone(zone: str, there: set[str], file: str) -> str:
-    if not there:
+def _zone_fix(zone: str, available: set[str], file: str) -> str:
+    if not available:
         return "this project has no zone with TPUs: set another project in tpu.yml"
-    return f"set a zone in {file}: {closest_names(zone, there)}"
+    return f"set a zone in {file}: {closest_names(zone, available)}"
 
 
-def _unknown(why: str, but: Sequence[str] = ()) -> list[Finding]:
+def _unknown_findings(reason: str, excluded: Sequence[str] = ()) -> list[Finding]:
     checks = ("clock", "project", TPU_API, "zones")
-    return [unknown(check, f"can't be checked {why}") for check in checks if check not in but]
+    return [
+        unknown(check, f"can't be checked {reason}") for check in checks if check not in excluded
+    ]

@@ -21,7 +21,7 @@ PROGRAMS = {"ssh": "openssh-client", "rsync": "rsync"}
 GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 
 
-def installed(package: str) -> str:
+def installed_version(package: str) -> str:
     """Return the version of a Python package; empty if the package is not installed."""
     try:
         return importlib.metadata.version(package)
@@ -31,20 +31,20 @@ def installed(package: str) -> str:
 
 def version_findings() -> Iterator[Finding]:
     """Check the versions of Python and of the packages that the collection needs."""
-    text = ".".join(map(str, sys.version_info[:3]))
+    python_version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
-        yield problem("python", f"{text} ({sys.executable}) is older than 3.12", MAKE_ENV)
+        yield problem("python", f"{python_version} ({sys.executable}) is older than 3.12", MAKE_ENV)
     else:
-        yield ok("python", f"{text} ({sys.executable})")
-    core = installed("ansible-core")
-    numbers = tuple(int(part) for part in core.split(".")[:2] if part.isdecimal())
-    if numbers < OLDEST_CORE:
+        yield ok("python", f"{python_version} ({sys.executable})")
+    core = installed_version("ansible-core")
+    core_version = tuple(int(part) for part in core.split(".")[:2] if part.isdecimal())
+    if core_version < OLDEST_CORE:
         yield problem("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
     else:
         yield ok("ansible-core", core)
-    missing = f"is not installed for {sys.executable}"
+    not_installed = f"is not installed for {sys.executable}"
     for package in ("google-auth", "requests"):
-        yield _found(package, installed(package), missing, MAKE_ENV)
+        yield _presence_finding(package, installed_version(package), not_installed, MAKE_ENV)
 
 
 def program_findings(address: str) -> Iterator[Finding]:
@@ -54,14 +54,14 @@ def program_findings(address: str) -> Iterator[Finding]:
     """
     for program, package in PROGRAMS.items():
         install = f"sudo apt-get install {package}"
-        yield _found(program, shutil.which(program), "is not on the PATH", install)
+        yield _presence_finding(program, shutil.which(program), "is not on the PATH", install)
     if address == "iap":
-        missing = "is not on the PATH, and address: iap needs it"
-        yield _found("gcloud", shutil.which("gcloud"), missing, GCLOUD_PAGE)
+        not_on_path = "is not on the PATH, and address: iap needs it"
+        yield _presence_finding("gcloud", shutil.which("gcloud"), not_on_path, GCLOUD_PAGE)
 
 
-def _found(check: str, found: str | None, missing: str, fix: str) -> Finding:
-    return ok(check, found) if found else problem(check, missing, fix)
+def _presence_finding(check: str, value: str | None, message: str, fix: str) -> Finding:
+    return ok(check, value) if value else problem(check, message, fix)
 
 
 def key_finding(private_key_file: str) -> Finding:
@@ -82,8 +82,8 @@ def key_finding(private_key_file: str) -> Finding:
         message = f"{path} has the mode {mode:04o}, so ssh refuses it"
         return problem(check, message, f"chmod 600 {path}")
     if not path.with_name(f"{path.name}.pub").is_file():
-        by = f"ssh-keygen -y -f {path} > {path}.pub"
-        return problem(check, f"{path}.pub is missing", by)
+        fix = f"ssh-keygen -y -f {path} > {path}.pub"
+        return problem(check, f"{path}.pub is missing", fix)
     return ok(check, str(path))
 
 

@@ -23,7 +23,7 @@ from .doctor_probe import Reply, get
 from .summary import adopt_command
 
 #: IAM permissions that a run needs for the bucket of its checkpoints.
-RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
+PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
@@ -39,13 +39,13 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
         return (), problem(check, str(error), f"$EDITOR {FLEET_FILE}")
     if not fleet:
         return (), problem(check, "has no TPU yet", f"$EDITOR {FLEET_FILE}")
-    strange = sorted({each.specs[0].kind for each in fleet if not shape_of(each.specs[0].kind)})
-    if strange:
-        message = f"the accelerator type {', '.join(strange)} is unknown to tpufleet"
+    unknown_types = sorted({tpu.specs[0].kind for tpu in fleet if not shape_of(tpu.specs[0].kind)})
+    if unknown_types:
+        message = f"the accelerator type {', '.join(unknown_types)} is unknown to tpufleet"
         return fleet, problem(check, message, f"$EDITOR {FLEET_FILE}")
-    chips = sum(shape.chips for each in fleet if (shape := shape_of(each.specs[0].kind)))
-    many = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
-    return fleet, ok(check, f"{many}, {chips} chips")
+    chips = sum(shape.chips for tpu in fleet if (shape := shape_of(tpu.specs[0].kind)))
+    tpus_text = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
+    return fleet, ok(check, f"{tpus_text}, {chips} chips")
 
 
 def foreign_findings(
@@ -57,14 +57,14 @@ def foreign_findings(
     file.
     """
     check = "foreign TPUs"
-    tpus = {str(each.get("tpu_name")): each for each in hosts}
+    tpus = {str(host.get("tpu_name")): host for host in hosts}
     for name in sorted(set(tpus) & set(fleet)):
-        why, fix = "this fleet did not create it", adopt_command(name)
+        reason, fix = "this fleet did not create it", adopt_command(name)
         if owner := tpus[name].get("tpu_labels", {}).get(LABEL):
-            why = f"it belongs to the fleet {str(owner)!r:.80}"
+            reason = f"it belongs to the fleet {str(owner)!r:.80}"
             fix = f"rename this TPU in the fleet file: $EDITOR {FLEET_FILE}"
         zone = tpus[name].get("tpu_zone")
-        yield problem(check, f"TPU {name} ({zone}) is in fleet.yml, but {why}", fix)
+        yield problem(check, f"TPU {name} ({zone}) is in fleet.yml, but {reason}", fix)
     others = sorted(set(tpus) - set(fleet))
     if others:
         yield ok(
@@ -77,20 +77,20 @@ def foreign_findings(
 def grant_finding(grant_ends: object, today: date) -> Finding | None:
     """Check how many days of the TPU grant are left; return None if ``grant_ends`` is empty."""
     try:
-        ends = parse_date(grant_ends)
+        end_date = parse_date(grant_ends)
     except errors.CloudError as error:
         return problem("grant", str(error), f"$EDITOR {FLEET_FILE}")
-    if ends is None:
+    if end_date is None:
         return None
-    left = (ends - today).days
-    if left < 0:
-        message = f"ended on {ends}: existing TPUs cost money"
+    days_left = (end_date - today).days
+    if days_left < 0:
+        message = f"ended on {end_date}: existing TPUs cost money"
         return problem("grant", message, "ansible-playbook playbooks/delete.yml")
-    if left <= WARN_DAYS:
+    if days_left <= WARN_DAYS:
         return problem(
-            "grant", f"ends in {left} days ({ends})", "ansible-playbook playbooks/plan.yml"
+            "grant", f"ends in {days_left} days ({end_date})", "ansible-playbook playbooks/plan.yml"
         )
-    return ok("grant", f"ends in {left} days ({ends})")
+    return ok("grant", f"ends in {days_left} days ({end_date})")
 
 
 def quota_findings(
@@ -115,22 +115,24 @@ def quota_findings(
     except errors.CloudError as error:
         return [unknown("quota", str(error))]
     plan, limits = make_plan(fleet, observed, requests, today=today), _limits_page(settings)
-    found = []
+    findings = []
     for entry in plan.chips:
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
-        found.append(ok("quota", f"{message}; the limit: {limits}"))
+        findings.append(ok("quota", f"{message}; the limit: {limits}"))
     for entry in plan.dead_requests:
         message = f"{entry['words']} has no TPU any more but still holds quota"
-        found.append(problem("quota", message, entry["fix"]))
-    if not found:
-        found.append(ok("quota", f"no quota in use; the limits: {limits}"))
+        findings.append(problem("quota", message, entry["fix"]))
+    if not findings:
+        findings.append(ok("quota", f"no quota in use; the limits: {limits}"))
     for tpu in fleet:
         if tpu.name not in observed.present:
-            found += _last_refusal(source, settings, tpu)
-    return found
+            findings += _creation_quota_findings(source, settings, tpu)
+    return findings
 
 
-def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Iterator[Finding]:
+def _creation_quota_findings(
+    source: Source, settings: ApiSettings, tpu: FleetEntry
+) -> Iterator[Finding]:
     for zone in tpu.zones:
         try:
             error = source.creation_error(zone, tpu.name)
@@ -161,68 +163,76 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         )
         return [ok(check, message)]
     try:
-        place = BucketUrl.parse(bucket)
+        bucket_url = BucketUrl.parse(bucket)
     except errors.CloudError as error:
         return [problem(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
     address = settings.storage_address
     if not address:
         return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
-    where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
+    api_url = f"{address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
     try:
         session = open_storage_session(address, settings.credentials_file)
-        there = get(session, where)
-        rights = get(session, f"{where}/iam/testPermissions", {"permissions": RIGHTS})
+        metadata = get(session, api_url)
+        permissions = get(session, f"{api_url}/iam/testPermissions", {"permissions": PERMISSIONS})
     except errors.Unauthorized as error:
         return [unknown(check, f"{bucket}: {error}")]
     except errors.CloudError as error:
         return [problem(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
     emulated = address != GOOGLE_STORAGE
-    return list(bucket_lines(place.bucket, there, rights, zones, emulated=emulated))
+    return list(
+        bucket_reply_findings(bucket_url.bucket, metadata, permissions, zones, emulated=emulated)
+    )
 
 
-def bucket_lines(
-    name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
+def bucket_reply_findings(
+    name: str, metadata: Reply, permissions: Reply, zones: Sequence[str], *, emulated: bool = False
 ) -> Iterator[Finding]:
     """Check the bucket ``name``, according to the API's replies.
 
     Args:
-        there: the reply with the bucket's metadata.
-        rights: the reply with the permissions that the credentials have for the bucket.
+        metadata: the reply with the bucket's metadata.
+        permissions: the reply with the permissions that the credentials have for the bucket.
         zones: the zones of the TPUs.
         emulated: whether an emulator of Cloud Storage replied, which may not report permissions.
     """
     check = "bucket"
-    where = f"gs://{name}"
-    if there.status == 404:
+    url = f"gs://{name}"
+    if metadata.status == 404:
         region = region_of(zones[0]) if zones else "REGION"
-        by = f"gcloud storage buckets create {where} --location={region}"
-        yield problem(check, f"{where} does not exist", by)
+        create_command = f"gcloud storage buckets create {url} --location={region}"
+        yield problem(check, f"{url} does not exist", create_command)
         return
-    if there.status == 401:
-        yield unknown(check, f"{where}: can't be checked without valid credentials")
+    if metadata.status == 401:
+        yield unknown(check, f"{url}: can't be checked without valid credentials")
         return
-    held = rights.body.get("permissions", []) if rights.status == 200 else []
-    missing = [right for right in RIGHTS if right not in held] if isinstance(held, list) else RIGHTS
-    grant = (
-        f"gcloud storage buckets add-iam-policy-binding {where} --member=MEMBER "
+    granted = permissions.body.get("permissions", []) if permissions.status == 200 else []
+    missing = (
+        [permission for permission in PERMISSIONS if permission not in granted]
+        if isinstance(granted, list)
+        else PERMISSIONS
+    )
+    grant_command = (
+        f"gcloud storage buckets add-iam-policy-binding {url} --member=MEMBER "
         "--role=roles/storage.objectAdmin"
     )
-    if there.status != 200 and missing:
-        yield problem(check, f"{where}: {there.message}", grant)
+    if metadata.status != 200 and missing:
+        yield problem(check, f"{url}: {metadata.message}", grant_command)
         return
-    if emulated and rights.status == 404:
+    if emulated and permissions.status == 404:
         yield ok(
-            check, f"{where} exists; its emulator reports no permissions, so a launch tests writing"
+            check, f"{url} exists; its emulator reports no permissions, so a launch tests writing"
         )
     elif missing:
-        verbs = ", ".join(right.rpartition(".")[2] for right in missing)
-        yield problem(check, f"{where} is not writable: no permission to {verbs}", grant)
+        verbs = ", ".join(permission.rpartition(".")[2] for permission in missing)
+        yield problem(check, f"{url} is not writable: no permission to {verbs}", grant_command)
     else:
-        yield ok(check, f"{where} exists and is writable")
-    warning = location_warning(name, there.body, zones)
+        yield ok(check, f"{url} exists and is writable")
+    warning = location_warning(name, metadata.body, zones)
     if warning and not emulated:
         region = region_of(zones[0])
-        by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
-        yield problem("bucket's region", warning, by)
+        create_command = (
+            f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
+        )
+        yield problem("bucket's region", warning, create_command)
     elif not emulated:
-        yield ok("bucket's region", str(there.body.get("location", "unknown")).lower())
+        yield ok("bucket's region", str(metadata.body.get("location", "unknown")).lower())

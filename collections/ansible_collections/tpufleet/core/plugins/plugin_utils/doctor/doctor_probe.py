@@ -46,10 +46,13 @@ class Reply:
         details = error.get("details")
         for detail in details if isinstance(details, list) else []:
             if isinstance(detail, Mapping) and detail.get("reason") == "SERVICE_DISABLED":
-                about = detail.get("metadata")
-                return str(about.get("service") if isinstance(about, Mapping) else "") or "unknown"
-        older = error.get("errors")
-        for entry in older if isinstance(older, list) else []:
+                metadata = detail.get("metadata")
+                return (
+                    str(metadata.get("service") if isinstance(metadata, Mapping) else "")
+                    or "unknown"
+                )
+        older_errors = error.get("errors")
+        for entry in older_errors if isinstance(older_errors, list) else []:
             if isinstance(entry, Mapping) and entry.get("reason") == "accessNotConfigured":
                 return "unknown"
         return ""
@@ -61,27 +64,27 @@ def get(session: AuthorizedSession, url: str, params: Mapping[str, Any] | None =
     Raises Unauthorized if the credentials get no access token, NoAnswer if no response arrives.
     """
     from google.auth.exceptions import GoogleAuthError, RefreshError
-    from requests import exceptions as lost
+    from requests import exceptions as request_errors
 
-    began = time.time()
+    started_at = time.time()
     try:
         reply = session.request("GET", url, params=params, timeout=TIMEOUT_S, allow_redirects=False)
-    except RefreshError as refused:
-        reason = refused.args[0] if refused.args else "refused"
+    except RefreshError as error:
+        reason = error.args[0] if error.args else "refused"
         raise errors.Unauthorized(f"no access token for the credentials: {reason}") from None
-    except (GoogleAuthError, lost.RequestException, ValueError) as broken:
+    except (GoogleAuthError, request_errors.RequestException, ValueError) as error:
         raise errors.NoAnswer(
-            f"no answer from {url.split('?')[0]} ({network_error(broken)})"
+            f"no answer from {url.split('?')[0]} ({network_error(error)})"
         ) from None
     try:
         body = reply.json() if reply.content else {}
     except ValueError:
         body = {}
-    middle = (began + time.time()) / 2
+    midpoint = (started_at + time.time()) / 2
     return Reply(
         reply.status_code,
         body if isinstance(body, Mapping) else {},
-        _skew(reply.headers.get("Date"), middle),
+        _skew(reply.headers.get("Date"), midpoint),
     )
 
 

@@ -19,7 +19,7 @@ from ...module_utils.worker.doctor_finding import Finding, ok, problem
 from .doctor_probe import get
 
 CHECK = "stored output"
-MOST_DAYS = 36500
+MAX_DAYS = 36500
 EDIT = "$EDITOR inventory/*/group_vars/all/bucket.yml"
 
 
@@ -36,61 +36,64 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
     if not location.startswith(SCHEME) or settings.storage_address != GOOGLE_STORAGE:
         return []
     try:
-        place = BucketUrl.parse(location)
+        bucket_url = BucketUrl.parse(location)
         session = open_storage_session(settings.storage_address, settings.credentials_file)
-        url = f"{settings.storage_address}/storage/v1/b/{quote(place.bucket, safe='')}"
-        reply = get(session, url)
+        api_url = f"{settings.storage_address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
+        reply = get(session, api_url)
     except errors.CloudError:
         return []  # bucket_findings reports this error
-    return [retention_finding(place, reply.body, days)] if reply.status == 200 else []
+    return [retention_finding(bucket_url, reply.body, days)] if reply.status == 200 else []
 
 
-def retention_finding(place: BucketUrl, bucket: Mapping[str, Any], days: object) -> Finding:
+def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: object) -> Finding:
     """Check that a bucket's lifecycle deletes stored output after ``outputs_days``.
 
     Args:
-        place: the location of the stored output.
+        bucket_url: the location of the stored output.
         bucket: the bucket's metadata, as the Cloud Storage API returns it.
         days: the variable ``outputs_days``; 0 means that output is never deleted.
     """
     text = str(days)
-    if not text.isdecimal() or int(text) > MOST_DAYS:
+    if not text.isdecimal() or int(text) > MAX_DAYS:
         message = (
-            f"outputs_days: expected whole days from 0 (no limit) to {MOST_DAYS} ({text!r:.40})"
+            f"outputs_days: expected whole days from 0 (no limit) to {MAX_DAYS} ({text!r:.40})"
         )
         return problem(CHECK, message, EDIT)
-    wanted, prefix = int(text), f"{place.prefix}/" if place.prefix else ""
-    if wanted and not prefix:
+    desired_days, prefix = int(text), f"{bucket_url.prefix}/" if bucket_url.prefix else ""
+    if desired_days and not prefix:
         message = (
-            f"gs://{place.bucket} is a whole bucket, so a lifecycle rule for outputs_days "
-            f"({wanted}) would delete everything in it"
+            f"gs://{bucket_url.bucket} is a whole bucket, so a lifecycle rule for outputs_days "
+            f"({desired_days}) would delete everything in it"
         )
-        return problem(CHECK, message, f"set outputs: gs://{place.bucket}/runs")
+        return problem(CHECK, message, f"set outputs: gs://{bucket_url.bucket}/runs")
     rules = _rules(bucket)
-    others = [rule for rule in rules if not _is_replaced(rule, prefix)]
-    kept, kept_by_others = _kept(rules, prefix), _kept(others, prefix)
-    where = f"gs://{place.bucket}/{prefix}"
-    now = "is kept without limit" if kept is None else f"is kept for {kept} days"
-    if kept == (wanted or None):
-        return ok(CHECK, f"{where} {now}")
-    if not wanted:
-        return ok(CHECK, f"{where} {now} by a lifecycle rule of the bucket")
-    if kept_by_others is not None and kept_by_others < wanted:
+    other_rules = [rule for rule in rules if not _is_replaced(rule, prefix)]
+    current_days, others_days = (
+        _deletion_age(rules, prefix),
+        _deletion_age(other_rules, prefix),
+    )
+    url = f"gs://{bucket_url.bucket}/{prefix}"
+    state = "is kept without limit" if current_days is None else f"is kept for {current_days} days"
+    if current_days == (desired_days or None):
+        return ok(CHECK, f"{url} {state}")
+    if not desired_days:
+        return ok(CHECK, f"{url} {state} by a lifecycle rule of the bucket")
+    if others_days is not None and others_days < desired_days:
         message = (
-            f"{where} {now}, and outputs_days is {wanted}. A lifecycle rule that is not only for "
-            f"the output deletes it after {kept_by_others} days: change that rule, or outputs_days"
+            f"{url} {state}, and outputs_days is {desired_days}. A lifecycle rule that is not only "
+            f"for the output deletes it after {others_days} days: change that rule, or outputs_days"
         )
         return problem(CHECK, message, EDIT)
-    new = {
+    new_rule = {
         "action": {"type": "Delete"},
-        "condition": {"age": wanted, "matchesPrefix": [prefix]},
+        "condition": {"age": desired_days, "matchesPrefix": [prefix]},
     }
-    lifecycle = shlex.quote(json.dumps({"rule": [*others, new]}))
+    lifecycle = shlex.quote(json.dumps({"rule": [*other_rules, new_rule]}))
     return problem(
         CHECK,
-        f"{where} {now}, and outputs_days is {wanted}",
+        f"{url} {state}, and outputs_days is {desired_days}",
         f"echo {lifecycle} > lifecycle.json && "
-        f"gcloud storage buckets update gs://{place.bucket} --lifecycle-file=lifecycle.json",
+        f"gcloud storage buckets update gs://{bucket_url.bucket} --lifecycle-file=lifecycle.json",
     )
 
 
@@ -105,17 +108,18 @@ def _is_replaced(rule: Mapping[str, Any], prefix: str) -> bool:
     return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
 
 
-def _kept(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
+def _deletion_age(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
     """Return the days after which the rules delete objects below ``prefix``; None for never."""
-    found = []
+    ages = []
     for rule in rules:
         age = _age(rule)
         prefixes = rule["condition"].get("matchesPrefix", [""]) if age is not None else None
         if isinstance(prefixes, list) and any(
-            isinstance(each, str) and prefix.startswith(each) for each in prefixes
+            isinstance(rule_prefix, str) and prefix.startswith(rule_prefix)
+            for rule_prefix in prefixes
         ):
-            found.append(age)
-    return min(found, default=None)
+            ages.append(age)
+    return min(ages, default=None)
 
 
 def _age(rule: Mapping[str, Any]) -> int | None:

@@ -10,14 +10,14 @@ from ..fleet.ownership import LABEL
 from ..runs.status import answer_error
 from ..view.folded_names import folded
 
-Answer = Mapping[str, Any]
+Result = Mapping[str, Any]
 #: ssh's message if the server accepts no key. ssh has no exit code for this error.
 REFUSED_KEY = "Permission denied ("
 
 
 def doctor_summary(
-    here: Answer,
-    answers: Mapping[str, Answer],
+    controller_result: Result,
+    worker_results: Mapping[str, Result],
     tpu: str = "",
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     foreign: Collection[str] = (),
@@ -25,21 +25,24 @@ def doctor_summary(
     """Return ``lines`` for users, the ``verdict`` (the last line), and the ``count`` of problems.
 
     Args:
-        here: the result of tpufleet.core.doctor on the controller.
-        answers: the results of doctor_worker, by worker.
+        controller_result: the result of tpufleet.core.doctor on the controller.
+        worker_results: the results of doctor_worker, by worker.
         tpu: the TPU that the user asked to check, or empty.
         facts: each host's inventory variables.
         foreign: the workers of TPUs that do not belong to this fleet.
     """
-    findings = [*from_dicts(here["findings"]), *worker_findings(answers, facts or {}, foreign)]
-    if tpu and not answers:
+    findings = [
+        *from_dicts(controller_result["findings"]),
+        *worker_findings(worker_results, facts or {}, foreign),
+    ]
+    if tpu and not worker_results:
         named = "" if tpu == "all" else f" of TPU {tpu}"
-        shown = "ansible-playbook playbooks/status.yml"
-        findings.append(problem("workers", f"no worker{named} is READY", shown))
-    count = sum(each.state == PROBLEM for each in findings)
+        fix = "ansible-playbook playbooks/status.yml"
+        findings.append(problem("workers", f"no worker{named} is READY", fix))
+    count = sum(finding.state == PROBLEM for finding in findings)
     message = verdict(findings)
     return {
-        "lines": [*(each.line for each in findings), message],
+        "lines": [*(finding.line for finding in findings), message],
         "verdict": message,
         "count": count,
     }
@@ -51,7 +54,7 @@ def adopt_command(tpu: str) -> str:
 
 
 def worker_findings(
-    answers: Mapping[str, Answer],
+    worker_results: Mapping[str, Result],
     facts: Mapping[str, Mapping[str, Any]],
     foreign: Collection[str],
 ) -> list[Finding]:
@@ -59,35 +62,39 @@ def worker_findings(
 
     For the arguments see doctor_summary.
     """
-    alike: dict[Finding, list[str]] = {}
-    lost: list[Finding] = []
-    refused: dict[tuple[str, bool], list[str]] = {}
-    for host, answer in answers.items():
-        if "findings" not in answer:
-            if answer.get("unreachable") and REFUSED_KEY in str(answer.get("msg")):
+    hosts_by_finding: dict[Finding, list[str]] = {}
+    failures: list[Finding] = []
+    refused_hosts: dict[tuple[str, bool], list[str]] = {}
+    for host, result in worker_results.items():
+        if "findings" not in result:
+            if result.get("unreachable") and REFUSED_KEY in str(result.get("msg")):
                 tpu = str(facts.get(host, {}).get("tpu_name") or "NAME")
-                refused.setdefault((tpu, host in foreign), []).append(host)
+                refused_hosts.setdefault((tpu, host in foreign), []).append(host)
             else:
-                lost.append(_unreached(host, answer, facts.get(host, {}), host in foreign))
+                failures.append(
+                    _failure_finding(host, result, facts.get(host, {}), host in foreign)
+                )
             continue
-        for each in from_dicts(answer["findings"]):
-            alike.setdefault(each, []).append(host)
-    found = [
-        Finding(f"{folded(hosts)}: {each.check}", each.state, each.message, each.fix)
-        for each, hosts in sorted(alike.items(), key=lambda item: item[0].state == PROBLEM)
+        for finding in from_dicts(result["findings"]):
+            hosts_by_finding.setdefault(finding, []).append(host)
+    findings = [
+        Finding(f"{folded(hosts)}: {finding.check}", finding.state, finding.message, finding.fix)
+        for finding, hosts in sorted(
+            hosts_by_finding.items(), key=lambda item: item[0].state == PROBLEM
+        )
     ]
-    found += [
+    findings += [
         problem(
             folded(hosts),
             "refuses the ssh key",
-            _fix_of_refused_key(tpu, is_foreign, facts.get(hosts[0], {}).get("tpu_labels") or {}),
+            _refused_key_fix(tpu, is_foreign, facts.get(hosts[0], {}).get("tpu_labels") or {}),
         )
-        for (tpu, is_foreign), hosts in refused.items()
+        for (tpu, is_foreign), hosts in refused_hosts.items()
     ]
-    return found + lost
+    return findings + failures
 
 
-def _fix_of_refused_key(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> str:
+def _refused_key_fix(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> str:
     if not is_foreign:
         return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"
     if fleet := labels.get(LABEL):
@@ -98,20 +105,22 @@ def _fix_of_refused_key(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -
     return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
 
 
-def _unreached(host: str, answer: Answer, facts: Mapping[str, Any], is_foreign: bool) -> Finding:
-    message = answer_error(answer)
-    if not answer.get("unreachable"):
+def _failure_finding(
+    host: str, result: Result, facts: Mapping[str, Any], is_foreign: bool
+) -> Finding:
+    message = answer_error(result)
+    if not result.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
     tpu = str(facts.get("tpu_name") or "NAME")
     if is_foreign:
-        by = f"wait a minute if it is booting, or ask the owner of TPU {tpu} to repair it"
-        return problem(host, message, by)
+        fix = f"wait a minute if it is booting, or ask the owner of TPU {tpu} to repair it"
+        return problem(host, message, fix)
     zone = facts.get("tpu_zone")
     if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name
         tpu = f"{tpu}_{zone}"
-    by = (
+    fix = (
         "wait a minute if it is booting, or recreate its TPU: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
-    return problem(host, message, by)
+    return problem(host, message, fix)

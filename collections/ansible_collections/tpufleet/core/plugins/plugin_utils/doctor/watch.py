@@ -38,13 +38,13 @@ def watch_finding(
         age = age_text(now - last.ended_at)
         message = f"last pass {age} ago on {last.controller}, not scheduled on this computer"
         return ok(CHECK, message)
-    own = [each for each in heartbeats if each.controller == scheduled_on]
+    own = [heartbeat for heartbeat in heartbeats if heartbeat.controller == scheduled_on]
     if not own:
         return unknown(CHECK, f"scheduled, but no pass has ended yet: {logs}")
     age_s = now - own[0].ended_at
     if age_s > LIMIT_SECONDS + interval_s:
         return problem(CHECK, f"no pass for {age_text(age_s)}", logs)
     if own[0].has_failed:
-        why = own[0].error or "no reason given"
-        return problem(CHECK, f"the last pass failed {age_text(age_s)} ago ({why})", logs)
+        error = own[0].error or "no reason given"
+        return problem(CHECK, f"the last pass failed {age_text(age_s)} ago ({error})", logs)
     return ok(CHECK, f"last pass {age_text(age_s)} ago, took {own[0].duration_s:.0f} s")

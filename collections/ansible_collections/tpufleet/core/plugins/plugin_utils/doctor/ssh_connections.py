@@ -18,7 +18,7 @@ _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 
 
 @dataclass(frozen=True)
-class Way:
+class SshConnection:
     """The ssh connection of a READY worker.
 
     ``host`` is its name in the inventory. ``alias`` is its name in the known_hosts file; empty if
@@ -31,10 +31,10 @@ class Way:
     alias: str
 
 
-def way_of(host: str, variables: Mapping[str, Any]) -> Way:
+def connection_of(host: str, variables: Mapping[str, Any]) -> SshConnection:
     """Return the ssh connection of a worker from its inventory variables."""
     alias = _ALIAS.search(str(variables.get("ansible_ssh_common_args", "")))
-    return Way(
+    return SshConnection(
         host,
         str(variables.get("ansible_host") or host),
         int(variables.get("ansible_port") or 22),
@@ -42,10 +42,10 @@ def way_of(host: str, variables: Mapping[str, Any]) -> Way:
     )
 
 
-def knock(way: Way) -> str:
+def try_connect(connection: SshConnection) -> str:
     """Connect to the worker's ssh port and disconnect; return the error, empty on success."""
     try:
-        socket.create_connection((way.address, way.port), TIMEOUT_S).close()
+        socket.create_connection((connection.address, connection.port), TIMEOUT_S).close()
     except TimeoutError:
         return "no answer"
     except OSError as error:
@@ -53,45 +53,51 @@ def knock(way: Way) -> str:
     return ""
 
 
-def way_findings(ways: Sequence[Way], address: str, known: Container[str]) -> Iterator[Finding]:
+def connection_findings(
+    connections: Sequence[SshConnection], address: str, known: Container[str]
+) -> Iterator[Finding]:
     """Check the connection to each worker.
 
     With IAP no port is checked, since each check would need its own tunnel.
 
     Args:
-        ways: the ssh connections of the READY workers.
+        connections: the ssh connections of the READY workers.
         address: the inventory option ``address``: external, internal or iap.
         known: the aliases that have a key in the known_hosts file.
     """
-    if not ways:
+    if not connections:
         yield ok("ssh", f"no worker is READY (address: {address})")
         return
-    everybody = folded([way.host for way in ways])
+    all_hosts = folded([connection.host for connection in connections])
     if address == "iap":
-        yield ok("ssh", f"{everybody} through IAP (not checked)")
+        yield ok("ssh", f"{all_hosts} through IAP (not checked)")
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(knock, ways))
-        closed: dict[str, list[Way]] = {}
-        for way, answer in zip(ways, answers, strict=True):
-            closed.setdefault(answer, []).append(way)
-        if "" in closed:
-            reached = folded([way.host for way in closed.pop("")])
-            yield ok("ssh", f"{reached} ({address} address), the port is open")
-        for answer, them in closed.items():
-            first = f"{them[0].address} port {them[0].port}"
-            message = f"{folded([way.host for way in them])}: {answer} ({first})"
-            yield problem("ssh", message, _opening(address, answer))
-    without_key = [way.host for way in ways if way.alias and way.alias not in known]
+            errors = list(pool.map(try_connect, connections))
+        by_error: dict[str, list[SshConnection]] = {}
+        for connection, error in zip(connections, errors, strict=True):
+            by_error.setdefault(error, []).append(connection)
+        if "" in by_error:
+            reachable = folded([connection.host for connection in by_error.pop("")])
+            yield ok("ssh", f"{reachable} ({address} address), the port is open")
+        for error, failed in by_error.items():
+            first = f"{failed[0].address} port {failed[0].port}"
+            message = f"{folded([connection.host for connection in failed])}: {error} ({first})"
+            yield problem("ssh", message, _connect_fix(address, error))
+    without_key = [
+        connection.host
+        for connection in connections
+        if connection.alias and connection.alias not in known
+    ]
     if without_key:
-        by = "ansible-inventory --graph reads the keys; or set host_keys: accept-new in tpu.yml"
-        yield problem("host keys", f"{folded(without_key)}: no known host key", by)
+        fix = "ansible-inventory --graph reads the keys; or set host_keys: accept-new in tpu.yml"
+        yield problem("host keys", f"{folded(without_key)}: no known host key", fix)
     else:
-        yield ok("host keys", f"{everybody}: known")
+        yield ok("host keys", f"{all_hosts}: known")
 
 
-def _opening(address: str, answer: str) -> str:
-    if "refused" in answer:
+def _connect_fix(address: str, error: str) -> str:
+    if "refused" in error:
         return (
             "no ssh server: wait a minute if it is booting, or recreate the TPU: "
             "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
