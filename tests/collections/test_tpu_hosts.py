@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.shapes import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.hosts import (
     HostOptions,
     build_hosts,
-    refuse_clashes,
+    check_unique_names,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.slices import slices_of
 from hypothesis import HealthCheck, given, settings
@@ -356,7 +356,7 @@ def test_any_fleet_gives_hosts_of_different_names_or_an_error_of_one_line(
     ]
     try:
         built = hosts_of(*fleet, address=address, known_hosts_file="/k")
-        refuse_clashes([(host.name, host) for host in built.hosts])
+        check_unique_names([(host.name, host) for host in built.hosts])
     except (BadAnswer, NotConfigured) as error:
         assert str(error).isprintable()
         return

@@ -97,9 +97,9 @@ from ..plugin_utils.fleet.hosts import (
     Host,
     HostOptions,
     build_hosts,
+    check_unique_names,
     is_reachable,
     node_variables,
-    refuse_clashes,
 )
 from ..plugin_utils.fleet.inert_text import trust_inert
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours
@@ -108,7 +108,7 @@ from ..plugin_utils.fleet.source import INVENTORY_ERROR, Source
 
 #: Ansible's exit status if an inventory or playbook can't be read.
 _PARSER_ERROR = 4
-_OURS = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
+_PLUGIN_KEY = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
 _TEMPLATED = (
     "down_hint",
     "fleet_name",
@@ -128,7 +128,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Return whether the file is YAML and its key ``plugin`` names this plugin."""
         if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
             return False
-        return bool(_OURS.search(Path(path).read_text(encoding="utf-8", errors="replace")))
+        return bool(_PLUGIN_KEY.search(Path(path).read_text(encoding="utf-8", errors="replace")))
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """Add the TPUs' workers to the inventory, or fail with a one-line error.
@@ -139,11 +139,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         raises AnsibleParserError.
         """
         super().parse(inventory, loader, path, cache)
-        self._text: dict[str, str] = {}
-        self._hints: dict[str, Any] = {}
+        self._values: dict[str, str] = {}
+        self._user_vars: dict[str, Any] = {}
         try:
             self._read_config_data(path)
-            self._fill(path, use_cache=cache)
+            self._add_tpus(path, use_cache=cache)
         except (CloudError, AnsibleError) as error:
             text = one_line(error.message if isinstance(error, AnsibleError) else error)
             if "on_error" in self._options and self.get_option("on_error") == "report":
@@ -157,8 +157,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _report(self, error: str) -> None:
         """Continue without hosts; set the error and the known settings as variables of ``all``."""
         # Set all API settings or none: a missing endpoint would default to Google's.
-        has_api = set(API_SETTINGS) <= set(self._text)
-        known = {name: self._text[name] for name in API_SETTINGS} if has_api else {}
+        has_api = set(API_SETTINGS) <= set(self._values)
+        known = {name: self._values[name] for name in API_SETTINGS} if has_api else {}
         self._set_shared_variables(known, Listing([]))
         self.inventory.set_variable("all", INVENTORY_ERROR, error)
 
@@ -169,18 +169,18 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             "private_key_file": "ssh_private_key_file",
             "known_hosts_file": "known_hosts_file",
         }
-        known = {name: self._text[key] for name, key in options.items() if key in self._text}
+        known = {name: self._values[key] for name, key in options.items() if key in self._values}
         return known | {name: self.get_option(name) for name in ("address", "os_login")}
 
-    def _fill(self, path: str, *, use_cache: bool) -> None:
+    def _add_tpus(self, path: str, *, use_cache: bool) -> None:
         self._evaluate_options(path)
-        settings = ApiSettings.of(self._text)
-        parse_fleet_name(self._text["fleet_name"])
+        settings = ApiSettings.of(self._values)
+        parse_fleet_name(self._values["fleet_name"])
         options = HostOptions(
             address=self.get_option("address"),
-            ssh_user=self._text["ssh_user"],
-            ssh_private_key_file=self._text["ssh_private_key_file"],
-            known_hosts_file=self._text["known_hosts_file"],
+            ssh_user=self._values["ssh_user"],
+            ssh_private_key_file=self._values["ssh_private_key_file"],
+            known_hosts_file=self._values["known_hosts_file"],
             accept_new=self.get_option("host_keys") == "accept-new",
         )
         if self.get_option("os_login") and not options.ssh_user:
@@ -188,22 +188,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "os_login needs ssh_user, your POSIX user name: `gcloud compute os-login "
                 "describe-profile --format='value(posixAccounts[0].username)'`"
             )
-        source = open_source(self._text)
+        source = open_source(self._values)
         try:
-            listing = self._listing(path, settings, source, use_cache=use_cache)
+            listing = self._list_tpus(path, settings, source, use_cache=use_cache)
         except NoAnswer as error:
-            hint = self._text["down_hint"]
+            hint = self._values["down_hint"]
             raise NoAnswer(f"{error}: {hint}" if hint else error) from None
         nodes = [source.parse(entry) for entry in listing.entries]
         slices = slices_of(nodes)
-        kept = self._kept(nodes, slices)
-        known = self._known_hosts(kept, options, source)
-        built = build_hosts(kept, options, known, slices)
+        selected = self._filter_nodes(nodes, slices)
+        known = self._known_hosts(selected, options, source)
+        result = build_hosts(selected, options, known, slices)
         self._set_shared_variables(asdict(settings), listing)
-        name = trust_inert(self._text["fleet_name"])
+        name = trust_inert(self._values["fleet_name"])
         self.inventory.set_variable("all", "fleet_name", name)
-        self._add_hosts(built.hosts)
-        for warning in built.warnings:
+        self._add_hosts(result.hosts)
+        for warning in result.warnings:
             self.display.warning(warning)
 
     # --- options ---------------------------------------------------------------------------------
@@ -211,23 +211,25 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _evaluate_options(self, path: str) -> None:
         """Evaluate templates in options; store ``vars`` in ``_hints``, the others in ``_text``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
-        seen: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "inventory_dir": directory,
             "inventory_file": path,
             **(self._vars or {}),
         }
         for name, value in (self.get_option("vars") or {}).items():
-            seen[name] = self._hints[name] = self._template(f"vars.{name}", value, seen)
+            variables[name] = self._user_vars[name] = self._template(
+                f"vars.{name}", value, variables
+            )
         for option in _TEMPLATED:
-            value = self._template(option, self.get_option(option), seen)
-            self._text[option] = str("" if value is None else value).strip()
+            value = self._template(option, self.get_option(option), variables)
+            self._values[option] = str("" if value is None else value).strip()
 
-    def _template(self, name: str, value: Any, seen: dict[str, Any]) -> Any:
-        self.templar.available_variables = seen
+    def _template(self, name: str, value: Any, variables: dict[str, Any]) -> Any:
+        self.templar.available_variables = variables
         try:
             return self.templar.template(value)
         except AnsibleError as error:
-            hint = self._text.get("down_hint")
+            hint = self._values.get("down_hint")
             if hint and name == "endpoint":
                 raise AnsibleParserError(hint) from None
             raise AnsibleParserError(
@@ -236,37 +238,37 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     # --- listing ---------------------------------------------------------------------------------
 
-    def _listing(
+    def _list_tpus(
         self, path: str, settings: ApiSettings, source: Source, *, use_cache: bool
     ) -> Listing:
         zones = [str(zone) for zone in self.get_option("zones")]
-        asked = {"endpoint": settings.address, "project": settings.project, "zones": zones}
+        query = {"endpoint": settings.address, "project": settings.project, "zones": zones}
         caching = bool(self.get_option("cache"))
         key = self.get_cache_key(path)
         if caching and use_cache:
-            stored = self._cache.get(key)
-            known = isinstance(stored, Mapping) and stored.get("asked") == asked
-            entries = stored.get("entries") if known else None
+            cached = self._cache.get(key)
+            is_same_query = isinstance(cached, Mapping) and cached.get("asked") == query
+            entries = cached.get("entries") if is_same_query else None
             if isinstance(entries, list):
                 return Listing(entries)
         listing = source.list(zones, allow_partial=self.get_option("allow_partial"))
         if caching and not listing.unreachable:
             self._cache[key] = {
-                "asked": asked,
+                "asked": query,
                 "entries": [dict(entry) for entry in listing.entries],
             }
         return listing
 
-    def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
+    def _filter_nodes(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
         """Return the TPUs for which all filters are true.
 
         ``slices`` has the slice of each TPU, by the TPU's key (Node.key).
         """
-        kept = nodes
+        selected = nodes
         for expression in self.get_option("filters"):
             undecided = []
-            met = []
-            for node in kept:
+            matching = []
+            for node in selected:
                 self.templar.available_variables = node_variables(node, slices[node.key])
                 try:
                     value = self.templar.evaluate_expression(expression)
@@ -279,11 +281,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                         "expected true or false"
                     )
                 if value:
-                    met.append(node)
+                    matching.append(node)
             if undecided:
                 self._report_undecided(expression, undecided)
-            kept = met
-        return kept
+            selected = matching
+        return selected
 
     def _report_undecided(self, expression: str, undecided: list[tuple[Node, str]]) -> None:
         node, reason = undecided[0]
@@ -308,18 +310,20 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             if is_reachable(node)
             and any(
                 alias not in known or (with_names and not known[alias].host_name)
-                for alias in (alias_of(node.key, w) for w in range(len(node.endpoints)))
+                for alias in (alias_of(node.key, worker) for worker in range(len(node.endpoints)))
             )
         ]
         if not new:
             return known
         with ThreadPoolExecutor(max_workers=min(8, len(new))) as pool:
-            answers = pool.map(lambda node: self._keys_of(source, node, with_names), new)
-            met = [host for hosts in answers for host in hosts]
-        file.add(met)
+            hosts_by_node = pool.map(
+                lambda node: self._read_host_keys(source, node, with_names), new
+            )
+            new_hosts = [host for hosts in hosts_by_node for host in hosts]
+        file.add(new_hosts)
         return file.read()
 
-    def _keys_of(self, source: Source, node: Node, with_names: bool) -> list[KnownHost]:
+    def _read_host_keys(self, source: Source, node: Node, with_names: bool) -> list[KnownHost]:
         try:
             return source.host_keys(node, with_names=with_names)
         except CloudError as error:
@@ -331,7 +335,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _set_shared_variables(self, settings: Mapping[str, str], listing: Listing) -> None:
         shared = {
-            **self._hints,
+            **self._user_vars,
             "tpu_api": {**settings, "zones": [str(zone) for zone in self.get_option("zones")]},
             "tpu_ssh": self._ssh_settings(),
             "tpu_partial": bool(listing.unreachable),
@@ -346,29 +350,29 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             )
 
     def _add_hosts(self, hosts: tuple[Host, ...]) -> None:
-        named = [(self._host_name(host), host) for host in hosts]
-        refuse_clashes(named)
-        safe: dict[str, str] = {
+        named_hosts = [(self._host_name(host), host) for host in hosts]
+        check_unique_names(named_hosts)
+        safe_names: dict[str, str] = {
             name: self.inventory.add_group(name) for name in ("tpu", "leaders", FOREIGN_GROUP)
         }
         strict = self.get_option("strict")
         compose, groups, keyed = (
             self.get_option(option) for option in ("compose", "groups", "keyed_groups")
         )
-        for name, host in named:
+        for name, host in named_hosts:
             self.inventory.add_host(name)
             for variable, value in host.variables.items():
                 self.inventory.set_variable(name, variable, value)
-            is_own = is_ours(host.node.labels, self._text["fleet_name"])
+            is_own = is_ours(host.node.labels, self._values["fleet_name"])
             for group in (*host.groups, *(() if is_own else (FOREIGN_GROUP,))):
-                if group not in safe:
-                    safe[group] = self.inventory.add_group(self._sanitize_group_name(group))
-                self.inventory.add_child(safe[group], name)
+                if group not in safe_names:
+                    safe_names[group] = self.inventory.add_group(self._sanitize_group_name(group))
+                self.inventory.add_child(safe_names[group], name)
             if compose or groups or keyed:
-                seen = {**host.variables, "inventory_hostname": name}
-                self._set_composite_vars(compose, seen, name, strict=strict)
-                self._add_host_to_composed_groups(groups, seen, name, strict=strict)
-                self._add_host_to_keyed_groups(keyed, seen, name, strict=strict)
+                variables = {**host.variables, "inventory_hostname": name}
+                self._set_composite_vars(compose, variables, name, strict=strict)
+                self._add_host_to_composed_groups(groups, variables, name, strict=strict)
+                self._add_host_to_keyed_groups(keyed, variables, name, strict=strict)
 
     def _host_name(self, host: Host) -> str:
         expressions = self.get_option("hostnames")

@@ -52,12 +52,14 @@ def location_warning(name: str, bucket: Mapping[str, Any], zones: Iterable[str])
     location = str(bucket.get("location") or "").upper()
     if not location:
         return ""
-    far = sorted({region_of(zone) for zone in zones if not _is_near(location, bucket, zone)})
-    if not far:
+    other_regions = sorted(
+        {region_of(zone) for zone in zones if not _is_near(location, bucket, zone)}
+    )
+    if not other_regions:
         return ""
     return (
-        f"the bucket {name} is in {location.lower()}, but TPUs are in {', '.join(far)}: access "
-        "from there is slow and costs money. Use a bucket in their region"
+        f"the bucket {name} is in {location.lower()}, but TPUs are in {', '.join(other_regions)}: "
+        "access from there is slow and costs money. Use a bucket in their region"
     )
 
 
@@ -70,7 +72,9 @@ def _is_near(location: str, bucket: Mapping[str, Any], zone: str) -> bool:
     region = region_of(zone)
     if location in _CONTINENTS:
         return region.startswith(_CONTINENTS[location])
-    custom = bucket.get("customPlacementConfig")
-    parts = custom.get("dataLocations") if isinstance(custom, Mapping) else None
-    regions = [str(part).lower() for part in parts] if isinstance(parts, list) else None
+    placement = bucket.get("customPlacementConfig")
+    data_locations = placement.get("dataLocations") if isinstance(placement, Mapping) else None
+    regions = (
+        [str(name).lower() for name in data_locations] if isinstance(data_locations, list) else None
+    )
     return region in (regions or _DUAL_REGIONS.get(location) or (location.lower(),))

@@ -43,7 +43,7 @@ def chip_hosts(
     """
     if only not in (None, "") and not re.fullmatch(r"[0-9]{1,9}", str(only)):
         raise AnsibleFilterError(f"chip: expected the number of a chip ({only!r:.40})")
-    found = []
+    hosts = []
     for worker in workers:
         host = facts[worker]
         chips, count = int(host.get("tpu_chips") or 0), int(host.get("tpu_worker_count") or 1)
@@ -52,14 +52,16 @@ def chip_hosts(
                 f"TPU {host.get('tpu_name')}: per_chip needs a TPU with one worker (it has "
                 f"{count}). Choose another: -e tpu=NAME"
             )
-        wanted = range(chips) if only in (None, "") else [int(only)]
-        missing = [chip for chip in wanted if chip >= chips]
+        requested = range(chips) if only in (None, "") else [int(only)]
+        missing = [chip for chip in requested if chip >= chips]
         if not chips or missing:
-            what = f"chip {missing[0]}" if chips else "chips"
-            raise AnsibleFilterError(f"{worker} has no {what} (number of its chips: {chips})")
-        carried = {name: host[name] for name in CARRIED if name in host}
-        found += [
-            {"name": f"{worker}-c{chip}", **carried, "tpu_chip": chip, "tpu_chip_of": worker}
-            for chip in wanted
+            missing_text = f"chip {missing[0]}" if chips else "chips"
+            raise AnsibleFilterError(
+                f"{worker} has no {missing_text} (number of its chips: {chips})"
+            )
+        inherited = {name: host[name] for name in CARRIED if name in host}
+        hosts += [
+            {"name": f"{worker}-c{chip}", **inherited, "tpu_chip": chip, "tpu_chip_of": worker}
+            for chip in requested
         ]
-    return found
+    return hosts

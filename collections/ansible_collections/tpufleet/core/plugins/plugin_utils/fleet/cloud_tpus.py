@@ -82,8 +82,8 @@ class CloudTpus:
         if tpu.queued and (present is None or replaces_lost):
             return self._create_queued(tpu, spec, present, options)
         if present and present.queued_resource:
-            possible = attachable(self.compute, spec, present)
-            recreates = options.recreate and bool(compare(possible, present).immutable)
+            attachable_spec = attachable(self.compute, spec, present)
+            recreates = options.recreate and bool(compare(attachable_spec, present).immutable)
             if replaces_lost or recreates:
                 return self._recreate_with_request(tpu, spec, present, options)
         return ensure_present(
@@ -105,8 +105,8 @@ class CloudTpus:
         request, progress = _request_for(tpu, spec), partial(options.report, spec.name)
         if present:
             options.check_owner(present)
-        created_present = present is not None and present.queued_resource == request.name
-        check_owner = (lambda _request: None) if created_present else options.check_owner
+        request_created_tpu = present is not None and present.queued_resource == request.name
+        check_owner = (lambda _request: None) if request_created_tpu else options.check_owner
         if options.check:
             planned = ensure_requested(
                 self._api,
@@ -118,12 +118,12 @@ class CloudTpus:
             )
             outcome = outcome_of(spec, present, True, created=True)
             return replace(outcome, msg=planned.msg) if planned.changed else outcome
-        if present and created_present:
+        if present and request_created_tpu:
             wait_for_suspension(self._api, present, timeout=options.timeout, progress=progress)
         elif present:
             self.delete(present, replace(options, agreed={present.key}))
         for _ in range(2):
-            done = ensure_requested(
+            requested = ensure_requested(
                 self._api,
                 request,
                 timeout=options.timeout,
@@ -131,7 +131,7 @@ class CloudTpus:
                 progress=progress,
                 check_owner=check_owner,
             )
-            if done.changed or self.describe(spec.zone, spec.name) is not None:
+            if requested.changed or self.describe(spec.zone, spec.name) is not None:
                 break
             # The TPU was deleted, and its queued resource never creates another TPU.
             ensure_not_requested(
@@ -139,7 +139,7 @@ class CloudTpus:
                 spec.zone,
                 request.name,
                 timeout=options.timeout,
-                agreed={done.request.key} if done.request else (),
+                agreed={requested.request.key} if requested.request else (),
                 progress=progress,
             )
         outcome = ensure_present(
@@ -149,7 +149,9 @@ class CloudTpus:
             progress=progress,
             check_owner=options.check_owner,
         )
-        return replace(outcome_of(spec, present, True, outcome.node, created=True), msg=done.msg)
+        return replace(
+            outcome_of(spec, present, True, outcome.node, created=True), msg=requested.msg
+        )
 
     def _recreate_with_request(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node, options: ChangeOptions
@@ -212,9 +214,9 @@ class CloudTpus:
                 agreed=_agreed(request.key, options),
                 progress=partial(options.report, request.name),
             )
-        except InvalidRequest as refused:
+        except InvalidRequest as error:
             raise InvalidRequest(
-                f"{refused}. If Google is creating the TPU, run this again when the TPU exists"
+                f"{error}. If Google is creating the TPU, run this again when the TPU exists"
             ) from None
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
@@ -240,4 +242,4 @@ def _request_for(tpu: FleetEntry, spec: NodeSpec) -> QueuedResourceSpec:
 
 
 def _without_metadata(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: part for name, part in node.items() if name != "metadata"}
+    return {name: value for name, value in node.items() if name != "metadata"}

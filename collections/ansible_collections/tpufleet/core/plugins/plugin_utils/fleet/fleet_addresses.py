@@ -24,16 +24,18 @@ def fleet_addresses(
     """
     own = variables[host] if host else {}
 
-    def is_peer(each: Mapping[str, Any]) -> bool:
-        is_in_zone = bool(own) and each.get("tpu_zone") == own.get("tpu_zone")
+    def is_peer(facts: Mapping[str, Any]) -> bool:
+        is_in_zone = bool(own) and facts.get("tpu_zone") == own.get("tpu_zone")
         return is_in_zone and any(
-            own.get(name) and each.get(name) == own[name] for name in ("tpu_id", "tpu_multislice")
+            own.get(name) and facts.get(name) == own[name] for name in ("tpu_id", "tpu_multislice")
         )
 
     foreign = set(groups.get(FOREIGN_GROUP, ()))
-    found: set[str] = set()
+    addresses: set[str] = set()
     for name in groups.get("all", ()):
-        each = variables[name]
-        if name not in foreign or is_peer(each):
-            found.update(each.get("tpu_internal_ips") or (), [each.get("tpu_internal_ip") or ""])
-    return sorted(found - {""})
+        facts = variables[name]
+        if name not in foreign or is_peer(facts):
+            addresses.update(
+                facts.get("tpu_internal_ips") or (), [facts.get("tpu_internal_ip") or ""]
+            )
+    return sorted(addresses - {""})

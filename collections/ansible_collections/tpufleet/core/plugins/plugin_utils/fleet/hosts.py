@@ -84,7 +84,7 @@ def build_hosts(
         known: the entries of the known_hosts file, by alias.
         slices: the slices of all existing TPUs by Node.key (slices_of).
     """
-    named = Counter(node.name for node in nodes)
+    name_counts = Counter(node.name for node in nodes)
     hosts: list[Host] = []
     warnings: list[str] = []
     for node in nodes:
@@ -93,7 +93,7 @@ def build_hosts(
             warnings.append(
                 f"TPU {node.where} is READY but {missing}; until then it is not in the group tpu"
             )
-        is_alone = named[node.name] == 1
+        is_alone = name_counts[node.name] == 1
         name = node.name if is_alone else f"{node.name}-{node.zone}"
         if missing or not is_reachable(node):
             hosts.append(_node_host(node, name, slices[node.key]))
@@ -112,14 +112,14 @@ def build_hosts(
     return Hosts(tuple(hosts), tuple(warnings))
 
 
-def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
+def check_unique_names(named_hosts: Sequence[tuple[str, Host]]) -> None:
     """Raise NotConfigured if two hosts have the same inventory name.
 
-    ``named`` has a pair for each host: its inventory name, which the option ``hostnames`` may have
-    changed, and the host.
+    ``named_hosts`` has a pair for each host: its inventory name, which the option ``hostnames`` may
+    have changed, and the host.
     """
     first: dict[str, Host] = {}
-    for name, host in named:
+    for name, host in named_hosts:
         other = first.setdefault(name, host)
         if other is not host:
             raise NotConfigured(
@@ -130,13 +130,13 @@ def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
 
 
 def _missing(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
-    ends = node.endpoints
-    if address == "external" and not all(end.external_ip for end in ends):
+    endpoints = node.endpoints
+    if address == "external" and not all(endpoint.external_ip for endpoint in endpoints):
         return "has workers without an external address: set address: internal or iap in tpu.yml"
-    if not all(end.internal_ip for end in ends):
+    if not all(endpoint.internal_ip for endpoint in endpoints):
         return "has workers without an internal address"
     if address == "iap":
-        hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(ends))]
+        hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(endpoints))]
         if not all(host and host.host_name for host in hosts):
             return "its workers have not published the host names that IAP needs: try again soon"
     return ""
@@ -150,23 +150,25 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
             f"TPU {node.where} lists {len(node.endpoints)} workers, but a {node.accelerator_type} "
             f"has {shape.workers}"
         )
-    unknown = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+    unknown = [
+        worker for worker in range(len(node.endpoints)) if alias_of(node.key, worker) not in known
+    ]
     if unknown and options.known_hosts_file:
-        who = "worker" + ("s " if len(unknown) > 1 else " ") + ", ".join(map(str, unknown))
+        workers = "worker" + ("s " if len(unknown) > 1 else " ") + ", ".join(map(str, unknown))
         consequence = (
             "ssh trusts the first key (host_keys: accept-new)"
             if options.accept_new
             else "ssh will refuse to connect. Run this again in a minute, or set host_keys: "
             "accept-new in tpu.yml"
         )
-        warnings.append(f"{who} of TPU {node.where} published no ssh host keys: {consequence}")
+        warnings.append(f"{workers} of TPU {node.where} published no ssh host keys: {consequence}")
     return warnings
 
 
 def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
     """Return the inventory variables that all hosts of a TPU share."""
     shape = shape_of(node.accelerator_type)
-    built = {
+    safe = {
         "tpu_name": node.name,
         "tpu_id": node.id,
         "tpu_zone": node.zone,
@@ -184,20 +186,24 @@ def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
         "tpu_slice_count": slice_.count,
     }
     # Free text, which Ansible must never evaluate as a template.
-    texts = {
+    free_texts = {
         "tpu_data_disks": [disk.name for disk in node.data_disks],
         "tpu_labels": dict(node.labels),
     }
-    return trust_inert(built) | texts
+    return trust_inert(safe) | free_texts
 
 
 def _node_host(node: Node, name: str, slice_: Slice) -> Host:
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
     # A TPU under repair or restart keeps its addresses. Google reuses those of deleted TPUs.
     is_gone = node.is_lost or node.is_being_deleted
-    addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
-    more = {"tpu_chips": chips_of(node.accelerator_type), "tpu_internal_ips": addresses}
-    variables = node_variables(node, slice_) | trust_inert(more)
+    addresses = (
+        []
+        if is_gone
+        else [endpoint.internal_ip for endpoint in node.endpoints if endpoint.internal_ip]
+    )
+    own_variables = {"tpu_chips": chips_of(node.accelerator_type), "tpu_internal_ips": addresses}
+    variables = node_variables(node, slice_) | trust_inert(own_variables)
     return Host(name, node, (f"state_{node.state}",), variables)
 
 
@@ -211,22 +217,24 @@ def _worker_host(
     known: Mapping[str, KnownHost],
 ) -> Host:
     shape = shape_of(node.accelerator_type)
-    end = node.endpoints[worker]
-    more = {
+    endpoint = node.endpoints[worker]
+    own_variables = {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
-        "tpu_internal_ip": end.internal_ip,
-        "tpu_external_ip": end.external_ip,
+        "tpu_internal_ip": endpoint.internal_ip,
+        "tpu_external_ip": endpoint.external_ip,
         "tpu_leader_ip": node.endpoints[0].internal_ip,
         "tpu_slice_leader_ip": slice_.leader_ip,
-        "ansible_host": end.external_ip if options.address == "external" else end.internal_ip,
+        "ansible_host": endpoint.external_ip
+        if options.address == "external"
+        else endpoint.internal_ip,
     }
     if options.ssh_user:
-        more["ansible_user"] = options.ssh_user
+        own_variables["ansible_user"] = options.ssh_user
     if options.ssh_private_key_file:
-        more["ansible_ssh_private_key_file"] = options.ssh_private_key_file
-    if ssh := _ssh_arguments(node, alias_of(node.key, worker), options, known):
-        more["ansible_ssh_common_args"] = ssh
+        own_variables["ansible_ssh_private_key_file"] = options.ssh_private_key_file
+    if ssh_arguments := _ssh_arguments(node, alias_of(node.key, worker), options, known):
+        own_variables["ansible_ssh_common_args"] = ssh_arguments
     groups = (
         "tpu",
         group,
@@ -236,7 +244,7 @@ def _worker_host(
         f"state_{node.state}",
         *((slice_.group,) if slice_.group else ()),
     )
-    return Host(name, node, groups, node_variables(node, slice_) | trust_inert(more))
+    return Host(name, node, groups, node_variables(node, slice_) | trust_inert(own_variables))
 
 
 def _ssh_arguments(

@@ -33,9 +33,9 @@ def workers_pattern(tpu: str, groups: Groups, also: Sequence[str] = ()) -> str:
 
 def workers_of(groups: Groups, tpu: str = "") -> list[str]:
     """Return the READY workers of a TPU, or of this fleet if no TPU is named."""
-    meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
+    selected, foreign = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
     return [
-        host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
+        host for host in groups.get("tpu", []) if (host in selected if tpu else host not in foreign)
     ]
 
 
@@ -47,15 +47,15 @@ def status_hosts(groups: Groups, tpu: str = "") -> list[str]:
     if tpu:
         alone = [tpu] if tpu in groups.get("all", []) else []
         return list(groups.get(group_of(tpu), alone))
-    left_out = groups.get(FOREIGN_GROUP, [])
-    shown = [
+    foreign = groups.get(FOREIGN_GROUP, [])
+    hosts_to_show = [
         host
         for name, hosts in groups.items()
         if name == "tpu" or name.startswith("state_")
         for host in hosts
-        if host not in left_out
+        if host not in foreign
     ]
-    return list(dict.fromkeys(shown))
+    return list(dict.fromkeys(hosts_to_show))
 
 
 def foreign_workers_of_runs(
@@ -78,7 +78,9 @@ def foreign_workers_of_runs(
 def foreign_tpus(groups: Groups, facts: Facts) -> dict[str, str]:
     """Return the TPUs that do not belong to this fleet, as ``{name: zone}``."""
     hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
-    return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
+    return {
+        str(variables.get("tpu_name")): str(variables.get("tpu_zone") or "") for variables in hosts
+    }
 
 
 def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: Any) -> list[str]:
@@ -89,13 +91,13 @@ def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: An
     """
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
-    found = {
+    names = {
         str(facts[host].get("tpu_name"))
         for host in hosts
         if (host in foreign or facts[host].get("tpu_name") not in known)
         and not facts[host].get("tpu_multislice")
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
@@ -105,13 +107,13 @@ def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
     """
     if not tpu or group_of(tpu) in groups:
         return ""
-    known, in_zones = {entry.name for entry in parse_fleet(fleet or [])}, set()
-    for each in facts.values():
-        places = run_places(each)
-        known.update(places)
+    known, names_with_zone = {entry.name for entry in parse_fleet(fleet or [])}, set()
+    for variables in facts.values():
+        names = run_places(variables)
+        known.update(names)
         # -e tpu=NAME_ZONE selects one of several TPUs that have this name.
-        in_zones.update(f"{place}_{each.get('tpu_zone')}" for place in places)
-    if group_of(tpu) in map(group_of, known | in_zones):
+        names_with_zone.update(f"{name}_{variables.get('tpu_zone')}" for name in names)
+    if group_of(tpu) in map(group_of, known | names_with_zone):
         return ""
     return (
         f"tpu={tpu}: no TPU of this name exists in the inventory's zones, and none is in "

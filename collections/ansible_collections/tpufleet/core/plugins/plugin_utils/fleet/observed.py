@@ -78,34 +78,34 @@ def find(
     such a TPU or queued resource.
     """
     nodes = list(nodes)
-    found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
-    if not found and not requests and not known:
+    matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]
+    if not matches and not requests and not known:
         where = f"in zone {zone}" if zone else "in the listed zones"
         existing = closest_names(name, (node.where for node in nodes))
         raise NotConfigured(f"there is no TPU {name!r} {where}; there are {existing}")
-    zones = sorted({each.zone for each in (*found, *requests)})
+    zones = sorted({resource.zone for resource in (*matches, *requests)})
     if len(zones) > 1:
         raise NotConfigured(
             f"several zones have a TPU or queued resource {name} ({', '.join(zones)}). Name one: "
             "-e zone=ZONE"
         )
-    return found
+    return matches
 
 
 def waiting_requests(
     requests: Iterable[QueuedResource],
     nodes: Iterable[Node],
-    named: Collection[tuple[str, str]],
+    names: Collection[tuple[str, str]],
 ) -> list[QueuedResource]:
     """Return the queued resources with these names that have no TPU.
 
-    They may create a TPU later, or only hold quota. ``named`` has pairs of name and zone; an empty
+    They may create a TPU later, or only hold quota. ``names`` has pairs of name and zone; an empty
     zone means any zone.
     """
     return [
         request
         for request in without_nodes(requests, nodes)
-        if (request.name, request.zone) in named or (request.name, "") in named
+        if (request.name, request.zone) in names or (request.name, "") in names
     ]
 
 
@@ -113,12 +113,12 @@ def described(node: Node) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a TPU."""
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
-    words = f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})"
-    return {"name": node.name, "zone": node.zone, "id": node.key, "words": words}
+    description = f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})"
+    return {"name": node.name, "zone": node.zone, "id": node.key, "words": description}
 
 
 def described_request(request: QueuedResource) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
-    words = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"
-    return {"name": request.name, "zone": request.zone, "id": request.key, "words": words}
+    description = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"
+    return {"name": request.name, "zone": request.zone, "id": request.key, "words": description}

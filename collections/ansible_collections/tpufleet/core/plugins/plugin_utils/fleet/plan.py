@@ -111,9 +111,9 @@ def make_plan(
             missing.append(tpu.specs[0])
             missing_entries.append(_missing(tpu, node))
             continue
-        why = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
-        if why:
-            different.append(described(node) | {"why": why})
+        differences = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
+        if differences:
+            different.append(described(node) | {"why": differences})
     unfulfilled = without_nodes(requests, (node for node in nodes if not node.is_lost))
     dead = [request for request in unfulfilled if request.is_dead]
     days_left = (grant_ends - today).days if grant_ends else None
@@ -126,7 +126,9 @@ def make_plan(
             described_request(request) | {"why": request.error, "fix": deletion_command(request)}
             for request in dead
         ],
-        waiting_requests=[described_request(each) for each in unfulfilled if not each.is_dead],
+        waiting_requests=[
+            described_request(request) for request in unfulfilled if not request.is_dead
+        ],
         chips=_chips(nodes, missing, dead),
         days_left=days_left,
         warnings=tuple(_warnings(dead, grant_ends, days_left)),

@@ -70,23 +70,23 @@ def create(
     """
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
 
-    def one(tpu: FleetEntry) -> Result:
+    def create_one(tpu: FleetEntry) -> Result:
         return _create_one(source, quota, tpu, present.get(tpu.name), options)
 
-    return _in_parallel(one, [(tpu.name, tpu.zones[0], tpu) for tpu in fleet])
+    return _in_parallel(create_one, [(tpu.name, tpu.zones[0], tpu) for tpu in fleet])
 
 
 def delete(source: Source, nodes: Sequence[Node], options: ChangeOptions) -> list[Result]:
     """Delete TPUs, and remove their host keys from the known_hosts file."""
 
-    def one(node: Node) -> Result:
+    def delete_one(node: Node) -> Result:
         outcome = source.delete(node, options)
         _forget(node, options)
         if outcome.changed and not options.check:
             options.report(node.name, "deleted")
         return _result(node.name, node.zone, outcome)
 
-    return _in_parallel(one, [(node.name, node.zone, node) for node in nodes])
+    return _in_parallel(delete_one, [(node.name, node.zone, node) for node in nodes])
 
 
 def delete_requests(
@@ -94,13 +94,18 @@ def delete_requests(
 ) -> list[Result]:
     """Delete queued resources that have no TPUs."""
 
-    def one(request: QueuedResource) -> Result:
-        done = source.delete_queued(request, options)
+    def delete_one(request: QueuedResource) -> Result:
+        outcome = source.delete_queued(request, options)
         return Result(
-            request.name, request.zone, done.changed, done.msg, before=done.before, after=done.after
+            request.name,
+            request.zone,
+            outcome.changed,
+            outcome.msg,
+            before=outcome.before,
+            after=outcome.after,
         )
 
-    return _in_parallel(one, [(request.name, request.zone, request) for request in requests])
+    return _in_parallel(delete_one, [(request.name, request.zone, request) for request in requests])
 
 
 def delete_disks(
@@ -108,13 +113,13 @@ def delete_disks(
 ) -> list[Result]:
     """Delete data disks, except those that the user did not agree to delete."""
 
-    def one(disk: StoredDisk) -> Result:
+    def delete_one(disk: StoredDisk) -> Result:
         if options.agreed is not None and disk.key not in options.agreed:
             return Result(disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays")
         msg = ensure_disk_absent(source.compute, disk, timeout=options.timeout, check=options.check)
         return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
 
-    return _in_parallel(one, [(disk.name, disk.zone, disk) for disk in disks])
+    return _in_parallel(delete_one, [(disk.name, disk.zone, disk) for disk in disks])
 
 
 def _create_one(
@@ -134,12 +139,12 @@ def _create_one(
         for spec in _by_presence(tpu.specs, present):
             try:
                 outcome = source.create(tpu, spec, present, options)
-            except errors.CapacityError as no_capacity:
-                last = no_capacity
+            except errors.CapacityError as error:
+                last_error = error
                 report(f"no capacity in {spec.zone}")
                 continue
-            except errors.QuotaError as refused:
-                raise quota.explain(refused, spec) from None
+            except errors.QuotaError as error:
+                raise quota.explain(error, spec) from None
             if present and outcome.node and outcome.node.key != present.key:
                 _forget(present, options)
             warnings = _remember_keys(source, outcome.node, options)
@@ -149,7 +154,7 @@ def _create_one(
         try:
             source.polling.pause(f"find capacity for TPU {tpu.name}", _LONGEST_PAUSE, deadline)
         except errors.DeadlineExceeded:
-            raise last from None
+            raise last_error from None
 
 
 def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
@@ -198,8 +203,8 @@ def _in_parallel[T](
     ``items`` are tuples of a name and a zone, for the error, and the item.
     """
 
-    def guarded(named: tuple[str, str, T]) -> Result:
-        name, zone, item = named
+    def run_one(named_item: tuple[str, str, T]) -> Result:
+        name, zone, item = named_item
         try:
             return work(item)
         except errors.CloudError as error:
@@ -208,4 +213,4 @@ def _in_parallel[T](
     if not items:
         return []
     with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items))) as pool:
-        return list(pool.map(guarded, items))
+        return list(pool.map(run_one, items))

@@ -38,21 +38,21 @@ class Slice:
 
 def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
     """Return the slice of each TPU, by Node.key. A missing slice does not change other ids."""
-    places: dict[str, Slice] = {}
-    together: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    slices: dict[str, Slice] = {}
+    multislices: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
         if node.multislice and node.queued_resource:
-            together[node.zone, node.queued_resource].append(node)
+            multislices[node.zone, node.queued_resource].append(node)
         else:
-            places[node.key] = Slice(leader_ip=_leader_ip(node))
-    names = Counter(name for _, name in together)
-    for (zone, name), group_nodes in together.items():
+            slices[node.key] = Slice(leader_ip=_leader_ip(node))
+    names = Counter(name for _, name in multislices)
+    for (zone, name), group_nodes in multislices.items():
         group = f"multislice_{name}" if names[name] == 1 else f"multislice_{name}_{zone}"
         by_number = _numbered(group_nodes)
         leader_ip = _leader_ip(by_number[0]) if 0 in by_number else ""
         for number, node in by_number.items():
-            places[node.key] = Slice(name, group, number, max(by_number) + 1, leader_ip)
-    return places
+            slices[node.key] = Slice(name, group, number, max(by_number) + 1, leader_ip)
+    return slices
 
 
 def run_places(host: Mapping[str, Any]) -> list[str]:
@@ -68,9 +68,9 @@ def run_places(host: Mapping[str, Any]) -> list[str]:
 
 
 def _numbered(nodes: Sequence[Node]) -> Mapping[int, Node]:
-    found = [_NUMBERED.fullmatch(node.name) for node in nodes]
-    if all(found) and len({match[1] for match in found if match}) == 1:
-        return {int(match[2]): node for match, node in zip(found, nodes, strict=True) if match}
+    matches = [_NUMBERED.fullmatch(node.name) for node in nodes]
+    if all(matches) and len({match[1] for match in matches if match}) == 1:
+        return {int(match[2]): node for match, node in zip(matches, nodes, strict=True) if match}
     return dict(enumerate(sorted(nodes, key=lambda node: (node.name, node.zone, node.key))))
 
 

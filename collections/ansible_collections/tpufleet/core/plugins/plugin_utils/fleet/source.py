@@ -52,7 +52,7 @@ class ChangeOptions:
     replace_dead: bool = False
     timeout: float = 1800.0
     agreed: Collection[str] | None = None
-    check_owner: Callable[[Node | QueuedResource], None] = lambda _found: None
+    check_owner: Callable[[Node | QueuedResource], None] = lambda _resource: None
     wait_for_capacity: float = 0.0
     known_hosts_file: str = ""
     report: Callable[[str, str], None] = lambda _name, _state: None

@@ -12,15 +12,15 @@ from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.names import Disk
 from ...module_utils.cloud.node_spec import NodeSpec, parse_duration
 
-_TEXTS = (
+_STRING_KEYS = (
     *("accelerator_type", "runtime_version", "network", "subnetwork", "description"),
     "service_account",
 )
-_FLAGS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
-_PAIRS = ("labels", "metadata")
-_LISTS = ("tags", "scopes")
-_OTHERS = ("name", "count", "zone", "zones", "data_disks", "queued", "idle_delete_after")
-_KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
+_BOOLEAN_KEYS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
+_MAPPING_KEYS = ("labels", "metadata")
+_LIST_KEYS = ("tags", "scopes")
+_OTHER_KEYS = ("name", "count", "zone", "zones", "data_disks", "queued", "idle_delete_after")
+_KEYS = (*_OTHER_KEYS, *_LIST_KEYS, *_STRING_KEYS, *_BOOLEAN_KEYS, *_MAPPING_KEYS)
 
 
 @dataclass(frozen=True)
@@ -75,20 +75,20 @@ def _parse(entries: object) -> tuple[FleetEntry, ...]:
             if tpu.name in tpus:
                 raise NotConfigured(f"tpu_fleet: two TPUs have the name {tpu.name}")
             tpus[tpu.name] = tpu
-    _refuse_shared_writing(tpus.values())
+    _check_shared_disks(tpus.values())
     return tuple(tpus.values())
 
 
-def _refuse_shared_writing(tpus: Iterable[FleetEntry]) -> None:
+def _check_shared_disks(tpus: Iterable[FleetEntry]) -> None:
     """Raise NotConfigured if several TPUs share a disk and at least one may write to it."""
     users: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
     for tpu in tpus:
         for spec in tpu.specs:
             for disk in spec.data_disks or ():
                 users[spec.zone, disk.source].append((tpu.name, disk.writable))
-    for (_, disk), sharing in users.items():
-        if len(sharing) > 1 and any(writes for _, writes in sharing):
-            names = ", ".join(name for name, _ in sharing)
+    for (_, disk), tpu_modes in users.items():
+        if len(tpu_modes) > 1 and any(is_writer for _, is_writer in tpu_modes):
+            names = ", ".join(name for name, _ in tpu_modes)
             raise NotConfigured(
                 f"tpu_fleet: {names} can share the disk {disk} only for reading: set mode: "
                 "read-only, or give each its own disk"
@@ -144,27 +144,31 @@ def _parse_entry(entry: object, number: int) -> list[FleetEntry]:
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise NotConfigured(f"tpu_fleet, entry {number}: name is missing")
-    who = f"tpu_fleet, {name}"
+    context = f"tpu_fleet, {name}"
     for key in entry:
         if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, 1)
+            similar = difflib.get_close_matches(str(key), _KEYS, 1)
             raise NotConfigured(
-                f"{who}: unknown key {key!r:.60}{f', did you mean {near[0]}?' if near else ''}"
+                f"{context}: unknown key {key!r:.60}"
+                f"{f', did you mean {similar[0]}?' if similar else ''}"
             )
-    zones = _zones(entry, who)
-    values = _values(entry, who)
-    queued = _queued(entry, zones, who)
-    idle = entry.get("idle_delete_after")
-    idle = None if idle is None else parse_duration(idle, f"{who}: idle_delete_after")
+    zones = _zones(entry, context)
+    values = _values(entry, context)
+    queued = _queued(entry, zones, context)
+    idle_s = entry.get("idle_delete_after")
+    idle_s = None if idle_s is None else parse_duration(idle_s, f"{context}: idle_delete_after")
     count = entry.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        raise NotConfigured(f"{who}: count: expected a whole number above 0 ({count!r:.40})")
+        raise NotConfigured(f"{context}: count: expected a whole number above 0 ({count!r:.40})")
     names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
     tpus = [
         FleetEntry(
-            each, tuple(NodeSpec(name=each, zone=zone, **values) for zone in zones), queued, idle
+            tpu_name,
+            tuple(NodeSpec(name=tpu_name, zone=zone, **values) for zone in zones),
+            queued,
+            idle_s,
         )
-        for each in names
+        for tpu_name in names
     ]
     for tpu in tpus:
         for spec in tpu.specs:
@@ -172,48 +176,48 @@ def _parse_entry(entry: object, number: int) -> list[FleetEntry]:
     return tpus
 
 
-def _queued(entry: Mapping[str, Any], zones: list[str], who: str) -> Queued | None:
-    given = entry.get("queued")
-    if given is None:
+def _queued(entry: Mapping[str, Any], zones: list[str], context: str) -> Queued | None:
+    options = entry.get("queued")
+    if options is None:
         return None
-    if not isinstance(given, Mapping) or set(given) - {"valid_for"}:
-        raise NotConfigured(f"{who}: queued: expected e.g. {{valid_for: 6h}} ({given!r:.60})")
+    if not isinstance(options, Mapping) or set(options) - {"valid_for"}:
+        raise NotConfigured(f"{context}: queued: expected e.g. {{valid_for: 6h}} ({options!r:.60})")
     if len(zones) > 1:
         raise NotConfigured(
-            f"{who}: queued needs one zone, because each zone's queue would create a TPU. Set zone "
-            "in place of zones"
+            f"{context}: queued needs one zone, because each zone's queue would create a TPU. Set "
+            "zone in place of zones"
         )
     for flag in ("preemptible", "reserved"):
         if entry.get(flag):
-            raise NotConfigured(f"{who}: queued can't be combined with {flag}")
-    valid_for = given.get("valid_for")
+            raise NotConfigured(f"{context}: queued can't be combined with {flag}")
+    valid_for = options.get("valid_for")
     return Queued(
-        None if valid_for is None else parse_duration(valid_for, f"{who}: queued: valid_for")
+        None if valid_for is None else parse_duration(valid_for, f"{context}: queued: valid_for")
     )
 
 
-def _zones(entry: Mapping[str, Any], who: str) -> list[str]:
+def _zones(entry: Mapping[str, Any], context: str) -> list[str]:
     if ("zone" in entry) == ("zones" in entry):
-        raise NotConfigured(f"{who}: set either zone or zones")
+        raise NotConfigured(f"{context}: set either zone or zones")
     zones = [entry["zone"]] if "zone" in entry else entry["zones"]
     if not isinstance(zones, list) or not zones or not all(isinstance(zone, str) for zone in zones):
         raise NotConfigured(
-            f"{who}: zones: expected a list such as [us-central2-b] ({zones!r:.60})"
+            f"{context}: zones: expected a list such as [us-central2-b] ({zones!r:.60})"
         )
     return list(dict.fromkeys(str(zone) for zone in zones))
 
 
-def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
+def _values(entry: Mapping[str, Any], context: str) -> dict[str, Any]:
     values: dict[str, Any] = {"accelerator_type": "", "runtime_version": ""}
-    for key in (*_TEXTS, *_FLAGS):
-        kind = str if key in _TEXTS else bool
+    for key in (*_STRING_KEYS, *_BOOLEAN_KEYS):
+        expected_type = str if key in _STRING_KEYS else bool
         if entry.get(key) is None:
             continue
-        if not isinstance(entry[key], kind):
-            expected = "a string" if kind is str else "true or false"
-            raise NotConfigured(f"{who}: {key}: expected {expected} ({entry[key]!r:.60})")
-        values[key] = kind(entry[key])
-    for key in _PAIRS:
+        if not isinstance(entry[key], expected_type):
+            expected = "a string" if expected_type is str else "true or false"
+            raise NotConfigured(f"{context}: {key}: expected {expected} ({entry[key]!r:.60})")
+        values[key] = expected_type(entry[key])
+    for key in _MAPPING_KEYS:
         pairs = entry.get(key)
         if pairs is None:
             continue
@@ -221,38 +225,38 @@ def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
             isinstance(value, str) for value in pairs.values()
         ):
             raise NotConfigured(
-                f"{who}: {key}: expected a mapping to strings; quote numbers, true and false"
+                f"{context}: {key}: expected a mapping to strings; quote numbers, true and false"
             )
         values[key] = {str(name): str(value) for name, value in pairs.items()}
-    for key in _LISTS:
+    for key in _LIST_KEYS:
         items = entry.get(key)
         if items is None:
             continue
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise NotConfigured(f"{who}: {key}: expected a list of strings ({items!r:.60})")
+            raise NotConfigured(f"{context}: {key}: expected a list of strings ({items!r:.60})")
         values[key] = tuple(str(item) for item in items)
     if entry.get("data_disks") is not None:
-        values["data_disks"] = _disks(entry["data_disks"], who)
+        values["data_disks"] = _disks(entry["data_disks"], context)
     return values
 
 
-def _disks(disks: object, who: str) -> tuple[Disk, ...]:
+def _disks(disks: object, context: str) -> tuple[Disk, ...]:
     modes = ("read-only", "read-write")
-    found = []
+    parsed = []
     for disk in disks if isinstance(disks, list) else [disks]:
-        given = {"name": disk} if isinstance(disk, str) else disk
+        options = {"name": disk} if isinstance(disk, str) else disk
         if (
-            not isinstance(given, Mapping)
-            or not isinstance(given.get("name"), str)
-            or given.get("mode", modes[0]) not in modes
-            or set(given) - {"name", "mode", "size_gb", "type"}
-            or not isinstance(given.get("size_gb", 0), int)
-            or not isinstance(given.get("type", ""), str)
+            not isinstance(options, Mapping)
+            or not isinstance(options.get("name"), str)
+            or options.get("mode", modes[0]) not in modes
+            or set(options) - {"name", "mode", "size_gb", "type"}
+            or not isinstance(options.get("size_gb", 0), int)
+            or not isinstance(options.get("type", ""), str)
         ):
             raise NotConfigured(
-                f"{who}: data_disks: expected a disk's name, or name, mode (read-only, which is "
-                f"the default, or read-write), size_gb and type ({disk!r:.60})"
+                f"{context}: data_disks: expected a disk's name, or name, mode (read-only, which "
+                f"is the default, or read-write), size_gb and type ({disk!r:.60})"
             )
-        size, kind = int(given.get("size_gb", 0)), str(given.get("type", ""))
-        found.append(Disk(str(given["name"]), given.get("mode") == "read-write", size, kind))
-    return tuple(found)
+        size, kind = int(options.get("size_gb", 0)), str(options.get("type", ""))
+        parsed.append(Disk(str(options["name"]), options.get("mode") == "read-write", size, kind))
+    return tuple(parsed)

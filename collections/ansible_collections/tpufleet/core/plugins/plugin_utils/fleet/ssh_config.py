@@ -34,17 +34,17 @@ def _block(host: str, variables: Mapping[str, Any]) -> str:
 
 
 def _options(host: str, arguments: str) -> list[tuple[str, str]]:
-    words, found = iter(shlex.split(arguments)), []
-    for word in words:
-        text = next(words, "") if word == "-o" else word.removeprefix("-o")
-        keyword, equals, value = text.partition("=")
-        if not word.startswith("-o") or not equals or "\n" in text:
+    items, options = iter(shlex.split(arguments)), []
+    for item in items:
+        option = next(items, "") if item == "-o" else item.removeprefix("-o")
+        keyword, equals, value = option.partition("=")
+        if not item.startswith("-o") or not equals or "\n" in option:
             raise AnsibleFilterError(
-                f"{host}: ansible_ssh_common_args: not an ssh_config option ({word!r}). "
+                f"{host}: ansible_ssh_common_args: not an ssh_config option ({item!r}). "
                 "Use -o Keyword=value"
             )
-        found.append((keyword, value))
-    return found
+        options.append((keyword, value))
+    return options
 
 
 def _quoted(value: str) -> str:

@@ -46,12 +46,12 @@ class Target:
 
         They must list older platforms, because pip accepts only wheels for the listed ones.
         """
-        words = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
+        arguments = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
         for abi in (f"cp3{self.minor}", "abi3", "none"):
-            words += ["--abi", abi]
+            arguments += ["--abi", abi]
         for glibc in range(self.glibc, _OLDEST_GLIBC, -1):
-            words += ["--platform", f"manylinux_2_{glibc}_{self.machine}"]
-        return [*words, "--platform", f"manylinux2014_{self.machine}"]
+            arguments += ["--platform", f"manylinux_2_{glibc}_{self.machine}"]
+        return [*arguments, "--platform", f"manylinux2014_{self.machine}"]
 
 
 def requirements_for(target: Target, lock: str) -> str:
@@ -59,21 +59,21 @@ def requirements_for(target: Target, lock: str) -> str:
 
     pip itself would evaluate the markers for the controller. ``lock`` is the text of the file.
     """
-    kept = []
+    output_lines = []
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
     for line in (line.strip() for line in lines):
         if not line or line.startswith("#"):
             continue
-        words, *hashes = re.split(r"\s+(?=--hash=)", line)
+        text, *hashes = re.split(r"\s+(?=--hash=)", line)
         try:
-            wanted = Requirement(words)
+            requirement = Requirement(text)
         except InvalidRequirement:
-            kept.append(line)  # keep lines with pip options, such as --index-url
+            output_lines.append(line)  # keep lines with pip options, such as --index-url
             continue
-        if wanted.marker is None or wanted.marker.evaluate(target.markers()):
-            wanted.marker = None
-            kept.append(" ".join([str(wanted), *hashes]))
-    return "\n".join(kept) + "\n"
+        if requirement.marker is None or requirement.marker.evaluate(target.markers()):
+            requirement.marker = None
+            output_lines.append(" ".join([str(requirement), *hashes]))
+    return "\n".join(output_lines) + "\n"
 
 
 def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Path:
@@ -90,30 +90,30 @@ def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str
         OSError: a file cannot be written.
     """
     name = f"{lock_digest(lock)[:16]}-3.{target.minor}-{target.machine}"
-    pack = cache / "packs" / f"{name}.tar"
-    with locked_folder(pack.parent):
-        if pack.is_file():
-            return pack
+    archive_path = cache / "packs" / f"{name}.tar"
+    with locked_folder(archive_path.parent):
+        if archive_path.is_file():
+            return archive_path
         folder = cache / "wheels" / name
         try:
             download(folder, requirements_for(target, lock), _pip(cache), env, target.options())
         except EnvError as error:
             raise EnvError(f"the controller: {error}") from None
-        new = pack.with_suffix(".new")
-        with tarfile.open(new, "w") as archive:
+        new_path = archive_path.with_suffix(".new")
+        with tarfile.open(new_path, "w") as archive:
             for wheel in sorted(folder.glob("*.whl")):
                 archive.add(wheel, wheel.name)
-        new.replace(pack)
-    return pack
+        new_path.replace(archive_path)
+    return archive_path
 
 
 def _pip(cache: Path) -> list[str]:
     """Return the command of pip in a virtual environment, which is created on first use."""
-    home = cache / f"pip-{sys.version_info.major}.{sys.version_info.minor}"
-    if not (home / "bin/pip").exists():
+    venv = cache / f"pip-{sys.version_info.major}.{sys.version_info.minor}"
+    if not (venv / "bin/pip").exists():
         run(
-            [sys.executable, "-m", "venv", "--clear", str(home)],
+            [sys.executable, "-m", "venv", "--clear", str(venv)],
             network_environment(os.environ),
             "venv",
         )
-    return [str(home / "bin/pip")]
+    return [str(venv / "bin/pip")]

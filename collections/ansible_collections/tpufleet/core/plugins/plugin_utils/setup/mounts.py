@@ -13,7 +13,7 @@ from ansible.errors import AnsibleFilterError
 from ...module_utils.worker.data_disk import BY_ID
 
 _PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,16}")
-_SYSTEM = frozenset(
+_SYSTEM_DIRECTORIES = frozenset(
     {
         *("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "sys"),
         *("tmp", "usr", "var"),
@@ -30,10 +30,10 @@ _DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _MODE = re.compile(r"[0-7]{3,4}")
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
 
-_DATA = ("noatime", "nosuid", "nodev")  # others may have written the files
-_NFS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA)
+_DATA_OPTIONS = ("noatime", "nosuid", "nodev")  # others may have written the files
+_NFS_OPTIONS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA_OPTIONS)
 # https://cloud.google.com/filestore/docs/mounting-fileshares. All tiers support NFS version 3.
-_FILESTORE = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA)
+_FILESTORE_OPTIONS = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA_OPTIONS)
 # All other generations support Hyperdisk ML: https://cloud.google.com/tpu/docs/storage-options
 _WITHOUT_HYPERDISK_ML = frozenset(("v2", "v3", "v4"))
 
@@ -65,11 +65,11 @@ class _Key:
 _DISK_KEY = _Key(_DISK, "the name of a data disk of the TPU", is_required=True)
 _DEVICE_KEY = _Key(_DEVICE, "a path below /dev/disk/by-id (kernel names such as sdb can change)")
 _PATH_KEY = _Key(_PATH, "an absolute path, such as /mnt/data", is_required=True)
-_EXPORT = _Key(_PATH, "the server's absolute path, such as /export/data")
+_EXPORT_KEY = _Key(_PATH, "the server's absolute path, such as /export/data")
 _KEYS: Mapping[Kind, Mapping[str, _Key]] = {
     Kind.NFS: {
         "server": _Key(_HOST, "an inventory host, an address or a DNS name", is_required=True),
-        "export": _EXPORT,
+        "export": _EXPORT_KEY,
         "mode": _Key(_MODE, "a quoted octal mode, such as '1777'"),
     },
     Kind.FILESTORE: {
@@ -83,7 +83,7 @@ _KEYS: Mapping[Kind, Mapping[str, _Key]] = {
     Kind.DISK: {"disk": _DISK_KEY, "device": _DEVICE_KEY},
     Kind.HYPERDISK_ML: {"disk": _DISK_KEY, "device": _DEVICE_KEY},
 }
-_FOR_ALL = frozenset(("kind", "path", "options"))
+_COMMON_KEYS = frozenset(("kind", "path", "options"))
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ def _parse(entry: object, number: int) -> Mount:
     try:
         kind = Kind(entry.get("kind"))
     except ValueError:
-        kinds = ", ".join(each.value for each in Kind)
+        kinds = ", ".join(known_kind.value for known_kind in Kind)
         raise ValueError(
             f"entry {number}: kind: expected one of {kinds} ({entry.get('kind')!r:.60})"
         ) from None
     keys = {"path": _PATH_KEY, **_KEYS[kind]}
-    allowed = {*keys, *_FOR_ALL, *(() if kind.is_disk else ("read_only",))}
+    allowed = {*keys, *_COMMON_KEYS, *(() if kind.is_disk else ("read_only",))}
     if unknown := sorted(str(key) for key in entry if key not in allowed):
         raise ValueError(
             f"entry {number}: {kind.value} does not have {', '.join(unknown)}; "
@@ -148,7 +148,7 @@ def _parse(entry: object, number: int) -> Mount:
         )
     values = {key: _text(entry, key, rule, number) for key, rule in keys.items()}
     path = values.pop("path")
-    if _is_of_system(path):
+    if _is_system_path(path):
         raise ValueError(f"entry {number}: path: {path} belongs to the system; use /mnt/NAME")
     read_only = entry.get("read_only", kind is Kind.GCSFUSE)
     if not isinstance(read_only, bool):
@@ -156,8 +156,8 @@ def _parse(entry: object, number: int) -> Mount:
     return Mount(kind, path, values, _options(entry.get("options", ()), number), read_only)
 
 
-def _is_of_system(path: str) -> bool:
-    return path == "/home" or path.split("/")[1] in _SYSTEM
+def _is_system_path(path: str) -> bool:
+    return path == "/home" or path.split("/")[1] in _SYSTEM_DIRECTORIES
 
 
 def _text(entry: Mapping[str, Any], key: str, rule: _Key, number: int) -> str:
@@ -202,7 +202,7 @@ def mount_units(
     generation = hostvars[host].get("tpu_generation")
     attached = hostvars[host].get("tpu_data_disks") or ()
     units = []
-    for mount in _valid(entries):
+    for mount in _validated_mounts(entries):
         if mount.kind is Kind.NFS and mount.values["server"] == host:
             continue
         if mount.kind.is_disk and mount.values["disk"] not in attached:
@@ -232,7 +232,7 @@ def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
             f"device: expected {_DEVICE_KEY.expected} ({device!r:.60}). List the names: "
             "ls -l /dev/disk/by-id"
         )
-    mounts = [mount for mount in _valid(entries) if mount.values.get("disk") == disk]
+    mounts = [mount for mount in _validated_mounts(entries) if mount.values.get("disk") == disk]
     return {
         "device": device or (mounts[0].device if mounts else BY_ID + disk),
         "units": [mount.unit for mount in mounts],
@@ -254,16 +254,16 @@ def _check_listed(mount: Mount, fleet: Sequence[object]) -> None:
 
 
 def _unit(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int) -> dict[str, Any]:
-    what, filesystem, options = _source(mount, hostvars, uid)
+    source, filesystem, options = _source(mount, hostvars, uid)
     if mount.read_only:
         options = ("ro", *options)
     return {
         "unit": mount.unit,
         "path": mount.path,
         "kind": mount.kind.value,
-        "what": what,
+        "what": source,
         "type": filesystem,
-        "options": ",".join(_merged(options, mount.options)),
+        "options": ",".join(_merged_options(options, mount.options)),
         "is_network": not mount.kind.is_disk,
         "disk": mount.values.get("disk", ""),
     }
@@ -275,15 +275,16 @@ def _source(
     """Return what to mount, the type of its file system, and the default options."""
     values = mount.values
     if mount.kind is Kind.NFS:
-        return f"{_address(mount, hostvars)}:{mount.export}", "nfs4", _NFS
+        return f"{_address(mount, hostvars)}:{mount.export}", "nfs4", _NFS_OPTIONS
     if mount.kind is Kind.FILESTORE:
-        return f"{values['server']}:/{values['share']}", "nfs", _FILESTORE
+        return f"{values['server']}:/{values['share']}", "nfs", _FILESTORE_OPTIONS
     if mount.kind is Kind.GCSFUSE:
         options = ("_netdev", "allow_other", f"uid={uid}", f"gid={uid}", "implicit_dirs")
         if values["directory"]:
             options += (f"only_dir={values['directory']}",)
         return values["bucket"], "gcsfuse", options if mount.read_only else ("rw", *options)
-    return mount.device, "ext4", _DATA  # the worker adds ro if the disk is attached read-only
+    # The worker adds ro if the disk is attached read-only.
+    return mount.device, "ext4", _DATA_OPTIONS
 
 
 def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
@@ -299,8 +300,10 @@ def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
             "the inventory needs its address or full DNS name"
         )
     # not hostvars.get: Ansible's hostvars return an undefined value for an unknown host.
-    known = hostvars[server] if server in hostvars else {}  # noqa: SIM401
-    address = str(known.get("tpu_internal_ip") or known.get("ansible_host") or server)
+    server_variables = hostvars[server] if server in hostvars else {}  # noqa: SIM401
+    address = str(
+        server_variables.get("tpu_internal_ip") or server_variables.get("ansible_host") or server
+    )
     if not _HOST.fullmatch(address):
         raise AnsibleFilterError(
             f"mounts: {mount.path}: the inventory has no valid address of {server} "
@@ -309,14 +312,16 @@ def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
     return address
 
 
-def _merged(options: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Return ``options`` with the user's options ``own``, which replace those of the same name."""
-    named = {option.partition("=")[0]: option for option in (*options, *own)}
-    return list(named.values())
+def _merged_options(options: Sequence[str], user_options: Sequence[str]) -> list[str]:
+    """Return ``options`` and ``user_options``, which replace those of the same name."""
+    by_name = {option.partition("=")[0]: option for option in (*options, *user_options)}
+    return list(by_name.values())
 
 
 def mount_exports(
-    lists: Sequence[object], hosts: Sequence[str], hostvars: Mapping[str, Mapping[str, Any]]
+    mounts_by_worker: Sequence[object],
+    hosts: Sequence[str],
+    hostvars: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, str]]:
     """Return the directories that hosts of the inventory must export by NFS.
 
@@ -324,20 +329,20 @@ def mount_exports(
     otherwise it is empty.
 
     Args:
-        lists: the value of ``mounts`` of each worker.
+        mounts_by_worker: the value of ``mounts`` of each worker.
         hosts: all hosts of the inventory.
         hostvars: the variables of all hosts, for the data disks of the servers.
 
     Raises AnsibleFilterError.
     """
-    mounts = [mount for entries in lists for mount in _valid(entries or ())]
+    mounts = [mount for entries in mounts_by_worker for mount in _validated_mounts(entries or ())]
     exports = {
         (mount.values["server"], mount.export): mount
         for mount in mounts
         if mount.kind is Kind.NFS and mount.values["server"] in hosts
     }
     for (server, path), mount in exports.items():
-        if _is_of_system(path):
+        if _is_system_path(path):
             raise AnsibleFilterError(
                 f"mounts: {mount.path}: export: {path} of {server} belongs to the system; use "
                 "/mnt/NAME. Fix it in the inventory, then run: ansible-playbook setup.yml"
@@ -348,25 +353,27 @@ def mount_exports(
             "path": path,
             "mode": mount.values["mode"] or "1777",
             "unit": unit_of(path),
-            "mount_point": _disk_point(path, mounts, hostvars[server].get("tpu_data_disks") or ()),
+            "mount_point": _disk_mount_point(
+                path, mounts, hostvars[server].get("tpu_data_disks") or ()
+            ),
         }
         for (server, path), mount in sorted(exports.items())
     ]
 
 
-def _disk_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
+def _disk_mount_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
     """Return the mount point of the data disk with this path; empty if no data disk has it."""
-    points = [
+    mount_points = [
         mount.path
         for mount in mounts
         if mount.kind.is_disk
         and mount.values["disk"] in attached
         and f"{path}/".startswith(f"{mount.path}/")
     ]
-    return max(points, key=len, default="")
+    return max(mount_points, key=len, default="")
 
 
-def _valid(entries: object) -> tuple[Mount, ...]:
+def _validated_mounts(entries: object) -> tuple[Mount, ...]:
     try:
         return parse_mounts(entries)
     except ValueError as error:

@@ -21,9 +21,9 @@ from .user_path import user_path
 
 PYTHON = "3.12"
 """The oldest Python of workers; lock files are for it and for newer ones."""
-_HEAD = "# Made by setup."
+_HEADER = "# Made by setup."
 _INPUTS = re.compile(r"^# inputs: ([0-9a-f]{64})$", re.MULTILINE)
-_NESTED = re.compile(r"^(?:-r|-c|--requirements?|--constraints?)[ =]*(?P<file>\S+)", re.MULTILINE)
+_INCLUDE = re.compile(r"^(?:-r|-c|--requirements?|--constraints?)[ =]*(?P<file>\S+)", re.MULTILINE)
 _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 
 
@@ -102,9 +102,9 @@ def own_lock(
         folder: the directory of the lock file if the user has only extras.
         project: the project's directory, below which ``requirements`` may be.
     """
-    words = extra_words(extras)
+    parsed_extras = extra_words(extras)
     # The digest distinguishes requirements whose replaced characters make equal names (a==1, a>=1).
-    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("\0".join(parsed_extras).encode()).hexdigest()[:8]
     if requirements:
         path = Path(user_path(requirements, project))
         if path.suffix == ".lock":
@@ -112,17 +112,17 @@ def own_lock(
                 f"requirements={requirements}: this is a lock file. Use it as it is: "
                 f"ansible-playbook setup.yml -e jax_lock={path}"
             )
-        return str(path.with_name(f"{path.stem}{f'-{digest}' if words else ''}.lock"))
-    if not words:
+        return str(path.with_name(f"{path.stem}{f'-{digest}' if parsed_extras else ''}.lock"))
+    if not parsed_extras:
         return ""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join((jax_requirements, *words)))
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join((jax_requirements, *parsed_extras)))
     return str(Path(folder).expanduser() / f"{name[:100]}-{digest}.lock")
 
 
 def extra_words(extras: Sequence[str] | str) -> tuple[str, ...]:
     """Return the requirements in a list or a comma-separated string, sorted."""
-    words = extras.split(",") if isinstance(extras, str) else extras
-    return tuple(sorted({str(word).strip() for word in words} - {""}))
+    requirements = extras.split(",") if isinstance(extras, str) else extras
+    return tuple(sorted({str(requirement).strip() for requirement in requirements} - {""}))
 
 
 def is_current(sources: Sources, lock: Path) -> bool:
@@ -134,13 +134,13 @@ def is_current(sources: Sources, lock: Path) -> bool:
         text = lock.read_text(encoding="utf-8")
     except FileNotFoundError:
         return False
-    if not text.startswith(_HEAD):
+    if not text.startswith(_HEADER):
         raise LockError(
             f"{lock}: setup did not create this lock file, and does not replace it. Rename it, or "
             f"use it as it is: ansible-playbook setup.yml -e jax_lock={lock}"
         )
-    found = _INPUTS.search(text)
-    return bool(found) and found[1] == sources.digest()
+    match = _INPUTS.search(text)
+    return bool(match) and match[1] == sources.digest()
 
 
 def stale_lock(
@@ -195,12 +195,14 @@ def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: boo
             ) from None
     digest = sources.digest()
     with tempfile.TemporaryDirectory() as scratch:
-        new = Path(scratch) / lock.name
+        new_lock = Path(scratch) / lock.name
         if not upgrade:  # uv prefers the versions that its output file already has
-            kept = [lock] if lock.is_file() else sources.preferred
-            new.write_text("\n".join(path.read_text(encoding="utf-8") for path in kept))
-        _compile(sources, new, env, upgrade)
-        text = new.read_text(encoding="utf-8")
+            earlier_locks = [lock] if lock.is_file() else sources.preferred
+            new_lock.write_text(
+                "\n".join(path.read_text(encoding="utf-8") for path in earlier_locks)
+            )
+        _compile(sources, new_lock, env, upgrade)
+        text = new_lock.read_text(encoding="utf-8")
     if unhashed := _without_hash(text):
         raise LockError(
             f"{sources.file}: directories and git repositories cannot be locked "
@@ -209,22 +211,22 @@ def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: boo
         )
     option = sources.option().replace(str(sources.file), sources.file.name)
     update = f"To update it, run: ansible-playbook setup.yml {option} -e relock=true"
-    return f"{_HEAD} {update}\n# inputs: {digest}\n{text}"
+    return f"{_HEADER} {update}\n# inputs: {digest}\n{text}"
 
 
-def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool) -> None:
-    beside = Path(sys.executable).with_name("uv")
-    words = [str(beside if beside.exists() else "uv"), "pip", "compile", "--quiet"]
-    words += ["--universal", "--python-version", PYTHON, "--only-binary", ":all:"]
-    words += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
-    words += ["--no-emit-find-links", "--output-file", str(new)]
-    words += ["--upgrade"] if upgrade else []
+def _compile(sources: Sources, output: Path, env: Mapping[str, str], upgrade: bool) -> None:
+    venv_uv = Path(sys.executable).with_name("uv")
+    command = [str(venv_uv if venv_uv.exists() else "uv"), "pip", "compile", "--quiet"]
+    command += ["--universal", "--python-version", PYTHON, "--only-binary", ":all:"]
+    command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
+    command += ["--no-emit-find-links", "--output-file", str(output)]
+    command += ["--upgrade"] if upgrade else []
     for path in sources.constraints:
-        words += ["--constraints", str(path)]
+        command += ["--constraints", str(path)]
     variables = index_environment(env)
     try:
-        done = subprocess.run(
-            [*words, str(sources.file), "-"],
+        result = subprocess.run(
+            [*command, str(sources.file), "-"],
             cwd=sources.file.parent,  # the base of relative paths in the file
             env=variables,
             input="\n".join(sources.extras),
@@ -234,8 +236,8 @@ def _compile(sources: Sources, new: Path, env: Mapping[str, str], upgrade: bool)
         )
     except FileNotFoundError:
         raise LockError("uv is not installed on the controller. Install it: make env") from None
-    if done.returncode:
-        reason = failed_steps(without_secrets(done.stderr, variables))
+    if result.returncode:
+        reason = failed_steps(without_secrets(result.stderr, variables))
         raise LockError(
             f"{sources.file}: cannot be locked ({reason}). {_fix(reason)}, then run: "
             f"ansible-playbook setup.yml {sources.option()}"
@@ -254,9 +256,9 @@ def _without_hash(lock: str) -> list[str]:
     return [line for line in lines if line.strip(" #") and "--hash=" not in line]
 
 
-def _texts(path: Path, seen: set[Path]) -> Iterator[str]:
+def _texts(path: Path, visited: set[Path]) -> Iterator[str]:
     """Yield the text of a requirements file and of the files that it includes, without comments."""
-    seen.add(path.resolve())
+    visited.add(path.resolve())
     try:
         text = _COMMENT.sub("", path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -265,10 +267,10 @@ def _texts(path: Path, seen: set[Path]) -> Iterator[str]:
             "requirements: ansible-playbook setup.yml -e requirements=FILE"
         ) from None
     yield "\n".join(line.strip() for line in text.splitlines() if line.strip())
-    for found in _NESTED.finditer(text):
-        nested = path.parent / found["file"]
-        if "://" not in found["file"] and nested.resolve() not in seen:
-            yield from _texts(nested, seen)
+    for include in _INCLUDE.finditer(text):
+        nested = path.parent / include["file"]
+        if "://" not in include["file"] and nested.resolve() not in visited:
+            yield from _texts(nested, visited)
 
 
 def _first_line(error: Exception) -> str:

@@ -7,34 +7,36 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def user_path(given: str, project: str) -> str:
-    """Return the absolute path of a file that a user has named; empty if ``given`` is empty.
+def user_path(name: str, project: str) -> str:
+    """Return the absolute path of a file that a user has named; empty if ``name`` is empty.
 
     ``~`` and ``$VARIABLE`` are replaced. A relative path starts at the current directory, or if the
     file is not there, at the directory ``project``.
     """
-    if not given:
+    if not name:
         return ""
-    path = Path(os.path.expandvars(given)).expanduser()
-    places = [folder / path for folder in (Path.cwd(), Path(project))]
-    found = next((place for place in places if place.exists()), places[0])
-    return os.path.realpath(found)
+    path = Path(os.path.expandvars(name)).expanduser()
+    candidates = [folder / path for folder in (Path.cwd(), Path(project))]
+    chosen = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    return os.path.realpath(chosen)
 
 
-def find_links(env: Mapping[str, str], here: str, worker: str = "") -> dict[str, str]:
+def find_links(
+    env: Mapping[str, str], controller_wheels: str, worker_wheels: str = ""
+) -> dict[str, str]:
     """Return ``env`` with a directory of wheels added to UV_FIND_LINKS and PIP_FIND_LINKS.
 
     Args:
         env: the environment variables for uv and pip.
-        here: the wheels' directory on the controller, where pip runs; empty to add nothing.
-        worker: the wheels' directory on the worker if uv runs there; empty if uv runs here.
+        controller_wheels: the directory on the controller, where pip runs; empty to add nothing.
+        worker_wheels: the directory on the worker if uv runs there; empty if uv runs here.
     """
-    if not here:
+    if not controller_wheels:
         return dict(env)
-    uv = env.get("UV_FIND_LINKS", "" if worker else os.environ.get("UV_FIND_LINKS", ""))
+    uv = env.get("UV_FIND_LINKS", "" if worker_wheels else os.environ.get("UV_FIND_LINKS", ""))
     pip = env.get("PIP_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", ""))
     return {
         **env,
-        "UV_FIND_LINKS": ",".join(filter(None, (uv, worker or here))),
-        "PIP_FIND_LINKS": " ".join(filter(None, (pip, here))),
+        "UV_FIND_LINKS": ",".join(filter(None, (uv, worker_wheels or controller_wheels))),
+        "PIP_FIND_LINKS": " ".join(filter(None, (pip, controller_wheels))),
     }
