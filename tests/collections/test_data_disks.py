@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
-    MARK,
+    DESCRIPTION_PREFIX,
     disk_type_for,
     missing_disks,
     owned_disks,
@@ -29,7 +29,7 @@ def disk(api: TpuApi, name: str = "corpus"):
     return api.compute.get_disk(ZONE, name)
 
 
-def make_disk(api: TpuApi, zone: str, description: str = MARK) -> None:
+def make_disk(api: TpuApi, zone: str, description: str = DESCRIPTION_PREFIX) -> None:
     body = {"name": "corpus", "sizeGb": "50", "description": description}
     operation = api.compute.insert_disk(zone, body)
     api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
@@ -223,7 +223,9 @@ def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted(
 def test_an_attached_disk_of_another_project_is_not_owned(
     client, scripted, api_url, project, owned
 ):
-    scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "description": MARK})
+    scripted.answerer = lambda _: Say(
+        {"id": "1", "sizeGb": "50", "description": DESCRIPTION_PREFIX}
+    )
     source = f"{api_url}projects/{project}/zones/{ZONE}/disks/corpus"
     attached = parse_node(node(dataDisks=[{"sourceDisk": source, "mode": "READ_ONLY"}]))
 

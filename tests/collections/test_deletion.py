@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
-    MARK,
+    DESCRIPTION_PREFIX,
     StoredDisk,
     ensure_disk_absent,
 )
@@ -27,7 +27,13 @@ from tests.collections.test_tpu_lifecycle import DEMO
 BUSY = error(503, "try again")
 TOO_OFTEN = error(429, "rate", details=[{"reason": "RATE_LIMIT_EXCEEDED"}])
 NOT_DONE = [BUSY, TOO_OFTEN, error(500, "oops"), Drop()]
-DISK = {"name": "corpus", "id": "1", "sizeGb": "50", "description": MARK, "status": "READY"}
+DISK = {
+    "name": "corpus",
+    "id": "1",
+    "sizeGb": "50",
+    "description": DESCRIPTION_PREFIX,
+    "status": "READY",
+}
 
 
 def deletions(scripted):
@@ -43,7 +49,7 @@ def delete_request(client):
 
 
 def delete_disk(client):
-    stored = StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK)
+    stored = StoredDisk(ZONE, "corpus", "1", 50, "READY", DESCRIPTION_PREFIX)
     ensure_disk_absent(client.compute, stored, timeout=600)
 
 

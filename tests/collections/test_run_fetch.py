@@ -82,7 +82,7 @@ def test_a_checkpoint_set_aside_is_ignored():
 
 def put(bucket, files):
     for name, content in files.items():
-        put_object(bucket.address, bucket.place.full_name(name), content)
+        put_object(bucket.address, bucket.bucket_url.full_name(name), content)
 
 
 def md5_of(content):
@@ -133,7 +133,7 @@ def test_check_mode_lists_files_and_fetches_none(bucket, tmp_path):
 
 
 def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "PIECE", 3)
+    monkeypatch.setattr(download, "CHUNK_BYTES", 3)
     put(bucket, {"10/params/0": b"0123456789"})
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..worker.checkpoint_sound import Layout, files_of, none_finished
 from ..worker.run import TRAINER
-from .download import download_all, missing
+from .download import download_all, missing_objects
 from .errors import Forbidden, NotFound
 from .storage import Bucket, StoredObject
 
 Result = dict[str, Any]
-TRAINERS_OWN = ("compiled/", "corpus/")
+TRAINER_DIRECTORIES = ("compiled/", "corpus/")
 """Directories beside the checkpoints that are not fetched: only the run itself uses them."""
 
 
@@ -35,17 +35,17 @@ def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: boo
     objects = {
         stored.name: stored
         for stored in bucket.list()
-        if stored.name and not stored.name.startswith(TRAINERS_OWN)
+        if stored.name and not stored.name.startswith(TRAINER_DIRECTORIES)
         # Skip the empty objects that consoles and gcsfuse create for directories.
         if not (stored.name.endswith("/") and not stored.size)
     }
     if newest:
         return _fetch_newest(bucket, folder, layout, objects, check)
-    wanted, unsafe = missing(folder, objects.values())
-    outcome = {} if check else download_all(bucket, wanted)
-    failed = unsafe | {wanted[path].name: error for path, error in outcome.items() if error}
+    downloads, unsafe = missing_objects(folder, objects.values())
+    outcome = {} if check else download_all(bucket, downloads)
+    failed = unsafe | {downloads[path].name: error for path, error in outcome.items() if error}
     return fetched(
-        [stored.name for stored in wanted.values() if stored.name not in failed],
+        [stored.name for stored in downloads.values() if stored.name not in failed],
         unreadable=[f"{name}: {error}" for name, error in sorted(failed.items())],
         missing="" if objects else f"{bucket.url}: there are no checkpoints",
     )
@@ -85,13 +85,17 @@ def _fetch_newest(
     for path in layout.checkpoints(sizes):
         fault = layout.fault(path, sizes, read)
         if not fault:
-            wanted, unsafe = missing(folder, [objects[name] for name in files_of(path, sizes)])
-            outcome = {} if check or unsafe else download_all(bucket, wanted)
-            failed = unsafe | {wanted[at].name: error for at, error in outcome.items() if error}
+            downloads, unsafe = missing_objects(
+                folder, [objects[name] for name in files_of(path, sizes)]
+            )
+            outcome = {} if check or unsafe else download_all(bucket, downloads)
+            failed = unsafe | {
+                downloads[file_path].name: error for file_path, error in outcome.items() if error
+            }
             if not failed:
-                return fetched([stored.name for stored in wanted.values()], passed_over)
-            for at in outcome:  # a partial checkpoint must not look complete
-                at.unlink(missing_ok=True)
+                return fetched([stored.name for stored in downloads.values()], passed_over)
+            for file_path in outcome:  # a partial checkpoint must not look complete
+                file_path.unlink(missing_ok=True)
             name, error = next(iter(failed.items()))
             fault = f"{name.removeprefix(f'{path}/')}: {error}"
         passed_over.append(f"{path}: {fault}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-_AT_MOST = 8
+_MAX_NAMES = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
@@ -17,6 +17,6 @@ def closest_names(requested: str, names: Iterable[str]) -> str:
     def similarity(name: str) -> float:
         return SequenceMatcher(None, requested, name).ratio()
 
-    found = sorted(sorted(set(names)), key=similarity, reverse=True)
-    more = f" and {len(found) - _AT_MOST} more" if len(found) > _AT_MOST else ""
-    return (", ".join(found[:_AT_MOST]) or "none") + more
+    ranked = sorted(sorted(set(names)), key=similarity, reverse=True)
+    others = f" and {len(ranked) - _MAX_NAMES} more" if len(ranked) > _MAX_NAMES else ""
+    return (", ".join(ranked[:_MAX_NAMES]) or "none") + others

@@ -28,14 +28,14 @@ class ComputeApi(GoogleApi):
 
     def list_firewalls(self) -> list[Mapping[str, Any]]:
         """List all firewall rules of the project."""
-        what = "list the firewall rules"
-        pages = self._http.pages(f"{self._project}/global/firewalls", what, size=_PAGE_SIZE)
-        return [rule for page in pages for rule in list_of(page, "items", Mapping, what)]
+        action = "list the firewall rules"
+        pages = self._http.pages(f"{self._project}/global/firewalls", action, size=_PAGE_SIZE)
+        return [rule for page in pages for rule in list_of(page, "items", Mapping, action)]
 
     def insert_firewall(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Request the creation of a firewall rule; return the operation. Raises AlreadyExists."""
-        what = f"create the firewall rule {body['name']}"
-        return self._change("POST", f"{self._project}/global/firewalls", what, body)
+        action = f"create the firewall rule {body['name']}"
+        return self._change("POST", f"{self._project}/global/firewalls", action, body)
 
     def patch_firewall(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change the given fields of a firewall rule; return the operation."""
@@ -59,15 +59,15 @@ class ComputeApi(GoogleApi):
 
     def insert_disk(self, zone: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Request the creation of a disk; return the operation. Raises AlreadyExists."""
-        what = f"create the disk {body['name']} ({zone})"
-        return self._change("POST", f"{self._project}/zones/{zone}/disks", what, body)
+        action = f"create the disk {body['name']} ({zone})"
+        return self._change("POST", f"{self._project}/zones/{zone}/disks", action, body)
 
     def set_access_mode(self, zone: str, name: str, mode: str) -> Mapping[str, Any]:
         """Request another access mode of a Hyperdisk; return the operation."""
-        what = f"change the access mode of the disk {name} ({zone})"
+        action = f"change the access mode of the disk {name} ({zone})"
         params = {"paths": "accessMode"}
         return self._change(
-            "PATCH", self._disk_path(zone, name), what, {"accessMode": mode}, params
+            "PATCH", self._disk_path(zone, name), action, {"accessMode": mode}, params
         )
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
@@ -78,13 +78,13 @@ class ComputeApi(GoogleApi):
         self,
         method: str,
         path: str,
-        what: str,
+        action: str,
         body: Mapping[str, Any],
-        more: Mapping[str, str] | None = None,
+        extra_params: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
         # All tries share one request id, so that the API applies the change only once.
-        params = {"requestId": str(uuid.uuid4()), **(more or {})}
-        return self._http.ask(method, path, what, params=params, body=body)
+        params = {"requestId": str(uuid.uuid4()), **(extra_params or {})}
+        return self._http.ask(method, path, action, params=params, body=body)
 
     @property
     def _project(self) -> str:
@@ -96,9 +96,9 @@ class ComputeApi(GoogleApi):
     def _disk_path(self, zone: str, name: str) -> str:
         return f"{self._project}/zones/{quote(zone, safe='')}/disks/{quote(name, safe='')}"
 
-    def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
+    def _operation_path(self, operation: Mapping[str, Any], action: str) -> str:
         name, zone = operation.get("name"), operation.get("zone")
         if not isinstance(name, str) or not name:
-            raise errors.BadAnswer(f"can't {what}: malformed API response: not an operation")
+            raise errors.BadAnswer(f"can't {action}: malformed API response: not an operation")
         scope = f"zones/{quote(last_part(str(zone)), safe='')}" if zone else "global"
         return f"{self._project}/{scope}/operations/{quote(name, safe='')}"

@@ -17,7 +17,7 @@ TRIES = 10
 
 
 @dataclass(frozen=True)
-class Found:
+class CurrentResource:
     """The resource that has a name now. A later resource of the same name has another ``id``."""
 
     id: str
@@ -25,26 +25,26 @@ class Found:
     is_being_deleted: bool = False
 
 
-def check_agreed(what: str, key: str, agreed: Collection[str] | None) -> None:
+def check_agreed(resource: str, key: str, agreed: Collection[str] | None) -> None:
     """Raise Different if the user was not asked about the deletion of this resource.
 
-    ``what`` names the resource in the error, ``key`` is its unique key. ``agreed`` has the keys of
-    the resources that the user agreed to delete; None allows any.
+    ``resource`` names the resource in the error, ``key`` is its unique key. ``agreed`` has the
+    keys of the resources that the user agreed to delete; None allows any.
     """
     if agreed is not None and key not in agreed:
         raise errors.Different(
-            f"{what} is not deleted, because it was created after the list that you confirmed. To "
-            "delete it, run this again"
+            f"{resource} is not deleted, because it was created after the list that you confirmed. "
+            "To delete it, run this again"
         )
 
 
 def delete_exactly(
     api: GoogleApi,
-    what: str,
+    action: str,
     expected_id: str,
     deadline: float,
     *,
-    read: Callable[[], Found | None],
+    read: Callable[[], CurrentResource | None],
     delete: Callable[[], Mapping[str, Any] | None],
     progress: Callable[[str], None] = lambda _state: None,
 ) -> None:
@@ -54,7 +54,7 @@ def delete_exactly(
     accepts an id or etag in a deletion request, so the id is read immediately before every try.
 
     Args:
-        what: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
+        action: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the id of the resource to delete.
         deadline: a time of ``polling.clock``.
         read: return the resource that has the name now; None if there is none.
@@ -66,27 +66,27 @@ def delete_exactly(
     """
     if not expected_id:
         raise errors.BadAnswer(
-            f"can't {what}: the API returned no id, so a newer resource of this name could be "
+            f"can't {action}: the API returned no id, so a newer resource of this name could be "
             "deleted instead. Delete it with gcloud"
         )
-    refused = 0
+    refusals = 0
     for reads in itertools.count():
         if reads > 1:
-            api.polling.pause(what, reads - 2, deadline)
-        found = read()
-        if found is None or found.id != expected_id:
+            api.polling.pause(action, reads - 2, deadline)
+        current = read()
+        if current is None or current.id != expected_id:
             return
-        progress(found.state)
-        if found.is_being_deleted:
+        progress(current.state)
+        if current.is_being_deleted:
             continue
         try:
             operation = delete()
         except errors.NoAnswer:
             continue  # the deletion may have taken effect: read again
         except errors.Unavailable:
-            refused += 1
-            if refused == TRIES:
+            refusals += 1
+            if refusals == TRIES:
                 raise
             continue
         if operation:
-            api.wait(operation, what, deadline, lambda: progress("DELETING"))
+            api.wait(operation, action, deadline, lambda: progress("DELETING"))

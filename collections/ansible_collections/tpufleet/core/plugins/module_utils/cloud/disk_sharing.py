@@ -46,17 +46,19 @@ class Attachment:
 
 def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
     """Return the TPU's data disks. Raises CloudError; Different if the TPU was recreated."""
-    found = api.get_data_disks(node.zone, node.name)
-    read = Fields(found, f"TPU {node.where}")
-    if node.id and read.id() != node.id:
+    data = api.get_data_disks(node.zone, node.name)
+    fields = Fields(data, f"TPU {node.where}")
+    if node.id and fields.id() != node.id:
         raise errors.Different(
             f"can't read the disks of TPU {node.where}: it was recreated meanwhile. Run this again"
         )
     return tuple(
         Attachment(
-            each.text("sourceDisk"), each.word("mode") or "READ_WRITE", each.words("workerIds")
+            attachment.text("sourceDisk"),
+            attachment.identifier("mode") or "READ_WRITE",
+            attachment.text_list("workerIds"),
         )
-        for each in read.parts("dataDisks")
+        for attachment in fields.nested_list("dataDisks")
     )
 
 
@@ -89,15 +91,15 @@ def ensure_writable(
     """
     _check_unshared(api, writer.zone, disk)
     source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
-    wanted = Attachment(source, "READ_WRITE", ("0",) if len(writer.endpoints) > 1 else ())
-    return _attach(api, writer, disk, wanted, deadline, check)
+    desired = Attachment(source, "READ_WRITE", ("0",) if len(writer.endpoints) > 1 else ())
+    return _attach(api, writer, disk, desired, deadline, check)
 
 
 def _check_unshared(api: TpuApi, zone: str, disk: str) -> None:
-    found = read_disk(api.compute, zone, disk)
-    if found and found.access_mode == READ_ONLY_MANY:
+    stored = read_disk(api.compute, zone, disk)
+    if stored and stored.access_mode == READ_ONLY_MANY:
         raise errors.Different(
-            f"the disk {found.where} was filled before. A Hyperdisk that is shared never becomes "
+            f"the disk {stored.where} was filled before. A Hyperdisk that is shared never becomes "
             "writable again. Set another name in data_disks of fleet.yml, and fill that disk"
         )
 
@@ -117,45 +119,51 @@ def ensure_shared(
     changed, or with ``check`` would change. Raises CloudError.
     """
     zone = nodes[0].zone
-    found = read_disk(api.compute, zone, disk)
-    is_unshared = found is not None and found.access_mode not in ("", READ_ONLY_MANY)
-    done = []
+    stored = read_disk(api.compute, zone, disk)
+    is_unshared = stored is not None and stored.access_mode not in ("", READ_ONLY_MANY)
+    changes = []
     # A disk that one TPU writes to cannot be attached to another one: detach it everywhere first.
     for node in nodes:
-        modes = {each.mode for each in attachments_of(api, node) if each.is_of(zone, disk)}
+        modes = {
+            attachment.mode
+            for attachment in attachments_of(api, node)
+            if attachment.is_of(zone, disk)
+        }
         if is_unshared or modes - {"READ_ONLY"}:
-            done.append(_attach(api, node, disk, None, deadline, check))
+            changes.append(_attach(api, node, disk, None, deadline, check))
     if is_unshared and not check:
         operation = api.compute.set_access_mode(zone, disk, READ_ONLY_MANY)
         api.compute.wait(operation, f"share the disk {disk} ({zone})", deadline)
     source = f"projects/{api.settings.project}/zones/{zone}/disks/{disk}"
-    wanted = Attachment(source, "READ_ONLY")
-    done += [_attach(api, node, disk, wanted, deadline, check) for node in nodes]
-    return is_unshared or any(done)
+    desired = Attachment(source, "READ_ONLY")
+    changes += [_attach(api, node, disk, desired, deadline, check) for node in nodes]
+    return is_unshared or any(changes)
 
 
 def _attach(
     api: TpuApi,
     node: Node,
     disk: str,
-    wanted: Attachment | None,
+    desired: Attachment | None,
     deadline: float,
     check: bool,
 ) -> bool:
-    """Attach the disk with the mode and workers of ``wanted``, or detach it if that is None.
+    """Attach the disk with the mode and workers of ``desired``, or detach it if that is None.
 
     Returns whether anything changed, or with ``check`` would change.
     """
-    now = attachments_of(api, node)
-    had = [each for each in now if each.is_of(node.zone, disk)]
-    if [(each.mode, each.workers) for each in had] == (
-        [(wanted.mode, wanted.workers)] if wanted else []
+    attachments = attachments_of(api, node)
+    existing = [attachment for attachment in attachments if attachment.is_of(node.zone, disk)]
+    if [(attachment.mode, attachment.workers) for attachment in existing] == (
+        [(desired.mode, desired.workers)] if desired else []
     ):
         return False
     if check:
         return True
-    rest = [each.body() for each in now if not each.is_of(node.zone, disk)]
-    steps = ([rest] if had else []) + ([[*rest, wanted.body()]] if wanted else [])
+    others = [
+        attachment.body() for attachment in attachments if not attachment.is_of(node.zone, disk)
+    ]
+    steps = ([others] if existing else []) + ([[*others, desired.body()]] if desired else [])
     for disks in steps:
         operation = api.set_data_disks(node.zone, node.name, disks)
         api.wait(operation, f"change the disks of TPU {node.where}", deadline)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .deletion import Found, delete_exactly
+from .deletion import CurrentResource, delete_exactly
 from .fields import Fields
 from .names import Disk, ZonalResource
 from .shapes import generation_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .nodes import Node
 
 #: Prefix of the description of disks that the collection created. No other disk is ever deleted.
-MARK = "Made by tpufleet"
+DESCRIPTION_PREFIX = "Made by tpufleet"
 _PERSISTENT = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
 #: Access mode of a Hyperdisk that can be attached read-only to several machines.
 READ_ONLY_MANY = "READ_ONLY_MANY"
@@ -59,24 +59,24 @@ class StoredDisk(ZonalResource):
 
     def described(self) -> dict[str, Any]:
         """Return what the confirmation prompt for a deletion shows about the disk."""
-        words = f"the disk {self.name} ({self.zone}, {self.size_gb} GB) and all its data"
-        return {"name": self.name, "zone": self.zone, "id": self.key, "words": words}
+        description = f"the disk {self.name} ({self.zone}, {self.size_gb} GB) and all its data"
+        return {"name": self.name, "zone": self.zone, "id": self.key, "words": description}
 
 
 def read_disk(compute: ComputeApi, zone: str, name: str) -> StoredDisk | None:
     """Return a disk, None if it does not exist. Raises CloudError."""
-    found = compute.get_disk(zone, name)
-    if found is None:
+    data = compute.get_disk(zone, name)
+    if data is None:
         return None
-    read = Fields(found, f"disk {name} ({zone})")
+    fields = Fields(data, f"disk {name} ({zone})")
     return StoredDisk(
         zone,
         name,
-        read.id(),
-        read.number("sizeGb"),
-        read.word("status") or "UNKNOWN",
-        read.text("description"),
-        read.word("accessMode"),
+        fields.id(),
+        fields.number("sizeGb"),
+        fields.identifier("status") or "UNKNOWN",
+        fields.text("description"),
+        fields.identifier("accessMode"),
     )
 
 
@@ -93,7 +93,7 @@ def ensure_disks(
     smaller than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
-        what = f"create the disk {disk.name} ({spec.zone})"
+        action = f"create the disk {disk.name} ({spec.zone})"
         if read_disk(compute, spec.zone, disk.name) is None:
             kind = disk.type or disk_type_for(spec.kind, writable=disk.writable)
             zone_path = f"projects/{compute.settings.project}/zones/{spec.zone}"
@@ -101,34 +101,34 @@ def ensure_disks(
                 "name": disk.name,
                 "sizeGb": str(disk.size_gb),
                 "type": f"{zone_path}/diskTypes/{kind}",
-                "description": f"{MARK} for its TPUs",
+                "description": f"{DESCRIPTION_PREFIX} for its TPUs",
             }
             progress(f"creating the disk {disk.name}")
             # TPUs are created in parallel, so a shared disk may exist by now.
             with suppress(errors.AlreadyExists):
-                compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
-        found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
-        if found.size_gb < disk.size_gb:
+                compute.wait(compute.insert_disk(spec.zone, body), action, deadline)
+        stored = _wait_ready(compute, spec.zone, disk.name, action, deadline)
+        if stored.size_gb < disk.size_gb:
             raise errors.Different(
-                f"the disk {found.where} has {found.size_gb} GB, expected {disk.size_gb}. Resize "
+                f"the disk {stored.where} has {stored.size_gb} GB, expected {disk.size_gb}. Resize "
                 f"it: gcloud compute disks resize {disk.name} --zone={spec.zone} "
                 f"--size={disk.size_gb}GB"
             )
 
 
 def _wait_ready(
-    compute: ComputeApi, zone: str, name: str, what: str, deadline: float
+    compute: ComputeApi, zone: str, name: str, action: str, deadline: float
 ) -> StoredDisk:
-    tried = 0
+    pauses = 0
     while True:
-        found = read_disk(compute, zone, name)
-        if found and found.status == "READY":
-            return found
-        status = found.status if found else "gone"
+        stored = read_disk(compute, zone, name)
+        if stored and stored.status == "READY":
+            return stored
+        status = stored.status if stored else "gone"
         if status not in ("CREATING", "RESTORING"):
-            raise errors.OperationFailed(f"can't {what}: it is {status}")
-        compute.polling.pause(what, tried, deadline)
-        tried += 1
+            raise errors.OperationFailed(f"can't {action}: it is {status}")
+        compute.polling.pause(action, pauses, deadline)
+        pauses += 1
 
 
 def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) -> NodeSpec:
@@ -147,8 +147,8 @@ def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) ->
         if not disk.writable
         and "/" not in disk.source
         and disk.name not in attached
-        and (found := read_disk(compute, spec.zone, disk.name))
-        and found.access_mode not in ("", READ_ONLY_MANY)
+        and (stored := read_disk(compute, spec.zone, disk.name))
+        and stored.access_mode not in ("", READ_ONLY_MANY)
     }
     return replace(spec, data_disks=tuple(disk for disk in spec.data_disks if disk not in waiting))
 
@@ -166,7 +166,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
             "type": (kind := disk.type or disk_type_for(kind_of_tpu, writable=disk.writable)),
             "words": f"the disk {name} ({zone}, {disk.size_gb} GB, {kind})",
         }
-        for (zone, name), (disk, kind_of_tpu) in sorted(disks.items(), key=lambda it: it[0])
+        for (zone, name), (disk, kind_of_tpu) in sorted(disks.items(), key=lambda item: item[0])
         if read_disk(compute, zone, name) is None
     ]
 
@@ -190,12 +190,17 @@ def owned_disks(
         # Skip disks of other projects: this project may have another disk of the same name. The
         # API names a project by id or number, and a disk by path or URL.
         if "projects/" + disk.source.rpartition("projects/")[2]
-        in {Disk(disk.name).path(it, node.zone) for it in (project, node.project)}
+        in {
+            Disk(disk.name).path(project_name, node.zone)
+            for project_name in (project, node.project)
+        }
     }
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     names -= {(spec.zone, disk.name) for spec in others for disk in spec.data_disks or ()}
-    found = [read_disk(compute, zone, name) for zone, name in sorted(names)]
-    return [disk for disk in found if disk and disk.description.startswith(MARK)]
+    stored_disks = [read_disk(compute, zone, name) for zone, name in sorted(names)]
+    return [
+        disk for disk in stored_disks if disk and disk.description.startswith(DESCRIPTION_PREFIX)
+    ]
 
 
 def ensure_disk_absent(
@@ -205,10 +210,10 @@ def ensure_disk_absent(
 
     Raises Different if the disk was recreated, and other CloudErrors, e.g. if it is in use.
     """
-    found = read_disk(compute, disk.zone, disk.name)
-    if found is None:
+    current = read_disk(compute, disk.zone, disk.name)
+    if current is None:
         return f"the disk {disk.where} does not exist"
-    if found.key != disk.key:
+    if current.key != disk.key:
         raise errors.Different(
             f"the disk {disk.where} is not deleted, because it was recreated after the list "
             "that you confirmed. To delete it, run this again"
@@ -216,9 +221,9 @@ def ensure_disk_absent(
     if check:
         return f"the disk {disk.where} would be deleted"
 
-    def read() -> Found | None:
-        found = read_disk(compute, disk.zone, disk.name)
-        return found and Found(found.id, found.status, found.status == "DELETING")
+    def read() -> CurrentResource | None:
+        current = read_disk(compute, disk.zone, disk.name)
+        return current and CurrentResource(current.id, current.status, current.status == "DELETING")
 
     delete_exactly(
         compute,

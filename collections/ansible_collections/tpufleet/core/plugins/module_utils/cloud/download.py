@@ -18,7 +18,7 @@ from .storage import Bucket, StoredObject
 
 AT_ONCE = 8
 #: Bytes of an object that one request reads.
-PIECE = 8 << 20
+CHUNK_BYTES = 8 << 20
 
 
 class DownloadError(Exception):
@@ -33,8 +33,8 @@ class _Hash(Protocol):
 
 def path_of(folder: Path, name: str) -> Path:
     """Return an object's local path below ``folder``. Raises DownloadError for an unsafe name."""
-    parts = name.split("/")
-    if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
+    segments = name.split("/")
+    if not all(segments) or {".", ".."} & set(segments) or "\0" in name:
         raise DownloadError("its name is not a valid path of a local file")
     return folder.joinpath(PurePosixPath(name))
 
@@ -45,8 +45,8 @@ def is_same(path: Path, stored: StoredObject) -> bool:
         return False
     checksum = _hash_for(stored)
     with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            checksum.update(piece)
+        while chunk := stream.read(1 << 20):
+            checksum.update(chunk)
     return _matches(checksum, stored)
 
 
@@ -64,10 +64,10 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
     checksum = _hash_for(stored)
     try:
         with partial.open("wb") as stream:
-            for start in range(0, stored.size, PIECE):
-                piece = _piece(bucket, stored, start)
-                checksum.update(piece)
-                stream.write(piece)
+            for start in range(0, stored.size, CHUNK_BYTES):
+                chunk = _read_chunk(bucket, stored, start)
+                checksum.update(chunk)
+                stream.write(chunk)
             length = stream.tell()
         if length != stored.size or not _matches(checksum, stored):
             raise DownloadError(
@@ -81,15 +81,15 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
 
 
 def download_all(
-    bucket: Bucket, wanted: Mapping[Path, StoredObject]
+    bucket: Bucket, downloads: Mapping[Path, StoredObject]
 ) -> dict[Path, DownloadError | None]:
     """Download objects in parallel; return the error of each path, None for a success.
 
-    ``wanted`` maps the local paths to write to the objects. Raises CloudError and OSError for
+    ``downloads`` maps the local paths to write to the objects. Raises CloudError and OSError for
     failures that concern all objects.
     """
 
-    def one(path: Path, stored: StoredObject) -> DownloadError | None:
+    def download_one(path: Path, stored: StoredObject) -> DownloadError | None:
         try:
             download(bucket, stored, path)
         except DownloadError as error:
@@ -97,10 +97,12 @@ def download_all(
         return None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(wanted, pool.map(one, wanted, wanted.values()), strict=True))
+        return dict(
+            zip(downloads, pool.map(download_one, downloads, downloads.values()), strict=True)
+        )
 
 
-def missing(
+def missing_objects(
     folder: Path, objects: Iterable[StoredObject]
 ) -> tuple[dict[Path, StoredObject], dict[str, DownloadError]]:
     """Return the objects to download by local path, and the errors of unsafe objects by name.
@@ -108,20 +110,20 @@ def missing(
     An object needs a download if its file is missing or has other content. An object is unsafe if
     its name is not a valid path, or if its content cannot be verified.
     """
-    wanted: dict[Path, StoredObject] = {}
+    downloads: dict[Path, StoredObject] = {}
     unsafe: dict[str, DownloadError] = {}
     for stored in objects:
         try:
             path = path_of(folder, stored.name)
             if not is_same(path, stored):
-                wanted[path] = stored
+                downloads[path] = stored
         except DownloadError as error:
             unsafe[stored.name] = error
-    return wanted, unsafe
+    return downloads, unsafe
 
 
-def _piece(bucket: Bucket, stored: StoredObject, start: int) -> bytes:
-    length = min(PIECE, stored.size - start)
+def _read_chunk(bucket: Bucket, stored: StoredObject, start: int) -> bytes:
+    length = min(CHUNK_BYTES, stored.size - start)
     try:
         return bucket.content(stored.name, start, length, generation=stored.generation)
     except errors.NotFound:

@@ -203,57 +203,57 @@ def is_transient(status: int, answer: object) -> bool:
     return status in TRANSIENT_STATUSES and not _names_a_quota(error)
 
 
-def from_http(status: int, answer: object, what: str) -> CloudError:
+def from_http(status: int, answer: object, action: str) -> CloudError:
     """Return the typed error for an unsuccessful HTTP response.
 
-    ``status`` and ``answer`` are the response's HTTP status and parsed JSON. ``what`` describes the
-    request: ``list the TPUs of zone us-central2-b``.
+    ``status`` and ``answer`` are the response's HTTP status and parsed JSON. ``action`` describes
+    the request: ``list the TPUs of zone us-central2-b``.
     """
     error = error_body(answer)
     message = one_line(error.get("message") or f"HTTP {status}")
     if status == 401:
-        return Unauthorized(f"can't {what}: the credentials are not accepted; {GET_CREDENTIALS}")
+        return Unauthorized(f"can't {action}: the credentials are not accepted; {GET_CREDENTIALS}")
     if "quotaExceeded" in _older_reasons(error):
-        return QuotaError(f"can't {what}: {message}")
+        return QuotaError(f"can't {action}: {message}")
     if status == 403:
         hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(message) else ""
-        return Forbidden(f"can't {what}: {message}{hint}")
+        return Forbidden(f"can't {action}: {message}{hint}")
     if status == 404:
-        return NotFound(f"can't {what}: {message}", is_from_api=bool(error))
+        return NotFound(f"can't {action}: {message}", is_from_api=bool(error))
     if status == 409:
-        return AlreadyExists(f"can't {what}: {message}")
+        return AlreadyExists(f"can't {action}: {message}")
     if status == 412:
-        return Conflict(f"can't {what}: it has changed since it was read")
+        return Conflict(f"can't {action}: it has changed since it was read")
     if _names_a_quota(error):
-        return QuotaError(f"can't {what}: {message}")
+        return QuotaError(f"can't {action}: {message}")
     if status in TRANSIENT_STATUSES:
         return Unavailable(
-            f"can't {what}: the API returned HTTP {status} ({message}). Try again later"
+            f"can't {action}: the API returned HTTP {status} ({message}). Try again later"
         )
-    return InvalidRequest(f"can't {what}: {message}")
+    return InvalidRequest(f"can't {action}: {message}")
 
 
-def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
+def from_operation(error: Mapping[str, Any], action: str) -> CloudError:
     """Return the typed error for the ``error`` of a failed operation.
 
-    ``error`` is a google.rpc.Status, or Compute Engine's ``{errors: [{code, message}]}``. ``what``
-    describes the operation.
+    ``error`` is a google.rpc.Status, or Compute Engine's ``{errors: [{code, message}]}``.
+    ``action`` describes the operation.
     """
     if "errors" in error:
-        return _from_compute_operation(error["errors"], what)
+        return _from_compute_operation(error["errors"], action)
     message = one_line(error.get("message") or f"error code {error.get('code')}")
     if error.get("code") == 8:
         if _names_a_quota(error):
-            return QuotaError(f"can't {what}: {message}")
-        return CapacityError(f"can't {what}: {message} (try another zone, or again later)")
-    return OperationFailed(f"can't {what}: {message}")
+            return QuotaError(f"can't {action}: {message}")
+        return CapacityError(f"can't {action}: {message} (try another zone, or again later)")
+    return OperationFailed(f"can't {action}: {message}")
 
 
-def _from_compute_operation(entries: Any, what: str) -> CloudError:
-    found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
-    codes = {str(entry.get("code")) for entry in found}
-    messages = "; ".join(str(entry.get("message") or entry.get("code")) for entry in found)
-    text = f"can't {what}: {messages or 'the operation failed without an error message'}"
+def _from_compute_operation(entries: Any, action: str) -> CloudError:
+    details = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
+    codes = {str(entry.get("code")) for entry in details}
+    messages = "; ".join(str(entry.get("message") or entry.get("code")) for entry in details)
+    text = f"can't {action}: {messages or 'the operation failed without an error message'}"
     if "QUOTA_EXCEEDED" in codes:
         return QuotaError(text)
     if any("RESOURCE_POOL_EXHAUSTED" in code for code in codes):

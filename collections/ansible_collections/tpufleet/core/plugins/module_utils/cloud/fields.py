@@ -12,7 +12,7 @@ from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
 from .errors import BadAnswer, NotConfigured
 from .names import PROJECT, last_part
 
-_WORD = re.compile(r"[A-Za-z0-9_.-]*")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 def check_name(name: str) -> None:
@@ -33,37 +33,37 @@ def check_zone(zone: str) -> None:
         )
 
 
-def path_parts(data: object, kind: str, what: str) -> tuple[str, str, str]:
+def path_parts(data: object, kind: str, resource: str) -> tuple[str, str, str]:
     """Return project, zone and name from the path in the field ``name`` of a resource.
 
-    ``kind`` is the collection in the path, such as ``nodes``; ``what`` is the word for the resource
-    in errors, such as ``TPU``. Raises BadAnswer.
+    ``kind`` is the collection in the path, such as ``nodes``; ``resource`` is the word for the
+    resource in errors, such as ``TPU``. Raises BadAnswer.
     """
     path = data.get("name") if isinstance(data, Mapping) else None
     pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME})"
-    found = re.fullmatch(pattern, path) if isinstance(path, str) else None
-    if not found:
+    match = re.fullmatch(pattern, path) if isinstance(path, str) else None
+    if not match:
         raise BadAnswer(
-            f"malformed API response: expected a {what}'s name as projects/…/locations/…/{kind}/… "
-            f"({path!r:.80})"
+            f"malformed API response: expected a {resource}'s name as projects/…/locations/…/"
+            f"{kind}/… ({path!r:.80})"
         )
-    return found[1], found[2], found[3]
+    return match[1], match[2], match[3]
 
 
 class Fields:
     """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type.
 
-    ``who`` names the resource in errors, such as ``TPU demo (us-central2-b)``. In all methods, the
-    argument ``name`` is the name of the field.
+    ``resource`` names the resource in errors, such as ``TPU demo (us-central2-b)``. In all methods,
+    the argument ``name`` is the name of the field.
     """
 
-    def __init__(self, data: object, who: str) -> None:
-        self.who = who
+    def __init__(self, data: object, resource: str) -> None:
+        self.resource = resource
         self.data = self._checked(data, Mapping, "it")
 
     def _checked(self, value: object, kind: type, name: str) -> Any:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadAnswer(f"{self.who}: malformed API response: {name} is {value!r:.60}")
+            raise BadAnswer(f"{self.resource}: malformed API response: {name} is {value!r:.60}")
         return value
 
     def _get(self, name: str, kind: type, default: Any) -> Any:
@@ -74,11 +74,11 @@ class Fields:
         """Return a string; empty if the field is absent."""
         return str(self._get(name, str, ""))
 
-    def word(self, name: str) -> str:
+    def identifier(self, name: str) -> str:
         """Return a string of letters, digits and the characters ``_.-``; empty if absent."""
         value = self.text(name)
-        if not _WORD.fullmatch(value):
-            raise BadAnswer(f"{self.who}: {name} has invalid characters ({value!r:.60})")
+        if not _IDENTIFIER.fullmatch(value):
+            raise BadAnswer(f"{self.resource}: {name} has invalid characters ({value!r:.60})")
         return value
 
     def number(self, name: str) -> int:
@@ -88,23 +88,23 @@ class Fields:
             return int(value)
         number = int(self._get(name, int, 0))
         if number < 0:
-            raise BadAnswer(f"{self.who}: {name} is negative ({number})")
+            raise BadAnswer(f"{self.resource}: {name} is negative ({number})")
         return number
 
     def flag(self, name: str) -> bool:
         """Return a boolean; False if absent, because the API omits false fields."""
         return bool(self._get(name, bool, False))
 
-    def part(self, name: str) -> Fields:
+    def nested(self, name: str) -> Fields:
         """Return a nested object, which is empty if the field is absent."""
-        return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
+        return Fields(self._get(name, Mapping, {}), f"{self.resource}: {name}")
 
-    def parts(self, name: str) -> list[Fields]:
+    def nested_list(self, name: str) -> list[Fields]:
         """Return the objects in a list field; an empty list if the field is absent."""
         items = self._get(name, list, [])
-        return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
+        return [Fields(item, f"{self.resource}: {name}[{i}]") for i, item in enumerate(items)]
 
-    def texts(self, name: str) -> dict[str, str]:
+    def text_map(self, name: str) -> dict[str, str]:
         """Return a nested object with string values; an empty one if the field is absent."""
         pairs = self._get(name, Mapping, {})
         return {
@@ -112,7 +112,7 @@ class Fields:
             for key, value in pairs.items()
         }
 
-    def words(self, name: str) -> tuple[str, ...]:
+    def text_list(self, name: str) -> tuple[str, ...]:
         """Return the strings in a list field; an empty tuple if the field is absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
@@ -120,7 +120,7 @@ class Fields:
         """Return the last part of a field with a resource's path; empty if the field is absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(NODE_NAME, value):
-            raise BadAnswer(f"{self.who}: invalid {name} ({value!r:.80})")
+            raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")
         return value
 
     def address(self, name: str) -> str:
@@ -131,9 +131,11 @@ class Fields:
         try:
             return str(ip_address(value))
         except ValueError:
-            raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
+            raise BadAnswer(
+                f"{self.resource}: {name} is not an IP address ({value!r:.60})"
+            ) from None
 
-    def moment(self, name: str) -> float:
+    def timestamp(self, name: str) -> float:
         """Return an RFC 3339 time in unix seconds; 0 if the field is absent."""
         value = self.text(name)
         if not value:
@@ -141,7 +143,7 @@ class Fields:
         try:
             return datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError):
-            raise BadAnswer(f"{self.who}: {name} is not a time ({value!r:.60})") from None
+            raise BadAnswer(f"{self.resource}: {name} is not a time ({value!r:.60})") from None
 
     def id(self) -> str:
         """Return the resource's id, which the API sends as an integer or a string."""
@@ -150,5 +152,5 @@ class Fields:
             return str(value)
         text = self.text("id")
         if text and not re.fullmatch(NODE_ID, text):
-            raise BadAnswer(f"{self.who}: invalid id ({text!r:.60})")
+            raise BadAnswer(f"{self.resource}: invalid id ({text!r:.60})")
         return text

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 from .compute import ComputeApi
-from .deletion import Found, delete_exactly
+from .deletion import CurrentResource, delete_exactly
 from .errors import BadAnswer, Different, NotConfigured
 from .fields import Fields
 from .fleet_name import parse_fleet_name
@@ -23,7 +23,7 @@ from .names import last_part
 from .outcome import Outcome
 
 #: Prefix of the description of rules that the collection created for a fleet.
-MARK = "Made by tpufleet.core.vpc_firewall"
+DESCRIPTION_PREFIX = "Made by tpufleet.core.vpc_firewall"
 ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 MOSH_PORTS = "60000-61000"
 """UDP ports of mosh (mosh-server(1))."""
@@ -54,7 +54,7 @@ class Rule:
 
     def is_of(self, fleet: str) -> bool:
         """Whether the collection created this rule for the fleet of this name."""
-        return self.description.startswith(f"{_mark(fleet)}: ")
+        return self.description.startswith(f"{_description_prefix(fleet)}: ")
 
     @property
     def allows_everyone(self) -> bool:
@@ -129,27 +129,37 @@ def desired_rules(
                 f"{option}: invalid ({text!r:.60}). Use up to 52 characters of a-z, 0-9 "
                 "and -, beginning with a letter"
             )
-    ranges = [_range(text) for text in ssh_from]
-    texts = [str(each) for each in ranges]
-    if open_to_all(texts) and not anyone:
+    ranges = [_parse_range(text) for text in ssh_from]
+    range_texts = [str(net) for net in ranges]
+    if open_to_all(range_texts) and not anyone:
         raise NotConfigured(
-            f"ssh_from allows everyone ({', '.join(texts)}). Set your own ranges "
+            f"ssh_from allows everyone ({', '.join(range_texts)}). Set your own ranges "
             "(`curl -4 https://ifconfig.me` shows your address), or set anyone: true"
         )
 
-    def rule(kind: str, about: str, **fields: Any) -> Rule:
-        return Rule(f"{name}-{kind}", network, (tag,), f"{_mark(fleet)}: {about}", **fields)
+    def rule(kind: str, description: str, **fields: Any) -> Rule:
+        return Rule(
+            f"{name}-{kind}",
+            network,
+            (tag,),
+            f"{_description_prefix(fleet)}: {description}",
+            **fields,
+        )
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
     allowed = ("tcp:22", *([f"udp:{MOSH_PORTS}"] if mosh else []))
     # A rule accepts either IPv4 or IPv6 ranges.
     for kind, family in (("ssh", IPv4Network), ("ssh6", IPv6Network)):
-        mine = tuple(sorted({str(each) for each in ranges if isinstance(each, family)}))
-        if mine:
-            rules.append(rule(kind, "ssh", allowed=allowed, source_ranges=mine))
-    for kind, everywhere in (("rest", "0.0.0.0/0"), ("rest6", "::/0")):
-        last = {"priority": DENY_PRIORITY, "denied": ("all",), "source_ranges": (everywhere,)}
-        rules.append(rule(kind, "nothing else", **last))
+        family_ranges = tuple(sorted({str(net) for net in ranges if isinstance(net, family)}))
+        if family_ranges:
+            rules.append(rule(kind, "ssh", allowed=allowed, source_ranges=family_ranges))
+    for kind, any_address in (("rest", "0.0.0.0/0"), ("rest6", "::/0")):
+        deny_fields = {
+            "priority": DENY_PRIORITY,
+            "denied": ("all",),
+            "source_ranges": (any_address,),
+        }
+        rules.append(rule(kind, "nothing else", **deny_fields))
     return tuple(rules)
 
 
@@ -161,8 +171,8 @@ def rule_names(name: str) -> tuple[str, ...]:
 def open_to_all(ranges: Iterable[str]) -> bool:
     """Return whether the ranges together cover all IPv4 or all IPv6 addresses."""
     for family in (IPv4Network, IPv6Network):
-        mine = [net for net in map(_lenient, ranges) if isinstance(net, family)]
-        if any(net.prefixlen == 0 for net in collapse_addresses(mine)):
+        nets = [net for net in map(_parse_network, ranges) if isinstance(net, family)]
+        if any(net.prefixlen == 0 for net in collapse_addresses(nets)):
             return True
     return False
 
@@ -172,20 +182,20 @@ def parse_rule(data: Mapping[str, Any]) -> Rule:
     name = Fields(data, "a firewall rule").text("name")
     if not name:
         raise BadAnswer("malformed API response: a firewall rule without a name")
-    read = Fields(data, f"firewall rule {name}")
+    fields = Fields(data, f"firewall rule {name}")
     return Rule(
         name,
-        read.text("network"),
-        read.words("targetTags"),
-        read.text("description"),
-        priority=read.number("priority") if "priority" in data else ALLOW_PRIORITY,
-        allowed=_protocol_names(read.parts("allowed")),
-        denied=_protocol_names(read.parts("denied")),
-        source_ranges=read.words("sourceRanges"),
-        source_tags=read.words("sourceTags"),
-        direction=read.text("direction") or "INGRESS",
-        disabled=read.flag("disabled"),
-        id=read.id(),
+        fields.text("network"),
+        fields.text_list("targetTags"),
+        fields.text("description"),
+        priority=fields.number("priority") if "priority" in data else ALLOW_PRIORITY,
+        allowed=_protocol_names(fields.nested_list("allowed")),
+        denied=_protocol_names(fields.nested_list("denied")),
+        source_ranges=fields.text_list("sourceRanges"),
+        source_tags=fields.text_list("sourceTags"),
+        direction=fields.text("direction") or "INGRESS",
+        disabled=fields.flag("disabled"),
+        id=fields.id(),
     )
 
 
@@ -195,7 +205,11 @@ def immutable_differences(observed: Rule, desired: Rule) -> list[str]:
     # An allow rule can't be changed into a deny rule.
     kinds = ["deny" if rule.denied else "allow" for rule in (observed, desired)]
     pairs.append(("kind", *kinds))
-    return [f"{key} is {have}, expected {want}" for key, have, want in pairs if have != want]
+    return [
+        f"{key} is {observed_value}, expected {desired_value}"
+        for key, observed_value, desired_value in pairs
+        if observed_value != desired_value
+    ]
 
 
 def ensure_rules(
@@ -215,58 +229,58 @@ def ensure_rules(
     seconds. With ``check``, the outcome describes the changes, but nothing is changed.
     """
     deadline = api.polling.deadline_in(timeout)
-    everything = [parse_rule(rule) for rule in api.list_firewalls()]
-    observed = {rule.name: rule for rule in everything if rule.name in rule_names(name)}
+    all_rules = [parse_rule(rule) for rule in api.list_firewalls()]
+    observed = {rule.name: rule for rule in all_rules if rule.name in rule_names(name)}
     _refuse_foreign(observed.values(), fleet)
-    wanted = {rule.name: rule for rule in desired}
-    recreated = _to_recreate(observed, wanted, recreate)
+    desired_by_name = {rule.name: rule for rule in desired}
+    to_recreate = _to_recreate(observed, desired_by_name, recreate)
     before = {rule.name: rule.facts() for rule in observed.values()}
-    after = {rule.name: rule.facts() for rule in wanted.values()}
+    after = {rule.name: rule.facts() for rule in desired_by_name.values()}
     if not check:
         # Create deny rules first and delete them last, so that at no time more access is allowed
         # than desired.
-        for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
-            if rule.name in recreated:
+        for rule in sorted(desired_by_name.values(), key=lambda rule: not rule.denied):
+            if rule.name in to_recreate:
                 _delete(api, observed[rule.name], deadline)
-            if rule.name in recreated or rule.name not in observed:
-                what = f"create the firewall rule {rule.name}"
+            if rule.name in to_recreate or rule.name not in observed:
+                action = f"create the firewall rule {rule.name}"
                 operation = api.insert_firewall(rule.body(api.settings.project))
-                api.wait(operation, what, deadline)
+                api.wait(operation, action, deadline)
             elif after[rule.name] != before[rule.name]:
                 body = rule.body(api.settings.project)
                 changes = {key: value for key, value in body.items() if key not in _IMMUTABLE}
                 operation = api.patch_firewall(rule.name, changes)
                 api.wait(operation, f"change the firewall rule {rule.name}", deadline)
         for rule in sorted(observed.values(), key=lambda rule: bool(rule.denied)):
-            if rule.name not in wanted:
+            if rule.name not in desired_by_name:
                 _delete(api, rule, deadline)
     changed = before != after
     state = "are unchanged"
     if changed:
         state = ("would be" if check else "are") + (" configured" if desired else " deleted")
     msg = f"the firewall rules {name}-* {state}"
-    return FirewallOutcome(
-        changed, msg, before, after, tuple(_warnings(everything, desired, fleet))
-    )
+    return FirewallOutcome(changed, msg, before, after, tuple(_warnings(all_rules, desired, fleet)))
 
 
 def _to_recreate(
-    observed: Mapping[str, Rule], wanted: Mapping[str, Rule], recreate: bool
+    observed: Mapping[str, Rule], desired: Mapping[str, Rule], recreate: bool
 ) -> set[str]:
     names = set()
-    for rule in wanted.values():
-        if rule.name in observed and (why := immutable_differences(observed[rule.name], rule)):
+    for rule in desired.values():
+        if rule.name in observed and (
+            differences := immutable_differences(observed[rule.name], rule)
+        ):
             if not recreate:
                 raise Different(
-                    f"firewall rule {rule.name} exists, but {'; '.join(why)}, which can't be "
-                    "changed. To delete and create it again, set recreate: true"
+                    f"firewall rule {rule.name} exists, but {'; '.join(differences)}, which can't "
+                    "be changed. To delete and create it again, set recreate: true"
                 )
             names.add(rule.name)
     return names
 
 
-def _mark(fleet: str) -> str:
-    return f"{MARK} for fleet {fleet}"
+def _description_prefix(fleet: str) -> str:
+    return f"{DESCRIPTION_PREFIX} for fleet {fleet}"
 
 
 def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
@@ -276,20 +290,20 @@ def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
                 f"firewall rule {rule.name}: fleet {fleet} did not create it, so it is not changed "
                 f"(its description: {rule.description!r:.90}). Set another name for the fleet's "
                 "rules (fleet_firewall.name), or give it to this fleet: gcloud compute "
-                f"firewall-rules update {rule.name} --description='{_mark(fleet)}: '"
+                f"firewall-rules update {rule.name} --description='{_description_prefix(fleet)}: '"
             )
 
 
 def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
-    what = f"delete the firewall rule {rule.name}"
+    action = f"delete the firewall rule {rule.name}"
 
-    def read() -> Found | None:
-        found = api.get_firewall(rule.name)
-        return found and Found(parse_rule(found).id)
+    def read() -> CurrentResource | None:
+        current = api.get_firewall(rule.name)
+        return current and CurrentResource(parse_rule(current).id)
 
     delete_exactly(
         api,
-        what,
+        action,
         rule.id,
         deadline,
         read=read,
@@ -297,13 +311,13 @@ def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
     )
 
 
-def _warnings(everything: Iterable[Rule], desired: Sequence[Rule], fleet: str) -> Iterable[str]:
+def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) -> Iterable[str]:
     for rule in desired:
         if rule.allows_everyone:
             yield f"firewall rule {rule.name} allows ssh from everywhere (anyone: true)"
     tags = {tag for rule in desired for tag in rule.target_tags}
     networks = {rule.facts()["network"] for rule in desired}
-    for rule in everything:
+    for rule in all_rules:
         applies = not rule.target_tags or tags & set(rule.target_tags)
         if (
             applies
@@ -321,16 +335,16 @@ def _warnings(everything: Iterable[Rule], desired: Sequence[Rule], fleet: str) -
             )
 
 
-def _range(text: str) -> IPv4Network | IPv6Network:
+def _parse_range(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text.strip())
-    except ValueError as wrong:
+    except ValueError as error:
         raise NotConfigured(
-            f"ssh_from: expected ranges such as 203.0.113.7/32 ({text!r:.60}: {wrong})"
+            f"ssh_from: expected ranges such as 203.0.113.7/32 ({text!r:.60}: {error})"
         ) from None
 
 
-def _lenient(text: str) -> IPv4Network | IPv6Network | None:
+def _parse_network(text: str) -> IPv4Network | IPv6Network | None:
     try:
         return ip_network(text, strict=False)
     except ValueError:
@@ -338,16 +352,16 @@ def _lenient(text: str) -> IPv4Network | IPv6Network | None:
 
 
 def _protocols(names: Iterable[str]) -> list[dict[str, Any]]:
-    parts = [name.partition(":") for name in names]
+    pairs = [name.partition(":") for name in names]
     return [
         {"IPProtocol": protocol} | ({"ports": [ports]} if ports else {})
-        for protocol, _, ports in parts
+        for protocol, _, ports in pairs
     ]
 
 
 def _protocol_names(entries: Iterable[Fields]) -> tuple[str, ...]:
-    found: list[str] = []
+    names: list[str] = []
     for entry in entries:
         protocol = entry.text("IPProtocol")
-        found += [f"{protocol}:{port}" for port in entry.words("ports")] or [protocol]
-    return tuple(found)
+        names += [f"{protocol}:{port}" for port in entry.text_list("ports")] or [protocol]
+    return tuple(names)

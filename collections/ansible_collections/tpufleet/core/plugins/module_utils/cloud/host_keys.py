@@ -33,7 +33,7 @@ _HOST_KEYS_PATH = "hostkeys/"
 _HOST_NAME_ENTRY = "hostname"
 
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
-PUBLISHED_WITHIN_S = 120.0
+HOST_KEYS_TIMEOUT_S = 120.0
 
 #: How bytes that are not UTF-8, in lines of other programs, are read and written back unchanged.
 _KEEP_BYTES = "surrogateescape"
@@ -121,24 +121,25 @@ class KnownHostsFile:
             return
         with self._locked():
             known = self.read()
-            named = {
+            completed = {
                 alias: replace(known[alias], host_name=host.host_name)
                 for alias, host in added.items()
                 if alias in known and host.host_name and not known[alias].host_name
             }
-            unchanged = [line for line in self._lines() if line.split(" ", 1)[0] not in named]
-            fresh = [host for alias, host in added.items() if alias not in known]
+            unchanged = [line for line in self._lines() if line.split(" ", 1)[0] not in completed]
+            new_hosts = [host for alias, host in added.items() if alias not in known]
             self._write(
-                unchanged + [line for host in [*named.values(), *fresh] for line in host.lines()]
+                unchanged
+                + [line for host in [*completed.values(), *new_hosts] for line in host.lines()]
             )
 
     def forget(self, node_key: str) -> None:
         """Remove the keys of all workers of a deleted TPU. ``node_key`` is the TPU's Node.key."""
-        ours = re.compile(re.escape(node_key) + r"-w[0-9]+\s")
+        pattern = re.compile(re.escape(node_key) + r"-w[0-9]+\s")
         if not self.path.exists():
             return
         with self._locked():
-            self._write([line for line in self._lines() if not ours.match(line)])
+            self._write([line for line in self._lines() if not pattern.match(line)])
 
     def _lines(self) -> list[str]:
         if not self.path.exists():
@@ -147,8 +148,8 @@ class KnownHostsFile:
 
     def _write(self, lines: Sequence[str]) -> None:
         partial = self.path.with_name(self.path.name + ".new")
-        new = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(new, "w", encoding="utf-8", errors=_KEEP_BYTES) as file:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors=_KEEP_BYTES) as file:
             file.writelines(f"{line}\n" for line in lines)
         partial.replace(self.path)
 
@@ -179,21 +180,22 @@ def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list
     """
     path = "" if with_names else _HOST_KEYS_PATH
     workers = len(node.endpoints)
-    answers = api.guest_attributes(node.zone, node.name, path)
-    if len(answers) != workers:
-        answers = [_worker_attributes(api, node, path, worker) for worker in range(workers)]
-    found = [
-        known_host(alias_of(node.key, worker), answer) for worker, answer in enumerate(answers)
+    attributes = api.guest_attributes(node.zone, node.name, path)
+    if len(attributes) != workers:
+        attributes = [_worker_attributes(api, node, path, worker) for worker in range(workers)]
+    hosts = [
+        known_host(alias_of(node.key, worker), worker_attributes)
+        for worker, worker_attributes in enumerate(attributes)
     ]
-    return [host for host in found if host]
+    return [host for host in hosts if host]
 
 
 def _worker_attributes(api: TpuApi, node: Node, path: str, worker: int) -> dict[str, str]:
     try:
-        answer = api.guest_attributes(node.zone, node.name, path, [worker])
+        attributes = api.guest_attributes(node.zone, node.name, path, [worker])
     except CloudError:
         return {}  # the API may return an error for a worker that has published nothing
-    return answer[0] if answer else {}
+    return attributes[0] if attributes else {}
 
 
 def remember_host_keys(
@@ -212,8 +214,8 @@ def remember_host_keys(
         progress: receives a text that says what this function waits for.
     """
     file = KnownHostsFile(known_hosts_file)
-    deadline = polling.deadline_in(PUBLISHED_WITHIN_S)
-    for tried in itertools.count():
+    deadline = polling.deadline_in(HOST_KEYS_TIMEOUT_S)
+    for pauses in itertools.count():
         missing = _unknown_workers(file, node)
         if missing:
             with suppress(NotFound, NoAnswer, Unavailable):  # they may be published later
@@ -223,14 +225,16 @@ def remember_host_keys(
             return []
         progress("waiting for the ssh host keys")
         try:
-            polling.pause("read the host keys", tried, deadline)
+            polling.pause("read the host keys", pauses, deadline)
         except DeadlineExceeded:
             return missing
 
 
 def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
     known = file.read()
-    return [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+    return [
+        worker for worker in range(len(node.endpoints)) if alias_of(node.key, worker) not in known
+    ]
 
 
 def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:

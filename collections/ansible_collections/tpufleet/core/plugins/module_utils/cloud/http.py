@@ -33,9 +33,9 @@ class RetryPolicy:
     longest_wait: float = 8.0
     request_timeout: float = 60.0
 
-    def wait_after(self, tried: int) -> float:
-        """Return a random wait in seconds after try number ``tried``, counted from 1."""
-        return random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (tried - 1)))  # noqa: S311
+    def wait_after(self, attempt: int) -> float:
+        """Return a random wait in seconds after try number ``attempt``, counted from 1."""
+        return random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (attempt - 1)))  # noqa: S311
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class Polling:
         """Return the time of ``clock`` that is ``seconds`` from now."""
         return self.clock() + seconds
 
-    def pause(self, what: str, tried: int, deadline: float) -> None:
+    def pause(self, action: str, pauses: int, deadline: float) -> None:
         """Sleep between two polls, for 0.5 s at first and up to 10 s later.
 
-        ``what`` describes the wait in the error, ``tried`` is the number of earlier pauses, and
+        ``action`` describes the wait in the error, ``pauses`` is the number of earlier pauses, and
         ``deadline`` is a time of ``clock``. Raises DeadlineExceeded.
         """
-        left = deadline - self.clock()
-        if left <= 0:
+        remaining = deadline - self.clock()
+        if remaining <= 0:
             raise errors.DeadlineExceeded(
-                f"can't {what} within the timeout; the cloud continues with it. Run this again to "
-                "keep waiting, or set a longer timeout"
+                f"can't {action} within the timeout; the cloud continues with it. Run this again "
+                "to keep waiting, or set a longer timeout"
             )
-        self.sleep(min(left, 10.0, 0.5 * 1.3 ** min(tried, 20)))
+        self.sleep(min(remaining, 10.0, 0.5 * 1.3 ** min(pauses, 20)))
 
 
 class GoogleHttp:
@@ -92,73 +92,79 @@ class GoogleHttp:
     def pages(
         self,
         path: str,
-        what: str,
+        action: str,
         *,
         size: str = "pageSize",
         params: Mapping[str, str] | None = None,
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the pages of a list, each a JSON object, following ``nextPageToken``.
 
-        ``what`` describes the request in errors. ``size`` is the name of the query parameter by
+        ``action`` describes the request in errors. ``size`` is the name of the query parameter by
         which this API limits the size of a page.
         """
-        token, seen = "", set()
-        first = {**(params or {}), size: str(PAGE_SIZE)}
+        token, seen_tokens = "", set()
+        base_params = {**(params or {}), size: str(PAGE_SIZE)}
         while True:
-            params = first | ({"pageToken": token} if token else {})
-            page = self.ask("GET", path, what, params=params)
+            params = base_params | ({"pageToken": token} if token else {})
+            page = self.ask("GET", path, action, params=params)
             yield page
             token = page.get("nextPageToken") or ""
             if not token:
                 return
-            if not isinstance(token, str) or token in seen:
+            if not isinstance(token, str) or token in seen_tokens:
                 raise errors.BadAnswer(
-                    f"can't {what}: {self.address} returned the same page token twice"
+                    f"can't {action}: {self.address} returned the same page token twice"
                 )
-            seen.add(token)
+            seen_tokens.add(token)
 
     def ask(
         self,
         method: str,
         path: str,
-        what: str,
+        action: str,
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        repeatable: bool = True,
-        once: bool = False,
+        idempotent: bool = True,
+        single_try: bool = False,
     ) -> Mapping[str, Any]:
         """Send a request, and return the JSON object in the response.
 
         ``body`` is the JSON object to send. The other arguments are those of ``send``.
         """
         reply = self.send(
-            method, path, what, params=params, json=body, repeatable=repeatable, once=once
+            method,
+            path,
+            action,
+            params=params,
+            json=body,
+            idempotent=idempotent,
+            single_try=single_try,
         )
-        return self.json_object(reply, what, may_be_empty=method != "GET")
+        return self.json_object(reply, action, may_be_empty=method != "GET")
 
     def json_object(
-        self, reply: Any, what: str, *, may_be_empty: bool = False
+        self, reply: Any, action: str, *, may_be_empty: bool = False
     ) -> Mapping[str, Any]:
         """Return the JSON object in a response. Raises BadAnswer.
 
-        ``what`` describes the request in the error. With ``may_be_empty``, a response without
+        ``action`` describes the request in the error. With ``may_be_empty``, a response without
         content counts as ``{}``. Responses to reads must have content, because Google returns even
         an empty list as ``{}``.
         """
         answer = {} if may_be_empty and not reply.content else _json(reply)
         if not isinstance(answer, Mapping):
-            raise errors.BadAnswer(f"can't {what}: malformed response from {self.address}")
+            raise errors.BadAnswer(f"can't {action}: malformed response from {self.address}")
         return answer
 
     def send(
         self,
         method: str,
         path: str,
-        what: str,
+        action: str,
         *,
-        repeatable: bool = True,
-        once: bool = False,
+        idempotent: bool = True,
+        single_try: bool = False,
         **request: Any,
     ) -> Any:
         """Send a request, retry it after transient errors, and return the successful response.
@@ -166,21 +172,21 @@ class GoogleHttp:
         Args:
             method: HTTP method.
             path: URL path below the address.
-            what: description of the request, for errors: ``read TPU demo (us-central2-b)``.
-            repeatable: if false, never retry after a lost response, because the first try may have
+            action: description of the request, for errors: ``read TPU demo (us-central2-b)``.
+            idempotent: if false, never retry after a lost response, because the first try may have
                 taken effect.
-            once: never retry. Used for deletions by name: a newer resource may have the name when
-                a retry is sent, so the caller checks the id before every try.
+            single_try: never retry. Used for deletions by name: a newer resource may have the name
+                when a retry is sent, so the caller checks the id before every try.
             request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
-        from requests import exceptions as lost
+        from requests import exceptions as request_errors
 
         limit = self._retry.request_timeout
-        tries = 1 if once else self._retry.tries
-        unconnected = silent = 0
-        for tried in range(1, tries + 1):
-            last = tried == tries
+        tries = 1 if single_try else self._retry.tries
+        connect_failures = timeouts = 0
+        for attempt in range(1, tries + 1):
+            is_last_try = attempt == tries
             try:
                 reply = self._session.request(
                     method,
@@ -190,47 +196,47 @@ class GoogleHttp:
                     allow_redirects=False,
                     **request,
                 )
-            except RefreshError as refused:
+            except RefreshError as error:
                 raise errors.Unauthorized(
-                    f"can't {what}: no token for these credentials ({_summary(refused)}); "
+                    f"can't {action}: no token for these credentials ({_summary(error)}); "
                     f"{errors.GET_CREDENTIALS}"
                 ) from None
             except (
                 TransportError,
-                lost.ConnectionError,
-                lost.Timeout,
-                lost.ChunkedEncodingError,
-            ) as broken:
-                unreached = _never_connected(broken)
-                unconnected += unreached
-                silent += not unreached and isinstance(broken, lost.Timeout)
+                request_errors.ConnectionError,
+                request_errors.Timeout,
+                request_errors.ChunkedEncodingError,
+            ) as error:
+                never_connected = _never_connected(error)
+                connect_failures += never_connected
+                timeouts += not never_connected and isinstance(error, request_errors.Timeout)
                 # A TransportError occurs while fetching a token, before the request itself is sent.
-                sent = not unreached and not isinstance(broken, TransportError)
+                was_sent = not never_connected and not isinstance(error, TransportError)
                 if (
-                    last
-                    or unconnected >= self._retry.connect_tries
-                    or silent >= self._retry.silent_tries
-                    or (sent and not repeatable)
+                    is_last_try
+                    or connect_failures >= self._retry.connect_tries
+                    or timeouts >= self._retry.silent_tries
+                    or (was_sent and not idempotent)
                 ):
                     raise errors.NoAnswer(
-                        f"can't {what}: no answer from {self.address} ({network_error(broken)})"
+                        f"can't {action}: no answer from {self.address} ({network_error(error)})"
                     ) from None
-                self._sleep(self._retry.wait_after(tried))
+                self._sleep(self._retry.wait_after(attempt))
                 continue
-            except (GoogleAuthError, lost.RequestException, ValueError) as wrong:
+            except (GoogleAuthError, request_errors.RequestException, ValueError) as error:
                 raise errors.BadAnswer(
-                    f"can't {what}: {type(wrong).__name__} at {self.address}"
+                    f"can't {action}: {type(error).__name__} at {self.address}"
                 ) from None
             if 200 <= reply.status_code < 300:
                 return reply
             answer = _json(reply)
-            if last or not errors.is_transient(reply.status_code, answer):
-                raise errors.from_http(reply.status_code, answer, what)
-            if not repeatable and reply.status_code in (500, 502, 504):
+            if is_last_try or not errors.is_transient(reply.status_code, answer):
+                raise errors.from_http(reply.status_code, answer, action)
+            if not idempotent and reply.status_code in (500, 502, 504):
                 # A proxy may return these status codes although the server carried out the request.
-                raise errors.NoAnswer(f"can't {what}: the API answered {reply.status_code}")
+                raise errors.NoAnswer(f"can't {action}: the API answered {reply.status_code}")
             retry_after = _retry_after(reply.headers.get("Retry-After"))
-            self._sleep(max(self._retry.wait_after(tried), retry_after))
+            self._sleep(max(self._retry.wait_after(attempt), retry_after))
         raise AssertionError("unreachable: the last try returns or raises")
 
 
@@ -262,71 +268,71 @@ class GoogleApi:
     def wait(
         self,
         operation: Mapping[str, Any],
-        what: str,
+        action: str,
         deadline: float,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait until an operation is done.
 
-        ``what`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``, and
-        ``progress`` is called before each poll. Raises the error with which the operation failed
-        (CapacityError, QuotaError, OperationFailed), or DeadlineExceeded.
+        ``action`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``,
+        and ``progress`` is called before each poll. Raises the error with which the operation
+        failed (CapacityError, QuotaError, OperationFailed), or DeadlineExceeded.
         """
-        path = self._operation_path(operation, what)
-        tried = 0
+        path = self._operation_path(operation, action)
+        pauses = 0
         while path and operation.get("done") is not True and operation.get("status") != "DONE":
-            self.polling.pause(what, tried, deadline)
+            self.polling.pause(action, pauses, deadline)
             progress()
-            tried += 1
-            found = self._get(path, f"read the operation: {what}")
-            if found is None:
+            pauses += 1
+            current = self._get(path, f"read the operation: {action}")
+            if current is None:
                 return  # the API forgets finished operations; the caller reads the resource
-            operation = found
+            operation = current
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
-            raise errors.from_operation(error, what)
+            raise errors.from_operation(error, action)
 
-    def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
+    def _operation_path(self, operation: Mapping[str, Any], action: str) -> str:
         """Return the URL path of an operation; empty if there is nothing to wait for."""
         raise NotImplementedError
 
-    def _get(self, path: str, what: str) -> Mapping[str, Any] | None:
+    def _get(self, path: str, action: str) -> Mapping[str, Any] | None:
         try:
-            return self._http.ask("GET", path, what)
-        except errors.NotFound as missing:
-            _check_is_from_api(missing)
+            return self._http.ask("GET", path, action)
+        except errors.NotFound as error:
+            _check_is_from_api(error)
             return None
 
     def _delete(
-        self, path: str, what: str, params: Mapping[str, str] | None = None
+        self, path: str, action: str, params: Mapping[str, str] | None = None
     ) -> Mapping[str, Any] | None:
         """Request a deletion once; return the operation, or None if the resource does not exist."""
         try:
-            return self._http.ask("DELETE", path, what, params=params, once=True)
-        except errors.NotFound as missing:
-            _check_is_from_api(missing)
+            return self._http.ask("DELETE", path, action, params=params, single_try=True)
+        except errors.NotFound as error:
+            _check_is_from_api(error)
             return None
 
 
-def _check_is_from_api(missing: errors.NotFound) -> None:
+def _check_is_from_api(error: errors.NotFound) -> None:
     """Raise BadAnswer if a proxy may have sent the 404, because the resource may exist then."""
-    if not missing.is_from_api:
+    if not error.is_from_api:
         raise errors.BadAnswer(
-            f"{missing}, but the API did not send this response; a proxy may have. Check the "
+            f"{error}, but the API did not send this response; a proxy may have. Check the "
             "environment variable HTTPS_PROXY, and the endpoint in tpu.yml"
         ) from None
 
 
-def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
+def list_of(answer: Mapping[str, Any], key: str, kind: type, action: str) -> list[Any]:
     """Return the list under ``key``, empty if absent. Raises BadAnswer for items of another type.
 
-    ``kind`` is the type of the items, and ``what`` describes the request in the error.
+    ``kind`` is the type of the items, and ``action`` describes the request in the error.
     """
     items = answer.get(key) if isinstance(answer, Mapping) else None
     if items is None:
         return []
     if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
-        raise errors.BadAnswer(f"can't {what}: malformed {key} in the response")
+        raise errors.BadAnswer(f"can't {action}: malformed {key} in the response")
     return items
 
 
@@ -355,18 +361,18 @@ def _retry_after(header: str | None) -> float:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
+    visited: set[int] = set()
     queue: list[object] = [error]
     while queue:
-        found = queue.pop(0)
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
+        candidate = queue.pop(0)
+        if isinstance(candidate, BaseException) and id(candidate) not in visited:
+            visited.add(id(candidate))
+            yield candidate
             queue += [
-                *found.args,
-                getattr(found, "reason", None),
-                found.__cause__,
-                found.__context__,
+                *candidate.args,
+                getattr(candidate, "reason", None),
+                candidate.__cause__,
+                candidate.__context__,
             ]
 
 

@@ -99,7 +99,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
             pairs.append((key, observed_path, desired))
     for key, observed_value, desired_value in pairs:
         if observed_value != desired_value:
-            yield f"{key} is {_shown(observed_value)}, expected {_shown(desired_value)}"
+            yield f"{key} is {_format(observed_value)}, expected {_format(desired_value)}"
 
 
 def facts_of(node: Node) -> dict[str, Any]:
@@ -115,7 +115,8 @@ def facts_of(node: Node) -> dict[str, Any]:
 def status_of(node: Node) -> dict[str, Any]:
     """Return ``facts_of`` plus fields that the cloud sets: id, state, health, worker addresses."""
     workers = [
-        {"internal_ip": end.internal_ip, "external_ip": end.external_ip} for end in node.endpoints
+        {"internal_ip": endpoint.internal_ip, "external_ip": endpoint.external_ip}
+        for endpoint in node.endpoints
     ]
     return facts_of(node) | {
         "id": node.id,
@@ -180,7 +181,7 @@ def _digests(metadata: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "nothing"
     return str(value).lower() if isinstance(value, bool) else str(value) or "nothing"

@@ -48,7 +48,7 @@ NODE_OPTIONS: dict[str, Any] = {
         },
     },
 }
-_AS_GIVEN = (
+_COPIED_PARAMS = (
     *("name", "zone", "accelerator_type", "runtime_version", *SCHEDULING_FLAGS),
     *("network", "subnetwork", "external_ip", "description", "service_account", "secure_boot"),
 )
@@ -90,24 +90,24 @@ class NodeSpec(ZonalResource):
     metadata: Mapping[str, str] | None = None
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any]) -> NodeSpec:
+    def of_options(cls, params: Mapping[str, Any]) -> NodeSpec:
         """Create a spec from a module's parameters, which follow NODE_OPTIONS."""
-        config = given["accelerator_config"] or {"type": "", "topology": ""}
-        disks = given["data_disks"]
+        config = params["accelerator_config"] or {"type": "", "topology": ""}
+        disks = params["data_disks"]
         return cls(
-            **{key: given[key] for key in _AS_GIVEN},
+            **{key: params[key] for key in _COPIED_PARAMS},
             config_type=config["type"],
             topology=config["topology"],
-            tags=_tuple(given["tags"]),
-            scopes=_tuple(given["scopes"]),
+            tags=_tuple(params["tags"]),
+            scopes=_tuple(params["scopes"]),
             data_disks=None
             if disks is None
             else tuple(
                 Disk(disk["name"], disk["mode"] == "read-write", disk["size_gb"], disk["type"])
                 for disk in disks
             ),
-            labels=_texts(given["labels"]),
-            metadata=_texts(given["metadata"]),
+            labels=_string_values(params["labels"]),
+            metadata=_string_values(params["metadata"]),
         )
 
     @property
@@ -198,22 +198,22 @@ class NodeSpec(ZonalResource):
         return _without_none(body)
 
 
-def parse_duration(text: object, who: str) -> int:
+def parse_duration(text: object, setting: str) -> int:
     """Parse ``90``, ``90s``, ``15m``, ``6h`` or ``2d`` into seconds. Raises NotConfigured.
 
-    ``who`` names the setting in the error.
+    ``setting`` names the setting in the error.
     """
-    found = _DURATION.fullmatch(str(text))
-    if not found or isinstance(text, bool):
-        raise NotConfigured(f"{who}: expected a duration such as 6h, 90m or 2d ({text!r:.40})")
-    return int(found[1]) * _SECONDS[found[2]]
+    match = _DURATION.fullmatch(str(text))
+    if not match or isinstance(text, bool):
+        raise NotConfigured(f"{setting}: expected a duration such as 6h, 90m or 2d ({text!r:.40})")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _tuple(items: list[str] | None) -> tuple[str, ...] | None:
     return None if items is None else tuple(items)
 
 
-def _texts(pairs: Mapping[str, Any] | None) -> dict[str, str] | None:
+def _string_values(pairs: Mapping[str, Any] | None) -> dict[str, str] | None:
     return None if pairs is None else {str(key): str(value) for key, value in pairs.items()}
 
 

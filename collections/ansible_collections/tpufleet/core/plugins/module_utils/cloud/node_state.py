@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import errors
-from .deletion import Found, check_agreed, delete_exactly
+from .deletion import CurrentResource, check_agreed, delete_exactly
 from .disks import attachable, ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
 from .nodes import Node, parse_node
@@ -54,13 +54,13 @@ def ensure_present(
     node = read_node(api, spec.zone, spec.name)
 
     def create() -> NodeOutcome:
-        made = None
+        created = None
         if not check:
             if node:
                 _delete(api, node, deadline, progress)
-            made = _create(api, spec, deadline, progress, check_owner)
+            created = _create(api, spec, deadline, progress, check_owner)
         was_alive = node is not None and not node.is_lost and not node.is_being_deleted
-        outcome = outcome_of(spec, node, True, made, created=True)
+        outcome = outcome_of(spec, node, True, created, created=True)
         return replace(outcome, replaced=node if was_alive else None)
 
     if node is None or node.is_being_deleted:
@@ -141,51 +141,51 @@ def ensure_power(
     Raises CloudError; Different if the TPU has another id than ``node_id``, unless that is empty.
     """
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
-    what = f"{verb} TPU {name} ({zone})"
+    action = f"{verb} TPU {name} ({zone})"
     deadline = api.polling.deadline_in(timeout)
 
     def read() -> Node | None:
         node = read_node(api, zone, name)
         if node and node_id not in ("", node.id):
-            raise errors.Different(f"can't {what}: it was recreated meanwhile. Run this again")
+            raise errors.Different(f"can't {action}: it was recreated meanwhile. Run this again")
         return node
 
     node = read()
     if node is None:
-        raise errors.NotFound(f"can't {what}: it does not exist. Create it with state: present")
+        raise errors.NotFound(f"can't {action}: it does not exist. Create it with state: present")
     before = {"name": name, "zone": zone, "state": node.state}
     after = before | {"state": goal}
     if node.state == goal or check:
-        return NodeOutcome(node.state != goal, f"{what}: it is {node.state}", before, after, node)
-    tried, requested = 0, False
+        return NodeOutcome(node.state != goal, f"{action}: it is {node.state}", before, after, node)
+    pauses, requested = 0, False
     while node.state != goal:
         if node.is_lost:
-            raise errors.Different(f"can't {what}: it is {node.state} and must be recreated")
+            raise errors.Different(f"can't {action}: it is {node.state} and must be recreated")
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
             with suppress(errors.NoAnswer):  # the next read shows whether the TPU starts or stops
                 operation = api.power_node(zone, name, verb)
-                api.wait(operation, what, deadline)
+                api.wait(operation, action, deadline)
         node = read()
         if node is None:
-            raise errors.OperationFailed(f"can't {what}: somebody deleted it")
+            raise errors.OperationFailed(f"can't {action}: somebody deleted it")
         if node.state != goal:
-            api.polling.pause(what, tried, deadline)
-            tried += 1
-    done = "is started" if started else "is stopped"
-    return NodeOutcome(requested, f"TPU {node.where} {done}", before, after, node)
+            api.polling.pause(action, pauses, deadline)
+            pauses += 1
+    change = "is started" if started else "is stopped"
+    return NodeOutcome(requested, f"TPU {node.where} {change}", before, after, node)
 
 
 def read_node(api: TpuApi, zone: str, name: str) -> Node | None:
     """Return a TPU; None if it does not exist."""
-    found = api.get_node(zone, name)
-    return None if found is None else parse_node(found)
+    data = api.get_node(zone, name)
+    return None if data is None else parse_node(data)
 
 
 def _create(
     api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress, check_owner: OwnerCheck
 ) -> Node:
-    what = f"create TPU {spec.where}"
+    action = f"create TPU {spec.where}"
     ensure_disks(api.compute, spec, deadline=deadline, progress=progress)
     spec = attachable(api.compute, spec)
     try:
@@ -200,43 +200,43 @@ def _create(
         if differences.immutable:
             raise _different(spec, node, differences) from None
         return _wait_ready(api, spec, deadline, progress)
-    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
-        raise explain_refusal(api, refused, spec) from None
+    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as error:
+        raise explain_refusal(api, error, spec) from None
     progress("CREATING")
-    api.wait(operation, what, deadline, lambda: progress("CREATING"))
+    api.wait(operation, action, deadline, lambda: progress("CREATING"))
     return _wait_ready(api, spec, deadline, progress)
 
 
 def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress) -> Node:
-    what = f"wait for TPU {spec.where} to be READY"
-    tried = 0
+    action = f"wait for TPU {spec.where} to be READY"
+    pauses = 0
     while True:
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise api.creation_error(spec.zone, spec.name) or errors.OperationFailed(
-                f"can't {what}: it no longer exists. Somebody deleted it, or its creation failed"
+                f"can't {action}: it no longer exists. Somebody deleted it, or its creation failed"
             )
         if node.state == "READY" and node.endpoints:
             return node
         if node.is_lost:
             raise errors.CapacityError(
-                f"can't {what}: the new TPU is {node.state} already. Run this again"
+                f"can't {action}: the new TPU is {node.state} already. Run this again"
             )
         progress(node.state)
-        api.polling.pause(f"{what} (it is still {node.state})", tried, deadline)
-        tried += 1
+        api.polling.pause(f"{action} (it is still {node.state})", pauses, deadline)
+        pauses += 1
 
 
 def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> None:
-    what = f"delete TPU {node.where}"
+    action = f"delete TPU {node.where}"
 
-    def read() -> Found | None:
-        found = read_node(api, node.zone, node.name)
-        return found and Found(found.id, found.state, found.is_being_deleted)
+    def read() -> CurrentResource | None:
+        current = read_node(api, node.zone, node.name)
+        return current and CurrentResource(current.id, current.state, current.is_being_deleted)
 
     delete_exactly(
         api,
-        what,
+        action,
         node.id,
         deadline,
         read=read,
@@ -248,12 +248,14 @@ def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> Non
 def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.Different:
     text = f"TPU {node.where} exists, but {'; '.join(differences.immutable)}"
     attached = [str(disk) for disk in node.data_disks]
-    lacking = [it for it in spec.data_disks or () if not it.writable and str(it) not in attached]
-    if lacking and len(differences.immutable) == 1:
+    unattached = [
+        disk for disk in spec.data_disks or () if not disk.writable and str(disk) not in attached
+    ]
+    if unattached and len(differences.immutable) == 1:
         # The disk was created but is not filled yet, so it is not attached.
         return errors.Different(
             f"{text}. Fill the disk, which then is attached read-only: ansible-playbook "
-            f"playbooks/fill_disk.yml -e disk={lacking[0].name} -e source=DIRECTORY"
+            f"playbooks/fill_disk.yml -e disk={unattached[0].name} -e source=DIRECTORY"
         )
     return errors.Different(
         f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "

@@ -84,24 +84,24 @@ class Node(ZonalResource):
 def parse_node(data: object) -> Node:
     """Parse one node from the Cloud TPU API's JSON. Raises BadAnswer."""
     project, zone, name = path_parts(data, "nodes", "TPU")
-    read = Fields(data, f"TPU {name} ({zone})")
-    config = read.part("acceleratorConfig")
-    topology = config.word("topology")
-    scheduling = read.part("schedulingConfig")
-    networks = read.parts("networkConfigs")
-    network = networks[0] if networks else read.part("networkConfig")
-    account = read.part("serviceAccount")
+    fields = Fields(data, f"TPU {name} ({zone})")
+    config = fields.nested("acceleratorConfig")
+    topology = config.identifier("topology")
+    scheduling = fields.nested("schedulingConfig")
+    networks = fields.nested_list("networkConfigs")
+    network = networks[0] if networks else fields.nested("networkConfig")
+    account = fields.nested("serviceAccount")
     return Node(
         project=project,
         zone=zone,
         name=name,
-        id=read.id(),
-        state=read.word("state") or "UNKNOWN",
-        health=read.word("health"),
-        accelerator_type=read.word("acceleratorType")
-        or type_of_config(config.word("type"), topology),
+        id=fields.id(),
+        state=fields.identifier("state") or "UNKNOWN",
+        health=fields.identifier("health"),
+        accelerator_type=fields.identifier("acceleratorType")
+        or type_of_config(config.identifier("type"), topology),
         topology=topology,
-        runtime_version=read.text("runtimeVersion"),
+        runtime_version=fields.text("runtimeVersion"),
         spot=scheduling.flag("spot"),
         preemptible=scheduling.flag("preemptible"),
         reserved=scheduling.flag("reserved"),
@@ -109,21 +109,23 @@ def parse_node(data: object) -> Node:
         subnetwork=network.text("subnetwork"),
         external_ip=network.flag("enableExternalIps"),
         endpoints=tuple(
-            Endpoint(end.address("ipAddress"), end.part("accessConfig").address("externalIp"))
-            for end in read.parts("networkEndpoints")
+            Endpoint(
+                endpoint.address("ipAddress"), endpoint.nested("accessConfig").address("externalIp")
+            )
+            for endpoint in fields.nested_list("networkEndpoints")
         ),
-        queued_resource=read.resource_name("queuedResource"),
-        multislice=read.flag("multisliceNode"),
-        description=read.text("description"),
-        labels=read.texts("labels"),
-        tags=read.words("tags"),
+        queued_resource=fields.resource_name("queuedResource"),
+        multislice=fields.flag("multisliceNode"),
+        description=fields.text("description"),
+        labels=fields.text_map("labels"),
+        tags=fields.text_list("tags"),
         service_account=account.text("email"),
-        scopes=account.words("scope"),
-        secure_boot=read.part("shieldedInstanceConfig").flag("enableSecureBoot"),
+        scopes=account.text_list("scope"),
+        secure_boot=fields.nested("shieldedInstanceConfig").flag("enableSecureBoot"),
         data_disks=tuple(
             Disk(disk.text("sourceDisk"), disk.text("mode") != "READ_ONLY")
-            for disk in read.parts("dataDisks")
+            for disk in fields.nested_list("dataDisks")
         ),
-        metadata=read.texts("metadata"),
-        created=read.moment("createTime"),
+        metadata=fields.text_map("metadata"),
+        created=fields.timestamp("createTime"),
     )

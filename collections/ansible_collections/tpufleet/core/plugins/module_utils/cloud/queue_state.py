@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .deletion import Found, check_agreed, delete_exactly
+from .deletion import CurrentResource, check_agreed, delete_exactly
 from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
 from .outcome import Outcome
@@ -60,7 +60,7 @@ def ensure_requested(
     before = request.facts() if request else {}
     if request and not request.is_being_deleted:
         check_owner(request)
-    if request and not request.is_dead and not request.is_going:
+    if request and not request.is_dead and not request.is_ending:
         differences = spec.differences(request)
         if differences:
             raise errors.Different(
@@ -86,15 +86,15 @@ def ensure_requested(
     spec = replace(spec, tpu=attachable(api.compute, spec.tpu))
     operation = _create(api, spec, check_owner)
     api.wait(operation, f"create queued resource {spec.where}", deadline)
-    made = _read(api, zone, name)
-    if made is None:
+    created = _read(api, zone, name)
+    if created is None:
         raise errors.OperationFailed(
             f"can't create queued resource {spec.where}: it no longer exists"
         )
     if wait:
-        made = _wait_active(api, made, deadline, progress)
-    msg = f"queued resource {spec.where} is created and {made.state}"
-    return QueuedOutcome(True, msg, before, spec.facts(), made)
+        created = _wait_active(api, created, deadline, progress)
+    msg = f"queued resource {spec.where} is created and {created.state}"
+    return QueuedOutcome(True, msg, before, spec.facts(), created)
 
 
 def ensure_not_requested(
@@ -132,16 +132,16 @@ def wait_for_suspension(
     ``lost`` is the preempted TPU, and ``timeout`` is in seconds. Raises CloudError.
     """
     deadline = api.polling.deadline_in(timeout)
-    what = f"wait for queued resource {lost.queued_resource} ({lost.zone}) to be SUSPENDED"
-    for tried in itertools.count():
+    action = f"wait for queued resource {lost.queued_resource} ({lost.zone}) to be SUSPENDED"
+    for pauses in itertools.count():
         request = _read(api, lost.zone, lost.queued_resource)
-        if request is None or request.is_dead or request.is_going:
+        if request is None or request.is_dead or request.is_ending:
             return
-        found = api.get_node(lost.zone, lost.name)
-        if found is None or (node := parse_node(found)).key != lost.key:
+        data = api.get_node(lost.zone, lost.name)
+        if data is None or (node := parse_node(data)).key != lost.key:
             return
         progress(node.state)
-        api.polling.pause(f"{what} (it is still {request.state})", tried, deadline)
+        api.polling.pause(f"{action} (it is still {request.state})", pauses, deadline)
 
 
 def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
@@ -161,8 +161,8 @@ def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]
 
 
 def _read(api: TpuApi, zone: str, name: str) -> QueuedResource | None:
-    found = api.get_queued_resource(zone, name)
-    return None if found is None else parse_queued_resource(found)
+    data = api.get_queued_resource(zone, name)
+    return None if data is None else parse_queued_resource(data)
 
 
 def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> Mapping[str, Any]:
@@ -177,48 +177,48 @@ def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> M
             raise
         check_owner(request)
         return {}
-    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
-        raise explain_refusal(api, refused, spec.tpu) from None
+    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as error:
+        raise explain_refusal(api, error, spec.tpu) from None
 
 
 def _wait_active(
     api: TpuApi, first: QueuedResource, deadline: float, progress: Progress
 ) -> QueuedResource:
-    what = f"wait for queued resource {first.where} to be ACTIVE"
+    action = f"wait for queued resource {first.where} to be ACTIVE"
     request: QueuedResource | None = first
-    for tried in itertools.count():
+    for pauses in itertools.count():
         if request is None or request.key != first.key:
-            raise errors.OperationFailed(f"can't {what}: it no longer exists")
+            raise errors.OperationFailed(f"can't {action}: it no longer exists")
         if request.state == "ACTIVE":
             return request
         if request.is_dead:
-            raise _failure(request, what)
+            raise _failure(request, action)
         progress(request.state)
-        api.polling.pause(f"{what} (it is still {request.state})", tried, deadline)
+        api.polling.pause(f"{action} (it is still {request.state})", pauses, deadline)
         request = _read(api, first.zone, first.name)
 
 
-def _failure(request: QueuedResource, what: str) -> errors.CloudError:
+def _failure(request: QueuedResource, action: str) -> errors.CloudError:
     message = request.error or f"it is {request.state}"
     if "quota" in message.lower():
-        return errors.QuotaError(f"can't {what}: {message}")
+        return errors.QuotaError(f"can't {action}: {message}")
     if "capacity" in message.lower():
-        return errors.CapacityError(f"can't {what}: {message} (try another zone, or again later)")
-    return errors.OperationFailed(f"can't {what}: {message}")
+        return errors.CapacityError(f"can't {action}: {message} (try another zone, or again later)")
+    return errors.OperationFailed(f"can't {action}: {message}")
 
 
 def _delete(
     api: TpuApi, request: QueuedResource, deadline: float, force: bool, progress: Progress
 ) -> None:
-    what = f"delete queued resource {request.where}"
+    action = f"delete queued resource {request.where}"
 
-    def read() -> Found | None:
-        found = _read(api, request.zone, request.name)
-        return found and Found(found.created, found.state, found.is_going)
+    def read() -> CurrentResource | None:
+        current = _read(api, request.zone, request.name)
+        return current and CurrentResource(current.created, current.state, current.is_ending)
 
     delete_exactly(
         api,
-        what,
+        action,
         request.created,
         deadline,
         read=read,

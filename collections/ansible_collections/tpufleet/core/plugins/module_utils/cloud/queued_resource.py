@@ -58,7 +58,7 @@ class QueuedResource(ZonalResource):
         return self.state in ("FAILED", "SUSPENDED")
 
     @property
-    def is_going(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether Google is deleting or suspending the queued resource."""
         return self.state in ("DELETING", "SUSPENDING")
 
@@ -191,29 +191,29 @@ class QueuedResourceSpec:
 def parse_queued_resource(data: object) -> QueuedResource:
     """Parse a queued resource from the API's JSON. Raises BadAnswer."""
     _, zone, name = path_parts(data, "queuedResources", "queued resource")
-    read = Fields(data, f"queued resource {name} ({zone})")
-    state = read.part("state")
-    specs = read.part("tpu").parts("nodeSpec")
-    node = specs[0].part("node") if specs else Fields({}, read.who)
-    config = node.part("acceleratorConfig")
-    tiers = [tier for tier in ("spot", "guaranteed") if tier in read.data]
+    fields = Fields(data, f"queued resource {name} ({zone})")
+    state = fields.nested("state")
+    specs = fields.nested("tpu").nested_list("nodeSpec")
+    node = specs[0].nested("node") if specs else Fields({}, fields.resource)
+    config = node.nested("acceleratorConfig")
+    tiers = [tier for tier in ("spot", "guaranteed") if tier in fields.data]
     return QueuedResource(
         zone=zone,
         name=name,
-        state=state.word("state") or "UNKNOWN",
-        error=one_line(state.part("failedData").part("error").text("message")),
-        created=read.text("createTime"),
-        accelerator_type=node.word("acceleratorType")
-        or type_of_config(config.word("type"), config.word("topology")),
+        state=state.identifier("state") or "UNKNOWN",
+        error=one_line(state.nested("failedData").nested("error").text("message")),
+        created=fields.text("createTime"),
+        accelerator_type=node.identifier("acceleratorType")
+        or type_of_config(config.identifier("type"), config.identifier("topology")),
         runtime_version=node.text("runtimeVersion"),
         tier=tiers[0] if tiers else "",
         nodes=tuple(node for spec in specs for node in _nodes_of(spec, name)),
-        labels=node.texts("labels"),
+        labels=node.text_map("labels"),
     )
 
 
 def _nodes_of(spec: Fields, name: str) -> list[str]:
-    slices = spec.part("multisliceParams")
+    slices = spec.nested("multisliceParams")
     count = slices.number("nodeCount")
     if count:
         prefix = slices.text("nodeIdPrefix") or name
@@ -222,5 +222,5 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
         nodes = [node] if (node := spec.text("nodeId")) else []
     for node in nodes[:1]:
         if not re.fullmatch(NODE_NAME, node):
-            raise BadAnswer(f"{spec.who}: invalid TPU name ({node!r:.80})")
+            raise BadAnswer(f"{spec.resource}: invalid TPU name ({node!r:.80})")
     return nodes

@@ -29,11 +29,11 @@ class Quota:
     zone: str
 
     @classmethod
-    def of(cls, thing: NodeSpec | Node | QueuedResource) -> Quota:
+    def of(cls, resource: NodeSpec | Node | QueuedResource) -> Quota:
         """Return the quota that a TPU or a queued resource holds or needs."""
         # A NodeSpec may have a topology in place of an accelerator type.
-        kind = getattr(thing, "kind", thing.accelerator_type)
-        return cls(generation_of(kind), thing.is_preemptible, thing.zone)
+        kind = getattr(resource, "kind", resource.accelerator_type)
+        return cls(generation_of(kind), resource.is_preemptible, resource.zone)
 
     def __str__(self) -> str:
         """Format the quota for messages: ``v4 spot in us-central2-b``."""
@@ -64,25 +64,25 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
     """Describe in one line the resources that hold a quota, dead queued resources first."""
     nodes = [node for node in nodes if not node.is_lost]
     waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
-    parts = [
+    descriptions = [
         f"the dead queued resource {request.name} ({request.state}, {request.chips} chips: "
         f"{deletion_command(request)})"
         for request in waiting
         if request.is_dead
     ]
-    parts += [
+    descriptions += [
         f"TPU {node.name} ({chips_of(node.accelerator_type)} chips)"
         for node in nodes
         if Quota.of(node) == quota
     ]
-    parts += [
+    descriptions += [
         f"queued resource {request.name} ({request.state}, {request.chips} chips)"
         for request in waiting
         if not request.is_dead
     ]
     return (
-        f"{quota} is held by {', '.join(parts)}"
-        if parts
+        f"{quota} is held by {', '.join(descriptions)}"
+        if descriptions
         else f"no TPU and no queued resource holds quota for {quota}"
     )
 
@@ -101,8 +101,8 @@ class QuotaExplainer:
         self._lock = threading.Lock()
         self._explained: set[Quota] = set()
 
-    def explain(self, refused: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
-        """Return the quota error ``refused`` with the resources that hold the quota added.
+    def explain(self, error: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
+        """Return the quota error ``error`` with the resources that hold the quota added.
 
         ``spec`` is the TPU to create.
         """
@@ -110,10 +110,10 @@ class QuotaExplainer:
         with self._lock:
             if quota in self._explained:
                 return errors.QuotaError(
-                    f"{refused}; the first error about {quota} says what holds it"
+                    f"{error}; the first error about {quota} says what holds it"
                 )
             self._explained.add(quota)
-        return errors.QuotaError(f"{refused}; {self._holders(quota)}")
+        return errors.QuotaError(f"{error}; {self._holders(quota)}")
 
     def _holders(self, quota: Quota) -> str:
         try:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
-def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the error ``refused`` of a creation, with the types and versions that the zone offers.
+def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
+    """Return the error ``error`` of a creation, with the types and versions that the zone offers.
 
     ``spec`` is the TPU to create.
     """
-    text = str(refused)
+    text = str(error)
     # Omit names that the API's own message already contains.
-    more = [words for words, names in _offers(api, spec) if not all(name in text for name in names)]
+    hints = [hint for hint, names in _offers(api, spec) if not all(name in text for name in names)]
     if "`gcloud" not in text:
-        more.append(_FIX)
-    return type(refused)("; ".join([text, *more]))
+        hints.append(_FIX)
+    return type(error)("; ".join([text, *hints]))
 
 
 def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
@@ -46,5 +46,5 @@ def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
     if spec.kind not in types:
         yield f"{zone} has the types {closest_names(spec.kind, types)}", types
     if spec.runtime_version not in versions:
-        some = closest_names(spec.runtime_version, versions)
-        yield f"{zone} has the runtime versions {some}", versions
+        closest = closest_names(spec.runtime_version, versions)
+        yield f"{zone} has the runtime versions {closest}", versions

@@ -35,13 +35,13 @@ class ApiSettings:
     storage_endpoint: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> ApiSettings:
-        """Parse the inventory's variable ``tpu_api`` (``given``). Raises NotConfigured."""
-        texts = {name: str(given.get(name) or "") for name in API_SETTINGS}
+    def of(cls, api: Mapping[str, Any]) -> ApiSettings:
+        """Parse the inventory's variable ``tpu_api`` (``api``). Raises NotConfigured."""
+        values = {name: str(api.get(name) or "") for name in API_SETTINGS}
         addresses = {
-            name: text.strip().rstrip("/") for name, text in texts.items() if "endpoint" in name
+            name: text.strip().rstrip("/") for name, text in values.items() if "endpoint" in name
         }
-        settings = cls(**texts | addresses)
+        settings = cls(**values | addresses)
         if not re.fullmatch(PROJECT, settings.project):
             raise NotConfigured(
                 f"project: not a Google Cloud project id ({settings.project!r}). Set yours in "
@@ -49,8 +49,8 @@ class ApiSettings:
                 "-i inventory/local"
             )
         for option, value in addresses.items():
-            parts = urlsplit(value or GOOGLE_TPU)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            url = urlsplit(value or GOOGLE_TPU)
+            if url.scheme not in ("http", "https") or not url.hostname:
                 raise NotConfigured(f"{option}: expected http(s)://host[:port] ({value!r})")
         return settings
 
@@ -103,9 +103,9 @@ def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     try:
         from google.auth.transport.requests import AuthorizedSession, Request
         from requests import Session
-    except ImportError as missing:
+    except ImportError as error:
         raise NotConfigured(
-            f"the Python that runs Ansible has no {missing.name or 'google-auth'}. Install "
+            f"the Python that runs Ansible has no {error.name or 'google-auth'}. Install "
             "google-auth and requests for this Python, or run: make env"
         ) from None
     token_session = Session()

@@ -51,11 +51,11 @@ _CHIPS_PER_POD_VM = 4
 
 def shape_of(accelerator_type: str) -> Shape | None:
     """Return the shape of an accelerator type such as ``v4-16``; None for an unknown type."""
-    found = re.fullmatch(r"([a-z0-9]+)-([0-9]{1,6})", accelerator_type)
-    family = _GENERATIONS.get(found[1]) if found else None
-    if not found or not family or int(found[2]) < 1:
+    match = re.fullmatch(r"([a-z0-9]+)-([0-9]{1,6})", accelerator_type)
+    family = _GENERATIONS.get(match[1]) if match else None
+    if not match or not family or int(match[2]) < 1:
         return None
-    chips = math.ceil(int(found[2]) / 2) if family.counts_cores else int(found[2])
+    chips = math.ceil(int(match[2]) / 2) if family.counts_cores else int(match[2])
     if chips <= family.single_vm_chips:
         return Shape(chips, 1, chips)
     workers = math.ceil(chips / _CHIPS_PER_POD_VM)

@@ -64,17 +64,17 @@ class StoredObject:
     encoding: str = ""
 
     @classmethod
-    def parse(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
+    def parse(cls, item: Mapping[str, Any], prefix: str, action: str) -> StoredObject:
         """Parse an item of the API's object list. Raises BadAnswer.
 
-        ``prefix`` is removed from the object's name. ``what`` describes the request in the error.
+        ``prefix`` is removed from the object's name. ``action`` describes the request in the error.
         """
         name, size = item.get("name"), str(item.get("size", "0"))
         if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
-            raise errors.BadAnswer(f"can't {what}: malformed name or size in the response")
-        texts = [str(item.get(key) or "") for key in ("md5Hash", "crc32c", "contentEncoding")]
-        generation = _generation(item.get("generation"), what)
-        return cls(name[len(prefix) :], int(size), generation, *texts)
+            raise errors.BadAnswer(f"can't {action}: malformed name or size in the response")
+        details = [str(item.get(key) or "") for key in ("md5Hash", "crc32c", "contentEncoding")]
+        generation = _generation(item.get("generation"), action)
+        return cls(name[len(prefix) :], int(size), generation, *details)
 
 
 class Bucket:
@@ -95,7 +95,7 @@ class Bucket:
         credentials_file: str = "",
         retry: RetryPolicy | None = None,
     ) -> None:
-        self.place = BucketUrl.parse(url)
+        self.bucket_url = BucketUrl.parse(url)
         self.url = url.rstrip("/")
         self.address = address.rstrip("/")
         self._http = GoogleHttp(
@@ -125,22 +125,22 @@ class Bucket:
 
         Raises NotFound if the bucket does not exist, BadObject if the content is not a JSON object.
         """
-        what = f"read {self.url}/{name}"
+        action = f"read {self.url}/{name}"
         for _ in range(_READ_TRIES):
             try:
-                reply = self._http.send("GET", self._path(name), what, params={"alt": "media"})
+                reply = self._http.send("GET", self._path(name), action, params={"alt": "media"})
             except errors.NotFound:
-                if self._is_listed(name, what):
+                if self._is_listed(name, action):
                     continue  # created between the two requests: read it again
                 return {}, ABSENT
-            generation = _generation(reply.headers.get(_GENERATION_HEADER), what)
+            generation = _generation(reply.headers.get(_GENERATION_HEADER), action)
             try:
-                return dict(self._http.json_object(reply, what)), generation
+                return dict(self._http.json_object(reply, action)), generation
             except errors.BadAnswer:
                 raise errors.BadObject(
                     f"{self.url}/{name} is not a JSON object. Repair it or move it away"
                 ) from None
-        raise errors.Unavailable(f"can't {what}: it is listed, but can't be read. Try again")
+        raise errors.Unavailable(f"can't {action}: it is listed, but can't be read. Try again")
 
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
@@ -149,19 +149,19 @@ class Bucket:
         the stored value shows whether the try succeeded. Raises Conflict if the object is at
         another generation.
         """
-        what = f"write {self.url}/{name}"
+        action = f"write {self.url}/{name}"
         content = json.dumps(value).encode()
         try:
             answer = self._insert(
                 name, content, {"contentType": _JSON}, {"ifGenerationMatch": str(generation)}
             )
-            return _generation(answer.get("generation"), what)
+            return _generation(answer.get("generation"), action)
         except errors.Conflict:
             # If an earlier try succeeded and its response was lost, this value is stored.
-            stored, at = self.read(name)
-            if at != generation and stored == json.loads(json.dumps(value)):
-                return at
-            raise errors.Conflict(f"can't {what}: it has changed since it was read") from None
+            stored, stored_generation = self.read(name)
+            if stored_generation != generation and stored == json.loads(json.dumps(value)):
+                return stored_generation
+            raise errors.Conflict(f"can't {action}: it has changed since it was read") from None
 
     def upload(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
         """Create or replace the object, whatever its generation.
@@ -178,7 +178,7 @@ class Bucket:
         """
         if self.address != GOOGLE_STORAGE:
             return f"{self.address}{self._path(name)}?alt=media"
-        path = quote(f"{self.place.bucket}/{self.place.full_name(name)}")
+        path = quote(f"{self.bucket_url.bucket}/{self.bucket_url.full_name(name)}")
         return f"https://storage.cloud.google.com/{path}"
 
     def _insert(
@@ -192,19 +192,19 @@ class Bucket:
 
         ``precondition`` has query parameters such as ifGenerationMatch.
         """
-        what = f"write {self.url}/{name}"
+        action = f"write {self.url}/{name}"
         # Multipart, because the emulator ignores preconditions of simple uploads.
         boundary = secrets.token_hex(16)
-        full = {"name": self.place.full_name(name), **metadata}
+        full_metadata = {"name": self.bucket_url.full_name(name), **metadata}
         reply = self._http.send(
             "POST",
             f"/upload{self._objects_path}",
-            what,
+            action,
             params={"uploadType": "multipart", **precondition},
-            data=_multipart(boundary, full, content),
+            data=_multipart(boundary, full_metadata, content),
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
         )
-        return self._http.json_object(reply, what)
+        return self._http.json_object(reply, action)
 
     def remove(self, name: str, generation: int) -> None:
         """Delete the object if it is at ``generation``, else raise Conflict."""
@@ -223,16 +223,16 @@ class Bucket:
         With ``start``, lists only objects whose names begin with it. With ``directly``, leaves out
         objects in subdirectories.
         """
-        what = f"list {self.url}/{start}".rstrip("/")
-        prefix = f"{self.place.prefix}/" if self.place.prefix else ""
+        action = f"list {self.url}/{start}".rstrip("/")
+        prefix = f"{self.bucket_url.prefix}/" if self.bucket_url.prefix else ""
         params = {"prefix": f"{prefix}{start}", **({"delimiter": "/"} if directly else {})}
-        pages = self._http.pages(self._objects_path, what, size="maxResults", params=params)
-        found = (
-            StoredObject.parse(item, prefix, what)
+        pages = self._http.pages(self._objects_path, action, size="maxResults", params=params)
+        objects = (
+            StoredObject.parse(item, prefix, action)
             for page in pages
-            for item in list_of(page, "items", Mapping, what)
+            for item in list_of(page, "items", Mapping, action)
         )
-        return list(islice(found, most))
+        return list(islice(objects, most))
 
     def content(
         self,
@@ -251,51 +251,53 @@ class Bucket:
         params = {"alt": "media"}
         if generation is not None:
             params["generation"] = str(generation)
-        what = f"read {self.url}/{name}"
+        action = f"read {self.url}/{name}"
         return bytes(
-            self._http.send("GET", self._path(name), what, params=params, headers=headers).content
+            self._http.send("GET", self._path(name), action, params=params, headers=headers).content
         )
 
     def describe(self) -> Mapping[str, Any]:
         """Return the bucket's metadata as JSON, such as its ``location``."""
-        return self._http.ask("GET", self._bucket_path, f"read the bucket {self.place.bucket}")
+        return self._http.ask("GET", self._bucket_path, f"read the bucket {self.bucket_url.bucket}")
 
-    def _is_listed(self, name: str, what: str) -> bool:
+    def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
         A read returns 404 for a missing object and for a missing bucket; a list returns 404 only
         for a missing bucket. Listing needs no further permission here: callers without the
         permission to list get 403 instead of 404 when they read a missing object.
         """
-        full_name = self.place.full_name(name)
+        full_name = self.bucket_url.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}
-        page = self._http.ask("GET", self._objects_path, what, params=params)
-        return any(item.get("name") == full_name for item in list_of(page, "items", Mapping, what))
+        page = self._http.ask("GET", self._objects_path, action, params=params)
+        return any(
+            item.get("name") == full_name for item in list_of(page, "items", Mapping, action)
+        )
 
     @property
     def _bucket_path(self) -> str:
-        return f"/storage/v1/b/{quote(self.place.bucket, safe='')}"
+        return f"/storage/v1/b/{quote(self.bucket_url.bucket, safe='')}"
 
     @property
     def _objects_path(self) -> str:
         return f"{self._bucket_path}/o"
 
     def _path(self, name: str) -> str:
-        return f"{self._objects_path}/{quote(self.place.full_name(name), safe='')}"
+        return f"{self._objects_path}/{quote(self.bucket_url.full_name(name), safe='')}"
 
 
 def _multipart(boundary: str, metadata: Mapping[str, str], content: bytes) -> bytes:
     """Encode metadata and content as the body of a multipart/related upload (RFC 2387)."""
-    parts = ((_JSON, json.dumps(metadata).encode()), (metadata["contentType"], content))
+    sections = ((_JSON, json.dumps(metadata).encode()), (metadata["contentType"], content))
     body = b"".join(
-        f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + part + b"\r\n"
-        for kind, part in parts
+        f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + section + b"\r\n"
+        for kind, section in sections
     )
     return body + f"--{boundary}--\r\n".encode()
 
 
-def _generation(value: object, what: str) -> int:
+def _generation(value: object, action: str) -> int:
     text = str(value or "")
     if not text.isdecimal():
-        raise errors.BadAnswer(f"can't {what}: the response has no generation")
+        raise errors.BadAnswer(f"can't {action}: the response has no generation")
     return int(text)

@@ -60,40 +60,42 @@ class TpuApi(GoogleApi):
         """
         return self._list("queuedResources", "queued resources", zones, False).entries
 
-    def _list(self, key: str, things: str, zones: Sequence[str], allow_partial: bool) -> Listing:
+    def _list(self, key: str, resources: str, zones: Sequence[str], allow_partial: bool) -> Listing:
         for zone in zones:
             if zone != ALL_ZONES:
                 check_zone(zone)
-        wanted = (ALL_ZONES,) if ALL_ZONES in zones else tuple(dict.fromkeys(zones))
-        if not wanted:
+        requested = (ALL_ZONES,) if ALL_ZONES in zones else tuple(dict.fromkeys(zones))
+        if not requested:
             raise errors.NotConfigured("zones is empty: name some, or '-' for all")
 
         def list_zone(zone: str) -> Listing:
             try:
-                return self._list_zone(key, things, zone)
+                return self._list_zone(key, resources, zone)
             except (errors.Unavailable, errors.NoAnswer):
                 if not allow_partial or zone == ALL_ZONES:
                     raise
                 return Listing([], (zone,))
 
-        with ThreadPoolExecutor(max_workers=min(8, len(wanted))) as pool:
-            answers = list(pool.map(list_zone, wanted))
+        with ThreadPoolExecutor(max_workers=min(8, len(requested))) as pool:
+            answers = list(pool.map(list_zone, requested))
         unreachable = tuple(sorted({zone for answer in answers for zone in answer.unreachable}))
         if unreachable and not allow_partial:
             raise errors.PartialAnswer(
-                f"the list of {things} is partial: no answer from {', '.join(unreachable)}. Try "
+                f"the list of {resources} is partial: no answer from {', '.join(unreachable)}. Try "
                 "again (`ansible-playbook playbooks/doctor.yml` checks the API), list fewer zones, "
                 "or set allow_partial: true in the inventory"
             )
         return Listing([entry for answer in answers for entry in answer.entries], unreachable)
 
-    def _list_zone(self, key: str, things: str, zone: str) -> Listing:
-        what = f"list the {things} of " + ("all zones" if zone == ALL_ZONES else f"zone {zone}")
+    def _list_zone(self, key: str, resources: str, zone: str) -> Listing:
+        action = f"list the {resources} of " + (
+            "all zones" if zone == ALL_ZONES else f"zone {zone}"
+        )
         entries: list[Mapping[str, Any]] = []
         unreachable: set[str] = set()
-        for page in self._http.pages(f"{self._zone_path(zone)}/{key}", what):
-            entries += list_of(page, key, Mapping, what)
-            unreachable |= {last_part(name) for name in list_of(page, "unreachable", str, what)}
+        for page in self._http.pages(f"{self._zone_path(zone)}/{key}", action):
+            entries += list_of(page, key, Mapping, action)
+            unreachable |= {last_part(name) for name in list_of(page, "unreachable", str, action)}
         return Listing(entries, tuple(unreachable))
 
     def get_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
@@ -118,25 +120,29 @@ class TpuApi(GoogleApi):
         self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str]
     ) -> Mapping[str, Any]:
         """Change the fields in the mask; return the operation. Idempotent."""
-        what = f"change TPU {name} ({zone})"
+        action = f"change TPU {name} ({zone})"
         params = {"updateMask": ",".join(mask)}
-        return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
+        return self._http.ask(
+            "PATCH", self._node_path(zone, name), action, params=params, body=body
+        )
 
     def get_data_disks(self, zone: str, name: str) -> Mapping[str, Any]:
         """Return a node as JSON, with the workers to which each data disk is attached.
 
         Only v2alpha1 reports these workers. Raises NotFound.
         """
-        what = f"read the disks of TPU {name} ({zone})"
-        return self._http.ask("GET", self._alpha_path(zone, name), what)
+        action = f"read the disks of TPU {name} ({zone})"
+        return self._http.ask("GET", self._alpha_path(zone, name), action)
 
     def set_data_disks(
         self, zone: str, name: str, disks: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Any]:
         """Attach exactly these data disks to a node; return the operation. Idempotent."""
-        what = f"change the disks of TPU {name} ({zone})"
+        action = f"change the disks of TPU {name} ({zone})"
         params, body = {"updateMask": "data_disks"}, {"dataDisks": list(disks)}
-        return self._http.ask("PATCH", self._alpha_path(zone, name), what, params=params, body=body)
+        return self._http.ask(
+            "PATCH", self._alpha_path(zone, name), action, params=params, body=body
+        )
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a node without retries; return its operation, or None."""
@@ -148,9 +154,9 @@ class TpuApi(GoogleApi):
         Never retried after a lost response (NoAnswer), because the API refuses a second request
         while the first is in progress.
         """
-        what = f"{verb} TPU {name} ({zone})"
+        action = f"{verb} TPU {name} ({zone})"
         path = f"{self._node_path(zone, name)}:{verb}"
-        return self._http.ask("POST", path, what, body={}, repeatable=False)
+        return self._http.ask("POST", path, action, body={}, idempotent=False)
 
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
@@ -159,14 +165,14 @@ class TpuApi(GoogleApi):
 
         ``workers`` has the numbers of the workers to read; empty for all workers of the node.
         """
-        what = f"read the guest attributes of TPU {name} ({zone})"
+        action = f"read the guest attributes of TPU {name} ({zone})"
         body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}
         answer = self._http.ask(
-            "POST", f"{self._node_path(zone, name)}:getGuestAttributes", what, body=body
+            "POST", f"{self._node_path(zone, name)}:getGuestAttributes", action, body=body
         )
         published = []
-        for worker in list_of(answer, "guestAttributes", Mapping, what):
-            items = list_of(worker.get("queryValue") or {}, "items", Mapping, what)
+        for worker in list_of(answer, "guestAttributes", Mapping, action):
+            items = list_of(worker.get("queryValue") or {}, "items", Mapping, action)
             published.append(
                 {str(item.get("key", "")): str(item.get("value", "")) for item in items}
             )
@@ -187,9 +193,9 @@ class TpuApi(GoogleApi):
         return self._names(self._zone_path("").rstrip("/"), "locations", "locationId")
 
     def _names(self, path: str, kind: str, key: str) -> list[str]:
-        what = f"list the {kind}"
-        pages = self._http.pages(path, what)
-        entries = [entry for page in pages for entry in list_of(page, kind, Mapping, what)]
+        action = f"list the {kind}"
+        pages = self._http.pages(path, action)
+        entries = [entry for page in pages for entry in list_of(page, kind, Mapping, action)]
         return [str(entry.get(key)) for entry in entries if entry.get(key)]
 
     # --- queued resources ------------------------------------------------------------------------
@@ -207,9 +213,9 @@ class TpuApi(GoogleApi):
         that another client created it.
         """
         params = {"queuedResourceId": name, "requestId": str(uuid.uuid4())}
-        what = f"create queued resource {name} ({zone})"
+        action = f"create queued resource {name} ({zone})"
         path = f"{self._zone_path(zone)}/queuedResources"
-        return self._http.ask("POST", path, what, params=params, body=body)
+        return self._http.ask("POST", path, action, params=params, body=body)
 
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
@@ -218,26 +224,26 @@ class TpuApi(GoogleApi):
 
         ``force`` also deletes the TPUs that it has created.
         """
-        what = f"delete queued resource {name} ({zone})"
-        return self._delete(self._queued_path(zone, name), what, {"force": str(force).lower()})
+        action = f"delete queued resource {name} ({zone})"
+        return self._delete(self._queued_path(zone, name), action, {"force": str(force).lower()})
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
         """Return the error of the last operation that created a node; None if it has none."""
-        what = f"create TPU {name} ({zone})"
-        found: list[tuple[str, object]] = []
-        for page in self._http.pages(f"{self._zone_path(zone)}/operations", what):
-            for operation in list_of(page, "operations", Mapping, what):
-                about = operation.get("metadata")
+        action = f"create TPU {name} ({zone})"
+        creations: list[tuple[str, object]] = []
+        for page in self._http.pages(f"{self._zone_path(zone)}/operations", action):
+            for operation in list_of(page, "operations", Mapping, action):
+                metadata = operation.get("metadata")
                 if (
-                    isinstance(about, Mapping)
-                    and str(about.get("target")).endswith(f"/nodes/{name}")
-                    and about.get("verb") == "create"
+                    isinstance(metadata, Mapping)
+                    and str(metadata.get("target")).endswith(f"/nodes/{name}")
+                    and metadata.get("verb") == "create"
                 ):
-                    found.append((str(about.get("createTime")), operation.get("error")))
-        _, error = max(found, key=lambda entry: entry[0], default=("", None))
-        return errors.from_operation(error, what) if isinstance(error, Mapping) else None
+                    creations.append((str(metadata.get("createTime")), operation.get("error")))
+        _, error = max(creations, key=lambda entry: entry[0], default=("", None))
+        return errors.from_operation(error, action) if isinstance(error, Mapping) else None
 
-    def _operation_path(self, operation: Mapping[str, Any], what: str) -> str:
+    def _operation_path(self, operation: Mapping[str, Any], action: str) -> str:
         name = operation.get("name")
         # A response without an operation, such as Empty, means success.
         return f"/v2/{quote(name, safe='/')}" if isinstance(name, str) and name else ""

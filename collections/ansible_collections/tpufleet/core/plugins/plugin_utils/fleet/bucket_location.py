@@ -39,7 +39,7 @@ def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str
         return ""
     try:
         bucket = Bucket(url, address=address, credentials_file=settings.credentials_file)
-        return location_warning(bucket.place.bucket, bucket.describe(), zones)
+        return location_warning(bucket.bucket_url.bucket, bucket.describe(), zones)
     except CloudError as error:
         return str(error)
 
