@@ -23,15 +23,15 @@ def run_module(
 
     ``constants`` replaces constants of contract.py, such as paths on workers.
     """
-    given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
-    done = subprocess.run(
+    module_args = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", START, name, json.dumps(constants or {})],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": given}),
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": module_args}),
         cwd=ROOT / "collections",
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
-    return {**json.loads(done.stdout), "process_output": done.stdout + done.stderr}
+    assert result.stdout.lstrip().startswith("{"), result.stdout + result.stderr
+    return {**json.loads(result.stdout), "process_output": result.stdout + result.stderr}

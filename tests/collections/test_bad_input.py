@@ -55,10 +55,10 @@ def test_an_error_about_type_or_runtime_has_the_apis_reason_and_the_allowed_valu
     client, scripted, change, allowed
 ):
     scripted.answerer = refusing(400, "Invalid value")
-    wanted = replace(DEMO, **change)
+    spec = replace(DEMO, **change)
     for ask in (
-        lambda: ensure_present(client, wanted, timeout=20),
-        lambda: ensure_requested(client, QueuedResourceSpec("demo", wanted), timeout=20),
+        lambda: ensure_present(client, spec, timeout=20),
+        lambda: ensure_requested(client, QueuedResourceSpec("demo", spec), timeout=20),
     ):
         with pytest.raises(errors.InvalidRequest) as caught:
             ask()
@@ -114,10 +114,10 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_an_error_about_refused_credentials_names_the_login_command_and_no_token(scripted, name):
     scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
-    done = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
-    assert (done["failed"], done["reason"]) == (True, "unauthorized")
-    assert "gcloud auth application-default login" in done["msg"]
-    assert TOKEN not in done["process_output"]
+    result = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
+    assert (result["failed"], result["reason"]) == (True, "unauthorized")
+    assert "gcloud auth application-default login" in result["msg"]
+    assert TOKEN not in result["process_output"]
 
 
 def test_no_token_is_printed_at_the_highest_verbosity(
@@ -132,13 +132,13 @@ def test_no_token_is_printed_at_the_highest_verbosity(
     (folder / "tpu.yml").write_text("\n".join(["plugin: tpufleet.core.tpu", known, *lines]))
     (folder / "group_vars").mkdir()
     (folder / "group_vars/all.yml").write_text("tpu_fleet: []\n")
-    scripted.answerer = lambda asked: Say({}) if asked.method == "GET" else error(403, "no")
+    scripted.answerer = lambda request: Say({}) if request.method == "GET" else error(403, "no")
     book = tmp_path / "book.yml"
     book.write_text(play_of(node_task("present")))
     output = ""
     for playbook in (book, "playbooks/plan.yml"):
-        done = play(environment, playbook, "-vvvvv", inventory=str(folder))
-        output += done.stdout + done.stderr
+        result = play(environment, playbook, "-vvvvv", inventory=str(folder))
+        output += result.stdout + result.stderr
     assert scripted.tokens > 0
     assert "tpu_node" in output
     assert TOKEN not in output

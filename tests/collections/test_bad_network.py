@@ -17,8 +17,8 @@ NAMES = [f"sweep-{number}" for number in range(8)]
 def test_eight_tpus_are_created_once_each(api: TpuApi, local_api: LocalApi, seed: int):
     mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
     local_api.faults(mix=[mix])
-    done = make(api, SWEEP, timeout=60)
-    assert [each.msg for each in done if each.failed] == []
+    results = make(api, SWEEP, timeout=60)
+    assert [result.msg for result in results if result.failed] == []
     local_api.faults(mix=[])
     assert re.search(r" (429|503|0) nodes\.", local_api.log()), "no call met a fault"
     nodes = local_api.get("locations/-/nodes")["nodes"]
@@ -26,5 +26,5 @@ def test_eight_tpus_are_created_once_each(api: TpuApi, local_api: LocalApi, seed
     assert {node["state"] for node in nodes} == {"READY"}
     assert len({node["id"] for node in nodes}) == len(NAMES)
     assert not re.search(r"request DELETE .*/nodes/", local_api.log())
-    again = make(api, SWEEP, timeout=60)
-    assert [each.changed for each in again] == [False] * 8
+    second_results = make(api, SWEEP, timeout=60)
+    assert [result.changed for result in second_results] == [False] * 8

@@ -30,7 +30,7 @@ def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
     proxy = f"{SSHD} -i -f /dev/null -h {tmp_path / 'host'} -o PidFile=none"
     options = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
     command = ["ssh", "-v", "-F", "none", "-o", f"ProxyCommand={proxy}", *options]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, "nobody@worker", "true"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -38,8 +38,8 @@ def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 255
-    return done.stderr
+    assert result.returncode == 255
+    return result.stderr
 
 
 def test_a_known_host_key_is_accepted_without_a_prompt(tmp_path):

@@ -88,26 +88,26 @@ READS = ("getGuestAttributes", "oauth2.", "localcloud.")
 
 
 def imports_of(file: Path) -> set[Path]:
-    found = re.findall(r"from (\.+)([a-z_.]+) import", file.read_text())
-    return {file.parents[len(dots) - 1] / f"{name.replace('.', '/')}.py" for dots, name in found}
+    imports = re.findall(r"from (\.+)([a-z_.]+) import", file.read_text())
+    return {file.parents[len(dots) - 1] / f"{name.replace('.', '/')}.py" for dots, name in imports}
 
 
 def calls_the_cloud(name: str) -> bool:
     """Return whether a module, or the action of this name, imports a client of Google's APIs."""
     todo = {file for kind in ("modules", "action") for file in PLUGINS.glob(f"{kind}/{name}.py")}
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     while todo:
         file = todo.pop()
-        seen.add(file)
+        visited.add(file)
         # Other tests cover records in a bucket; filters change nothing.
-        found = {
-            each
-            for each in imports_of(file)
-            if each.stem != "storage" and each.parent.name not in ("runs", "filter", "action")
+        imported = {
+            path
+            for path in imports_of(file)
+            if path.stem != "storage" and path.parent.name not in ("runs", "filter", "action")
         }
-        if {"tpu_api", "http"} & {each.stem for each in found}:
+        if {"tpu_api", "http"} & {path.stem for path in imported}:
             return True
-        todo |= {each for each in found if each.exists()} - seen
+        todo |= {path for path in imported if path.exists()} - visited
     return False
 
 
@@ -178,16 +178,16 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """Run all entries of the table in one play, because Ansible takes seconds to start."""
-    place = tmp_path_factory.mktemp("check")
-    api = LocalApi(place / "cloud", KeyedMachines())
+    folder = tmp_path_factory.mktemp("check")
+    api = LocalApi(folder / "cloud", KeyedMachines())
     create_resources(api)
     before = len(changes(api.log()))
-    book = place / "book.yml"
+    book = folder / "book.yml"
     tasks = list(steps_of(api.state / "server.log"))
     book.write_text(yaml.safe_dump([{"hosts": "localhost", "tasks": tasks}]))
-    done = play(environment_of(api), book, "--diff")
+    result = play(environment_of(api), book, "--diff")
     api.halt()
-    return Played(done.stdout + done.stderr, api.log(), before)
+    return Played(result.stdout + result.stderr, api.log(), before)
 
 
 @pytest.mark.parametrize("key", TABLE)

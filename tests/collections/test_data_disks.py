@@ -46,16 +46,16 @@ def test_a_disk_is_created_once_and_attached_read_only_to_all_workers(api, local
 
 
 def test_tpus_that_share_a_disk_create_it_once(api):
-    done = make(api, POD | {"name": "sweep", "count": 3})
-    assert [each.msg for each in done if each.failed] == []
+    results = make(api, POD | {"name": "sweep", "count": 3})
+    assert [result.msg for result in results if result.failed] == []
     assert disk(api)["sizeGb"] == "50"
 
 
 def test_a_queued_tpu_gets_its_disk_too(api, local_api):
     scratch = {"name": "scratch", "size_gb": 20, "mode": "read-write"}
     entry = DEMO | {"accelerator_type": "v4-8", "queued": {}, "data_disks": [scratch]}
-    (done,) = make(api, entry)
-    assert not done.failed, done.msg
+    (result,) = make(api, entry)
+    assert not result.failed, result.msg
     assert local_api.node("demo")["dataDisks"][0]["mode"] == "READ_WRITE"
 
 
@@ -67,9 +67,9 @@ def test_a_malformed_disk_is_an_error_of_one_line(client, scripted, damage):
 
 
 def test_check_mode_creates_no_disk(api):
-    (done,) = make(api, POD, check=True)
-    assert (done.changed, disk(api)) == (True, None)
-    assert done.after["data_disks"] == ["corpus (read-only)"]
+    (result,) = make(api, POD, check=True)
+    assert (result.changed, disk(api)) == (True, None)
+    assert result.after["data_disks"] == ["corpus (read-only)"]
 
 
 def test_a_plan_names_each_missing_disk_once(api):
@@ -84,16 +84,16 @@ def test_a_plan_names_each_missing_disk_once(api):
 
 
 def test_a_missing_disk_without_a_size_fails_with_googles_error(api):
-    (done,) = make(api, DEMO | {"data_disks": ["nowhere"]})
-    assert "nowhere" in done.msg
-    assert done.reason == "not_found"
+    (result,) = make(api, DEMO | {"data_disks": ["nowhere"]})
+    assert "nowhere" in result.msg
+    assert result.reason == "not_found"
 
 
 def test_a_disk_that_is_too_small_is_reported_with_the_fix(api):
     make(api, POD)
-    (done,) = make(api, POD | {"name": "next", "data_disks": [CORPUS | {"size_gb": 80}]})
-    assert "has 50 GB, expected 80" in done.msg
-    assert "gcloud compute disks resize corpus --zone=us-central2-b --size=80GB" in done.msg
+    (result,) = make(api, POD | {"name": "next", "data_disks": [CORPUS | {"size_gb": 80}]})
+    assert "has 50 GB, expected 80" in result.msg
+    assert "gcloud compute disks resize corpus --zone=us-central2-b --size=80GB" in result.msg
 
 
 def test_a_writable_disk_of_several_workers_is_refused_before_any_request():
@@ -146,17 +146,17 @@ def test_a_failed_disk_operation_is_reported_with_its_error(client, scripted):
     }
     running = {**failed, "status": "RUNNING", "error": None}
     scripted.script = [*[error(404, "not found")] * 2, Say(running), Say(failed)]
-    (done,) = create_without_listing(client, POD)
-    assert "The disk type is not for this zone" in done.msg
+    (result,) = create_without_listing(client, POD)
+    assert "The disk type is not for this zone" in result.msg
     assert scripted.asked[-1].path.endswith(f"/zones/{ZONE}/operations/op")
 
 
 def test_an_exceeded_disk_quota_fails_the_creation_and_leaves_no_tpu(api, local_api):
     full = {"method": "compute.disks.insert", "code": "QUOTA_EXCEEDED", "message": "Quota 'SSD'"}
     local_api.faults(outcomes=[full])
-    (done,) = make(api, POD)
-    assert done.reason == "quota"
-    assert "Quota 'SSD'" in done.msg
+    (result,) = make(api, POD)
+    assert result.reason == "quota"
+    assert "Quota 'SSD'" in result.msg
     assert (api.list_nodes().entries, disk(api)) == ([], None)
 
 
@@ -166,15 +166,15 @@ def create_without_listing(api: TpuApi, entry):
 
 def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api, api, tmp_path):
     make(api, POD)
-    gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
-    assert gone.returncode == 0, flat(gone)
+    deletion = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
+    assert deletion.returncode == 0, flat(deletion)
     assert disk(api) is not None
     options = (*fleet_options(tmp_path, POD), "-e", "tpu=demo", "-e", "disks=true")
-    asked = play(environment, "playbooks/delete.yml", *options)
-    assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(asked)
+    prompted = play(environment, "playbooks/delete.yml", *options)
+    assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(prompted)
     assert disk(api) is not None
-    gone = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
-    assert gone.returncode == 0, flat(gone)
+    deletion = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
+    assert deletion.returncode == 0, flat(deletion)
     assert disk(api) is None
 
 
@@ -182,8 +182,8 @@ def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_a
     make_disk(api, ZONE, "")
     make(api, POD)
     options = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
-    gone = play(environment, "playbooks/delete.yml", *options)
-    assert gone.returncode == 0, flat(gone)
+    deletion = play(environment, "playbooks/delete.yml", *options)
+    assert deletion.returncode == 0, flat(deletion)
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
 
 
@@ -229,4 +229,4 @@ def test_an_attached_disk_of_another_project_is_not_owned(
     source = f"{api_url}projects/{project}/zones/{ZONE}/disks/corpus"
     attached = parse_node(node(dataDisks=[{"sourceDisk": source, "mode": "READ_ONLY"}]))
 
-    assert [each.name for each in owned_disks(client.compute, [attached], [])] == owned
+    assert [stored.name for stored in owned_disks(client.compute, [attached], [])] == owned

@@ -55,7 +55,7 @@ def delete_disk(client):
 
 @pytest.mark.parametrize("deletion", NOT_DONE)
 @pytest.mark.parametrize(
-    ("delete_it", "there", "later"),
+    ("delete_it", "current", "later"),
     [
         (delete_tpu, node(id="4711"), node(id="4712")),
         (delete_request, request("FAILED"), request(created="2026-11-21T11:00:00Z")),
@@ -63,14 +63,14 @@ def delete_disk(client):
     ],
 )
 def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
-    client, scripted, deletion, delete_it, there, later
+    client, scripted, deletion, delete_it, current, later
 ):
     def answer(asked):
-        nonlocal there
+        nonlocal current
         if asked.method == "DELETE":
-            there = later
+            current = later
             return deletion
-        return Say(there)
+        return Say(current)
 
     scripted.answerer = answer
     delete_it(client)
@@ -79,9 +79,9 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
 
 
 def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
-    there = node(state="PREEMPTED")
-    del there["id"]
-    scripted.answerer = lambda _: Say(there)
+    current = node(state="PREEMPTED")
+    del current["id"]
+    scripted.answerer = lambda _: Say(current)
 
     with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_absent(client, ZONE, "demo", timeout=600)
@@ -102,9 +102,9 @@ def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body
 
 
 def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
-    there = request("FAILED")
-    del there["createTime"]
-    scripted.answerer = lambda _: Say(there)
+    current = request("FAILED")
+    del current["createTime"]
+    scripted.answerer = lambda _: Say(current)
 
     with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_not_requested(client, ZONE, "demo", timeout=600)
@@ -114,22 +114,22 @@ def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
 
 def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted):
     queue = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/demo"
-    there = {"nodes": node(queuedResource=queue), "queuedResources": request()}
+    current = {"nodes": node(queuedResource=queue), "queuedResources": request()}
 
     def answer(asked):
         kind = asked.path.split("/")[-2]
         if asked.method == "DELETE":
-            there.pop(kind)
-            there["queuedResources"] = request(created="2026-11-21T11:00:00Z")
+            current.pop(kind)
+            current["queuedResources"] = request(created="2026-11-21T11:00:00Z")
             return Say({"done": True})
-        return Say(there[kind]) if kind in there else error(404, "not found")
+        return Say(current[kind]) if kind in current else error(404, "not found")
 
     scripted.answerer = answer
-    nodes = [parse_node(there["nodes"])]
-    (done,) = delete(CloudTpus(client), nodes, ChangeOptions(timeout=600))
+    nodes = [parse_node(current["nodes"])]
+    (result,) = delete(CloudTpus(client), nodes, ChangeOptions(timeout=600))
 
-    assert done.reason == "different"
-    assert there["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"
+    assert result.reason == "different"
+    assert current["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"
 
 
 def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scripted):

@@ -101,11 +101,11 @@ def test_check_mode_attaches_nothing(api, local_api):
 
 
 def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local_api):
-    (made,) = make(api, ML_POD)
-    assert not made.failed, made.msg
+    (created,) = make(api, ML_POD)
+    assert not created.failed, created.msg
     assert attached(local_api) == []
-    (again,) = make(api, ML_POD)
-    assert not again.changed, again.msg
+    (unchanged,) = make(api, ML_POD)
+    assert not unchanged.changed, unchanged.msg
 
     writable(api)
     shared(api, "demo")
@@ -121,10 +121,10 @@ def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(
     environment, api, tmp_path
 ):
     entry = ML_POD | {"spot": True, "queued": {}}
-    (made,) = make(api, entry)
-    assert not made.failed, made.msg
-    (again,) = make(api, entry, recreate=True)
-    assert not again.changed, again.msg
+    (created,) = make(api, entry)
+    assert not created.failed, created.msg
+    (unchanged,) = make(api, entry, recreate=True)
+    assert not unchanged.changed, unchanged.msg
     planned = play(environment, "playbooks/plan.yml", *fleet_options(tmp_path, entry))
     assert "nothing to do: the fleet is as desired" in flat(planned)
 
@@ -143,16 +143,16 @@ def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
 def test_create_does_not_suggest_recreating_a_tpu_whose_disk_is_being_filled(api, pod):
     make(api, pod)
     writable(api)
-    (done,) = make(api, pod)
-    assert "data_disks is corpus (read-write), expected corpus (read-only). Fill" in done.msg
-    assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in done.msg
+    (result,) = make(api, pod)
+    assert "data_disks is corpus (read-write), expected corpus (read-only). Fill" in result.msg
+    assert "playbooks/fill_disk.yml -e disk=corpus -e source=DIRECTORY" in result.msg
 
 
 def test_create_suggests_filling_a_disk_that_a_tpu_is_missing(api):
     make(api, POD)
     detached(api, "demo")
-    (done,) = make(api, POD)
-    assert "data_disks is nothing, expected corpus (read-only). Fill" in done.msg
+    (result,) = make(api, POD)
+    assert "data_disks is nothing, expected corpus (read-only). Fill" in result.msg
     (other,) = make(api, POD | {"accelerator_type": "v4-32"})
     assert "which can't be changed. Recreate it" in other.msg
 
@@ -175,7 +175,7 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         ((), "is not set"),
         (("-e", "disk=corpus"), "is not set"),
@@ -185,20 +185,20 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
         (("-e", "source=/"), "is not set"),
     ],
 )
-def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options, why):
+def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options, reason):
     output = flat(fill(environment, tmp_path, *options))
-    assert why in output
+    assert reason in output
     assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in output
 
 
 def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):
     local_api.ready("demo", acceleratorType="v4-16", labels=OURS)
-    done = fill(environment, tmp_path, *NAMED)
-    assert done.returncode
+    result = fill(environment, tmp_path, *NAMED)
+    assert result.returncode
     assert (
         f"This creates the disk corpus ({ZONE}, 50 GB, pd-balanced), attaches it "
         "to worker 0 of demo for writing, formats it if it is empty"
-    ) in flat(done)
+    ) in flat(result)
     assert read_disk(api.compute, ZONE, "corpus") is None
 
 
@@ -229,29 +229,29 @@ def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     environment, local_api, api, tmp_path
 ):
     make(api, POD | {"labels": OURS})
-    done = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
-    assert "source: /nowhere is not a directory of this computer" in flat(done)
+    result = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
+    assert "source: /nowhere is not a directory of this computer" in flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
 def test_a_disk_that_no_tpu_of_the_fleet_has_is_reported(environment, local_api, tmp_path):
-    done = fill(environment, tmp_path, *NAMED)
-    assert "no READY TPU of this fleet has the disk 'corpus' in data_disks" in flat(done)
+    result = fill(environment, tmp_path, *NAMED)
+    assert "no READY TPU of this fleet has the disk 'corpus' in data_disks" in flat(result)
 
 
 def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api, tmp_path):
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    done = fill(environment, tmp_path, *NAMED, "-e", "yes=true")
-    assert "tpu-vm detach-disk theirs --zone=us-central2-b --disk=corpus" in flat(done)
+    result = fill(environment, tmp_path, *NAMED, "-e", "yes=true")
+    assert "tpu-vm detach-disk theirs --zone=us-central2-b --disk=corpus" in flat(result)
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 
 def test_a_disk_for_writing_is_not_shared(environment, local_api, tmp_path):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     alone = DEMO | {"data_disks": [CORPUS | {"mode": "read-write"}], "accelerator_type": "v4-8"}
-    done = fill(environment, tmp_path, *NAMED, fleet=[alone])
-    assert "has the disk corpus for writing, so the disk is not shared" in flat(done)
+    result = fill(environment, tmp_path, *NAMED, fleet=[alone])
+    assert "has the disk corpus for writing, so the disk is not shared" in flat(result)
 
 
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
@@ -261,10 +261,10 @@ def test_check_mode_asks_every_worker_and_attaches_nothing(environment, local_ap
     make(api, ML_POD | {"labels": OURS})
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
     options = (*NAMED, *HERE, "-e", json.dumps(mount), "--check")
-    done = fill(environment, tmp_path, *options, fleet=[ML_POD])
-    assert done.returncode == 0, flat(done)
-    assert "Attach the disk for writing" in flat(done)
-    assert "is filled" not in flat(done)
+    result = fill(environment, tmp_path, *options, fleet=[ML_POD])
+    assert result.returncode == 0, flat(result)
+    assert "Attach the disk for writing" in flat(result)
+    assert "is filled" not in flat(result)
     assert attached(local_api) == []
 
 
@@ -273,21 +273,21 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
 ):
     make(api, ML_POD | {"labels": OURS})
     options = (*NAMED, *HERE, "--limit", "localhost,demo-w0")
-    done = fill(environment, tmp_path, *options, fleet=[ML_POD])
-    assert "1 of 4 workers answered, so the disk was not detached" in flat(done)
-    assert "Unmount the disk everywhere" not in flat(done)
+    result = fill(environment, tmp_path, *options, fleet=[ML_POD])
+    assert "1 of 4 workers answered, so the disk was not detached" in flat(result)
+    assert "Unmount the disk everywhere" not in flat(result)
     assert attached(local_api) == []
 
 
 @pytest.mark.parametrize(
-    ("has_disk", "has_device", "why"),
+    ("has_disk", "has_device", "reason"),
     [
         (True, False, "has the disk corpus, but this worker has no"),
         (False, True, "does not have the disk corpus, so this worker's"),
     ],
 )
 def test_a_device_that_is_not_the_disk_stops_the_filling(
-    environment, local_api, api, tmp_path, has_disk, has_device, why
+    environment, local_api, api, tmp_path, has_disk, has_device, reason
 ):
     make(api, POD | {"labels": OURS})
     before = attached(local_api) if has_disk else []
@@ -296,8 +296,8 @@ def test_a_device_that_is_not_the_disk_stops_the_filling(
     device = tmp_path / "device"
     if has_device:
         device.touch()
-    done = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
-    assert f"TPU demo {why} {device}" in flat(done)
+    result = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
+    assert f"TPU demo {reason} {device}" in flat(result)
     assert attached(local_api) == before
 
 
@@ -308,8 +308,8 @@ def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     device = tmp_path / "device"
     device.touch()
     device_options = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
-    done = fill(environment, tmp_path, *NAMED, *HERE, *device_options)
-    assert f"{device} is still there, so it is another disk. Nothing was written" in flat(done)
+    result = fill(environment, tmp_path, *NAMED, *HERE, *device_options)
+    assert f"{device} is still there, so it is another disk. Nothing was written" in flat(result)
     assert attached(local_api) == []
 
 
@@ -324,9 +324,9 @@ def test_a_disk_is_not_detached_while_a_run_is_active(
     else:
         detached(api, "demo")
     active = {"fill_device": str(device), "fill_runs": {"runs": [{"run": "mine", "active": True}]}}
-    done = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", json.dumps(active))
-    assert ("run mine is active" in flat(done)) == has_disk
-    assert ("ansible-playbook playbooks/kill.yml -e run=mine" in flat(done)) == has_disk
+    result = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", json.dumps(active))
+    assert ("run mine is active" in flat(result)) == has_disk
+    assert ("ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)) == has_disk
 
 
 def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_api, api, tmp_path):
@@ -334,8 +334,8 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     writable(api)
     shared(api, "demo")
     api.wait(api.set_data_disks(ZONE, "demo", []), "detach the disk", api.polling.deadline_in(60))
-    done = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
-    assert done.returncode == 0, flat(done)
+    result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
+    assert result.returncode == 0, flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
     again = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
     assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
@@ -355,8 +355,8 @@ def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
     }
     play_ = {"hosts": "localhost", "gather_facts": False}
     book.write_text(json.dumps([play_ | {"tasks": [{"tpufleet.core.shared_disk": task}]}]))
-    done = play(environment, book, *fleet_options(tmp_path, POD))
+    result = play(environment, book, *fleet_options(tmp_path, POD))
     assert "the TPUs that share the disk corpus have changed since you were asked (demo" in flat(
-        done
+        result
     )
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

@@ -55,7 +55,7 @@ PLACES = {"locations": [{"locationId": zone} for zone in ("us-central2-b", "euro
 
 
 def lines(findings) -> list[str]:
-    return [each.line for each in findings]
+    return [finding.line for finding in findings]
 
 
 def disabled(service: str) -> dict:
@@ -87,12 +87,12 @@ def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypat
     old = SimpleNamespace(version_info=(3, 10, 4, "final", 0), executable="/usr/bin/python3")
     monkeypatch.setattr(doctor_controller, "sys", old)
     monkeypatch.setattr(doctor_controller, "installed_version", lambda package: "")
-    found = lines(version_findings())
-    assert found[0].startswith("FIX  python: 3.10.4")
-    assert "older than 3.12" in found[0]
-    assert found[0].endswith("make env, then .venv/bin/ansible-playbook")
-    assert found[1].startswith("FIX  ansible-core: none is older than 2.19")
-    assert found[2].startswith("FIX  google-auth: is not installed")
+    finding_lines = lines(version_findings())
+    assert finding_lines[0].startswith("FIX  python: 3.10.4")
+    assert "older than 3.12" in finding_lines[0]
+    assert finding_lines[0].endswith("make env, then .venv/bin/ansible-playbook")
+    assert finding_lines[1].startswith("FIX  ansible-core: none is older than 2.19")
+    assert finding_lines[2].startswith("FIX  google-auth: is not installed")
 
 
 def test_the_test_environment_passes_the_version_check():
@@ -100,13 +100,13 @@ def test_the_test_environment_passes_the_version_check():
 
 
 @pytest.mark.parametrize(
-    ("address", "wanted"), [("external", ["ssh", "rsync"]), ("iap", ["ssh", "rsync", "gcloud"])]
+    ("address", "expected"), [("external", ["ssh", "rsync"]), ("iap", ["ssh", "rsync", "gcloud"])]
 )
-def test_programs_that_are_missing_are_named_with_their_package(monkeypatch, address, wanted):
+def test_programs_that_are_missing_are_named_with_their_package(monkeypatch, address, expected):
     monkeypatch.setenv("PATH", "")
-    found = list(program_findings(address))
-    assert [each.check for each in found] == wanted
-    assert "sudo apt-get install rsync" in found[1].line
+    findings = list(program_findings(address))
+    assert [finding.check for finding in findings] == expected
+    assert "sudo apt-get install rsync" in findings[1].line
 
 
 def test_the_ssh_key_must_exist_and_be_readable_only_by_its_owner(tmp_path):
@@ -162,58 +162,64 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
 
 
 def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
-    found = api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
-    assert found.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
+    finding = api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
+    assert finding.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
 
 
 def test_a_missing_permission_is_not_reported_as_a_disabled_api():
-    refused = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
-    assert "Permission 'tpu.x' denied: gcloud projects" in api_finding(refused, SETTINGS).line
+    reply = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
+    assert "Permission 'tpu.x' denied: gcloud projects" in api_finding(reply, SETTINGS).line
 
 
 @pytest.mark.parametrize(
     ("skew", "message"), [(3.0, ""), (-600.0, "600 s behind"), (90, "90 s ahead")]
 )
 def test_the_fix_for_a_wrong_clock_is_time_synchronization(skew, message):
-    found = clock_finding(Reply(200, {}, skew))
-    assert message in found.message
-    assert found.fix == ("sudo timedatectl set-ntp true" if message else "")
+    finding = clock_finding(Reply(200, {}, skew))
+    assert message in finding.message
+    assert finding.fix == ("sudo timedatectl set-ntp true" if message else "")
 
 
 def test_a_wrong_zone_is_named_with_its_file_and_similar_zones():
-    found = zone_findings(Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"])
-    assert "us-central2-x (tpu.yml) has no TPUs" in found[0].message
-    assert "us-central2-b" in found[0].fix
-    assert "moon-1-a (fleet.yml)" in found[1].message
+    findings = zone_findings(Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"])
+    assert "us-central2-x (tpu.yml) has no TPUs" in findings[0].message
+    assert "us-central2-b" in findings[0].fix
+    assert "moon-1-a (fleet.yml)" in findings[1].message
 
 
 def test_no_zone_is_proposed_if_the_project_has_none():
-    [found] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
-    assert found.fix == "this project has no zone with TPUs: set another project in tpu.yml"
+    [finding] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
+    assert finding.fix == "this project has no zone with TPUs: set another project in tpu.yml"
 
 
 def test_an_api_that_does_not_answer_is_reported_once(scripted):
     scripted.answerer = lambda _: Drop()
-    found = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
-    assert [each.check for each in found] == ["credentials", "TPU API", "clock", "project", "zones"]
+    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
+    assert [finding.check for finding in findings] == [
+        "credentials",
+        "TPU API",
+        "clock",
+        "project",
+        "zones",
+    ]
 
 
 def test_the_cloud_checks_only_read_from_the_api(scripted):
-    scripted.answerer = lambda asked: Say(
-        PLACES if "locations" in asked.path else {"defaultServiceAccount": "42-compute@x"}
+    scripted.answerer = lambda request: Say(
+        PLACES if "locations" in request.path else {"defaultServiceAccount": "42-compute@x"}
     )
-    found = cloud_findings(ApiSettings.of(scripted.api), ["-"], ["us-central2-b"])
-    assert verdict(found) == "no problems", lines(found)
-    assert "local-fleet, number 42" in " ".join(lines(found))
-    assert {asked.method for asked in scripted.asked if "token" not in asked.path} == {"GET"}
+    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], ["us-central2-b"])
+    assert verdict(findings) == "no problems", lines(findings)
+    assert "local-fleet, number 42" in " ".join(lines(findings))
+    assert {sent.method for sent in scripted.asked if "token" not in sent.path} == {"GET"}
 
 
 def test_expired_credentials_make_the_other_checks_unknown(scripted):
     scripted.token_answer = Say({"error": "invalid_grant"}, 400)
-    found = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
-    assert "refused or expired" in found[0].line
-    assert "gcloud auth application-default login" in found[0].fix
-    assert {each.state for each in found[1:]} == {"unknown"}
+    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
+    assert "refused or expired" in findings[0].line
+    assert "gcloud auth application-default login" in findings[0].fix
+    assert {finding.state for finding in findings[1:]} == {"unknown"}
 
 
 # --- fleet, quota, bucket --------------------------------------------------------------------
@@ -228,7 +234,7 @@ def test_the_fleet_file_is_read_as_create_reads_it():
 
 
 @pytest.mark.parametrize(
-    ("ends", "state"),
+    ("end_date", "state"),
     [
         ("2026-12-31", "ok"),
         ("2026-11-25", "problem"),
@@ -236,8 +242,8 @@ def test_the_fleet_file_is_read_as_create_reads_it():
         ("soon", "problem"),
     ],
 )
-def test_a_grant_that_has_ended_or_ends_soon_is_a_problem(ends, state):
-    assert grant_finding(ends, TODAY).state == state
+def test_a_grant_that_has_ended_or_ends_soon_is_a_problem(end_date, state):
+    assert grant_finding(end_date, TODAY).state == state
 
 
 def quota_of(client):
@@ -255,11 +261,12 @@ def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, 
         return Say({"nodes": [node("old")]} if path.endswith("nodes") else {})
 
     scripted.answerer = answer
-    found = lines(quota_of(client))
+    finding_lines = lines(quota_of(client))
     assert any(
-        "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x for x in found
+        "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x
+        for x in finding_lines
     )
-    [line] = [line for line in found if line.startswith("FIX ")]
+    [line] = [line for line in finding_lines if line.startswith("FIX ")]
     assert "still holds quota: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
 
@@ -294,34 +301,36 @@ BUCKETS = [
 ]
 
 
-@pytest.mark.parametrize(("there", "rights", "message"), BUCKETS)
-def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(there, rights, message):
-    found = lines(bucket_reply_findings("mine", there, rights, ["us-central2-b"]))
-    assert len(found) == len(message), found
-    assert all(expected in line for expected, line in zip(message, found, strict=True)), found
+@pytest.mark.parametrize(("metadata", "permissions", "message"), BUCKETS)
+def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(metadata, permissions, message):
+    finding_lines = lines(bucket_reply_findings("mine", metadata, permissions, ["us-central2-b"]))
+    assert len(finding_lines) == len(message), finding_lines
+    assert all(expected in line for expected, line in zip(message, finding_lines, strict=True)), (
+        finding_lines
+    )
 
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [Say({"location": "US-CENTRAL2"}), error(404, "not here")]
-    found = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
-    assert lines(found)[0].startswith("ok   bucket: gs://mine exists; its emulator")
-    assert [(each.method, each.authorization) for each in scripted.asked] == [("GET", "")] * 2
+    findings = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
+    assert lines(findings)[0].startswith("ok   bucket: gs://mine exists; its emulator")
+    assert [(sent.method, sent.authorization) for sent in scripted.asked] == [("GET", "")] * 2
 
 
 # --- network ---------------------------------------------------------------------------------
 
 
 def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
-    ways = [SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
-    answers = {"pod-w3": "no answer"}
+    connections = [SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
+    errors = {"pod-w3": "no answer"}
     monkeypatch.setattr(
-        ssh_connections, "try_connect", lambda connection: answers.get(connection.host, "")
+        ssh_connections, "try_connect", lambda connection: errors.get(connection.host, "")
     )
-    found = lines(connection_findings(ways, "external", {"id-w0", "id-w1", "id-w3"}))
-    assert found[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
-    assert found[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
-    assert found[2].startswith("FIX  host keys: pod-w2: no known host key")
+    finding_lines = lines(connection_findings(connections, "external", {"id-w0", "id-w1", "id-w3"}))
+    assert finding_lines[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
+    assert finding_lines[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
+    assert finding_lines[2].startswith("FIX  host keys: pod-w2: no known host key")
 
 
 def test_a_closed_port_is_reported_with_the_error_of_the_system():

@@ -17,73 +17,79 @@ DOCTOR = "playbooks/doctor.yml"
 Done = subprocess.CompletedProcess[str]
 
 
-def doctor_lines(done: Done) -> list[str]:
+def doctor_lines(result: Done) -> list[str]:
     """Return the doctor's lines with single spaces."""
-    found = re.findall(r"(?m)^ *((?:ok  |FIX |\?   ) .*|(?:no|\d+) problems?)$", done.stdout)
-    assert found, done.stdout + done.stderr
-    return [" ".join(line.split()) for line in found]
+    matches = re.findall(r"(?m)^ *((?:ok  |FIX |\?   ) .*|(?:no|\d+) problems?)$", result.stdout)
+    assert matches, result.stdout + result.stderr
+    return [" ".join(line.split()) for line in matches]
 
 
-def problems_of(done: Done) -> list[str]:
-    return [line for line in doctor_lines(done) if line.startswith("FIX ")]
+def problems_of(result: Done) -> list[str]:
+    return [line for line in doctor_lines(result) if line.startswith("FIX ")]
 
 
-def bare(tmp_path: Path, **more: str) -> dict[str, str]:
+def bare(tmp_path: Path, **extra_environment: str) -> dict[str, str]:
     """Return the environment variables of a user who has configured nothing yet."""
-    kept = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
+    environment = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
     home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
     home |= {"TPUFLEET_ON_ERROR": "report"}
-    return {**kept, **home, "ANSIBLE_NOCOLOR": "1", "NO_GCE_CHECK": "true", **more}
+    return {
+        **environment,
+        **home,
+        "ANSIBLE_NOCOLOR": "1",
+        "NO_GCE_CHECK": "true",
+        **extra_environment,
+    }
 
 
 def test_doctor_reports_a_missing_project(tmp_path):
-    done = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
-    assert done.returncode != 0
-    [project, fleet, key] = problems_of(done)
+    result = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
+    assert result.returncode != 0
+    [project, fleet, key] = problems_of(result)
     assert "not a Google Cloud project id ('YOUR-PROJECT')" in project
     assert "Set yours in inventory/gcp/tpu.yml" in project
     assert "has no TPU yet: $EDITOR inventory" in fleet
     assert "playbooks/create.yml creates it" in key
-    assert any(line.startswith("ok python") for line in doctor_lines(done))
-    assert doctor_lines(done)[-1] == "3 problems"
+    assert any(line.startswith("ok python") for line in doctor_lines(result))
+    assert doctor_lines(result)[-1] == "3 problems"
 
 
 def test_doctor_reports_missing_credentials(tmp_path):
     (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
-    done = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
+    result = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
     expected = "FIX credentials: no Google credentials found: run `gcloud auth application-default"
-    assert expected in problems_of(done)[0]
-    assert "? zones: can't be checked without credentials" in doctor_lines(done)
+    assert expected in problems_of(result)[0]
+    assert "? zones: can't be checked without credentials" in doctor_lines(result)
 
 
 def test_doctor_reports_a_local_cloud_that_is_not_up(tmp_path):
     environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
-    done = play(environment, DOCTOR)
-    [line, *_] = problems_of(done)
+    result = play(environment, DOCTOR)
+    [line, *_] = problems_of(result)
     assert line.startswith("FIX inventory: the local cloud 'default' is not up. Start it: ")
     assert line.endswith(".venv/bin/python -m localcloud up")
-    assert "? TPU API: can't be checked without the inventory" in doctor_lines(done)
-    assert "? ssh key: can't be checked without the inventory" in doctor_lines(done)
+    assert "? TPU API: can't be checked without the inventory" in doctor_lines(result)
+    assert "? ssh key: can't be checked without the inventory" in doctor_lines(result)
 
 
 @pytest.mark.parametrize("playbook", ["playbooks/plan.yml", DOCTOR])
 def test_an_inventory_that_cannot_be_read_ends_a_playbook_unless_asked_to_report(
     tmp_path, playbook
 ):
-    where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_ON_ERROR": "fail"}
-    done = play(bare(tmp_path, **where), playbook)
-    assert done.returncode == 4
-    assert "PLAY" not in done.stdout
+    environment = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_ON_ERROR": "fail"}
+    result = play(bare(tmp_path, **environment), playbook)
+    assert result.returncode == 4
+    assert "PLAY" not in result.stdout
 
 
 def test_doctor_reports_the_chips_in_use_and_changes_nothing(local_api: LocalApi):
     local_api.ready("old")
     viewed = {**environment_of(local_api), "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
-    done = play(viewed, DOCTOR, "-e", "bucket=")
+    result = play(viewed, DOCTOR, "-e", "bucket=")
     assert any(
         "quota: v4 on demand in us-central2-b: 8 chips in use" in line
-        for line in doctor_lines(done)
-    ), doctor_lines(done)
+        for line in doctor_lines(result)
+    ), doctor_lines(result)
     assert not re.search(r" request (PATCH|PUT|DELETE) ", local_api.log())
 
 
@@ -95,7 +101,7 @@ def test_an_invalid_fleet_file_hides_no_other_finding(tmp_path, scripted):
     (inventory / "group_vars").mkdir(parents=True)
     (inventory / "tpu.yml").write_text(yaml.safe_dump(config | scripted.api))
     (inventory / "group_vars/all.yml").write_text(yaml.safe_dump(invalid))
-    done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=str(inventory))
-    assert any("fleet file" in line and "zoned" in line for line in problems_of(done))
-    assert any(line.startswith("ok zones") for line in doctor_lines(done))
-    assert any("no worker of TPU gone is READY" in line for line in problems_of(done))
+    result = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=str(inventory))
+    assert any("fleet file" in line and "zoned" in line for line in problems_of(result))
+    assert any(line.startswith("ok zones") for line in doctor_lines(result))
+    assert any("no worker of TPU gone is READY" in line for line in problems_of(result))

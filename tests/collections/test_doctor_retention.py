@@ -35,9 +35,9 @@ def bucket(*rules):
 
 def proposed(finding):
     """Return the rules that the proposed command sets, parsed as by a shell."""
-    echo, text, *rest = shlex.split(finding.fix)
+    echo, text, *other_words = shlex.split(finding.fix)
     assert echo == "echo"
-    assert " ".join(rest) == (
+    assert " ".join(other_words) == (
         "> lifecycle.json && "
         "gcloud storage buckets update gs://mine --lifecycle-file=lifecycle.json"
     )
@@ -100,9 +100,9 @@ def test_a_wider_rule_that_deletes_output_too_early_must_be_changed_by_the_user(
 
 
 def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
-    place = BucketUrl.parse("gs://mine")
-    assert retention_finding(place, {}, 0).line.startswith("ok ")
-    finding = retention_finding(place, {}, 90)
+    bucket_url = BucketUrl.parse("gs://mine")
+    assert retention_finding(bucket_url, {}, 0).line.startswith("ok ")
+    finding = retention_finding(bucket_url, {}, 90)
     assert finding.line.startswith("FIX  stored output: gs://mine is a whole bucket")
     assert finding.fix == "set outputs: gs://mine/runs"
 
@@ -113,8 +113,8 @@ def test_only_a_readable_bucket_of_google_is_checked(monkeypatch):
     monkeypatch.setattr(retention, "get", lambda _, url: replies[url])
     settings = ApiSettings("my-project")
 
-    [found] = retention_findings(settings, "gs://mine/runs", 90)
-    assert found.line.startswith("ok ")
+    [findings] = retention_findings(settings, "gs://mine/runs", 90)
+    assert findings.line.startswith("ok ")
     assert retention_findings(settings, "/var/lib/outputs", 90) == []
     emulated = ApiSettings("my-project", storage_endpoint="http://127.0.0.1:1")
     assert retention_findings(emulated, "gs://mine/runs", 90) == []

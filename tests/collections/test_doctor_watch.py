@@ -37,23 +37,23 @@ def beat(
     ],
 )
 def test_a_scheduled_watch_without_a_recent_successful_pass_is_reported(heartbeats, state, message):
-    found = watch_finding(heartbeats, "here", 60, LOGS, NOW)
+    finding = watch_finding(heartbeats, "here", 60, LOGS, NOW)
 
-    assert found.state == state
-    assert message in found.line
-    assert (LOGS in found.line) == (state != OK)
+    assert finding.state == state
+    assert message in finding.line
+    assert (LOGS in finding.line) == (state != OK)
 
 
 def test_a_watch_with_a_long_interval_is_not_late_before_its_next_pass():
-    found = watch_finding([beat("here", 7200)], "here", 6 * 3600, LOGS, NOW)
+    finding = watch_finding([beat("here", 7200)], "here", 6 * 3600, LOGS, NOW)
 
-    assert found.state == OK
+    assert finding.state == OK
 
 
 def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
     assert watch_finding([], "", 0, "", NOW) is None
-    found = watch_finding([beat("there", 40)], "", 0, "", NOW)
-    assert (found.state, "last pass 40 s ago on there" in found.message) == (OK, True)
+    finding = watch_finding([beat("there", 40)], "", 0, "", NOW)
+    assert (finding.state, "last pass 40 s ago on there" in finding.message) == (OK, True)
 
 
 def test_status_and_doctor_show_the_last_pass(local_api):

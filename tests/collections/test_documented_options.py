@@ -26,24 +26,24 @@ def documented(name: str) -> dict[str, Any]:
     options = dict(documentation["options"])
     fragments = documentation.get("extends_documentation_fragment", [])
     for fragment in [fragments] if isinstance(fragments, str) else fragments:
-        part = plugin("doc_fragments", fragment.rsplit(".", 1)[1]).ModuleDocFragment
-        options = {**yaml.safe_load(part.DOCUMENTATION).get("options", {}), **options}
+        doc_fragment = plugin("doc_fragments", fragment.rsplit(".", 1)[1]).ModuleDocFragment
+        options = {**yaml.safe_load(doc_fragment.DOCUMENTATION).get("options", {}), **options}
     return options
 
 
-def check_documented(spec: dict[str, Any], documentation: dict[str, Any], where: str) -> None:
+def check_documented(spec: dict[str, Any], documentation: dict[str, Any], path: str) -> None:
     """Check that an argument spec and its documentation agree, including suboptions."""
-    assert sorted(spec) == sorted(documentation), where
+    assert sorted(spec) == sorted(documentation), path
     for key, option in spec.items():
-        described, here = documentation[key], f"{where}.{key}"
-        assert described.get("description"), here
-        assert described["type"] == option.get("type", "str"), here
-        assert described.get("required", False) == option.get("required", False), here
-        assert described.get("default") == option.get("default"), here
-        assert described.get("choices") == option.get("choices"), here
-        assert described.get("elements") == option.get("elements"), here
+        described, option_path = documentation[key], f"{path}.{key}"
+        assert described.get("description"), option_path
+        assert described["type"] == option.get("type", "str"), option_path
+        assert described.get("required", False) == option.get("required", False), option_path
+        assert described.get("default") == option.get("default"), option_path
+        assert described.get("choices") == option.get("choices"), option_path
+        assert described.get("elements") == option.get("elements"), option_path
         if "options" in option:
-            check_documented(option["options"], described["suboptions"], here)
+            check_documented(option["options"], described["suboptions"], option_path)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -58,8 +58,8 @@ def test_a_module_accepts_the_documented_options(monkeypatch, name):
         raise Stop
 
     own = plugin("modules", name)
-    for each in (own, plugin("module_utils.cloud", "module")):
-        monkeypatch.setattr(each, "AnsibleModule", module, raising=False)
+    for module_under_test in (own, plugin("module_utils.cloud", "module")):
+        monkeypatch.setattr(module_under_test, "AnsibleModule", module, raising=False)
     with pytest.raises(Stop):
         own.main()
     check_documented(accepted, documented(name), name)

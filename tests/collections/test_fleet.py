@@ -64,7 +64,7 @@ def test_zones_are_tried_in_the_order_of_the_fleet_file():
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         (
             {"acelerator_type": "v4-8"},
@@ -85,10 +85,10 @@ def test_zones_are_tried_in_the_order_of_the_fleet_file():
         ({"runtime_version": None}, "runtime_version is missing"),
     ],
 )
-def test_a_mistake_in_the_fleet_file_is_named(change, what):
+def test_a_mistake_in_the_fleet_file_is_named(change, message):
     with pytest.raises(NotConfigured) as caught:
         parse_fleet([DEMO | change])
-    assert what in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("fleet", [None, {"demo": {}}, ["demo"]])
@@ -106,8 +106,8 @@ def test_data_disks_are_read_only_by_default():
 def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712"))
     options = ChangeOptions(agreed=frozenset({"4711"}))
-    (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options)
-    assert (done.reason, set(scripted.methods())) == ("different", {"GET"})
+    (result,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options)
+    assert (result.reason, set(scripted.methods())) == ("different", {"GET"})
 
 
 def test_two_tpus_of_one_name_are_refused():
@@ -121,8 +121,8 @@ def test_an_unknown_fleet_entry_is_reported_with_the_existing_ones():
 
 
 def test_tpus_outside_the_fleet_file_are_unwanted():
-    found = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
-    assert (list(found.present), [each.name for each in found.unwanted]) == (["demo"], ["old"])
+    observed = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
+    assert (list(observed.present), [tpu.name for tpu in observed.unwanted]) == (["demo"], ["old"])
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
@@ -155,22 +155,22 @@ def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
 
 def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
-    scripted.answerer = lambda asked: (
-        Say(full) if asked.method == "POST" else error(404, "not found")
+    scripted.answerer = lambda make_queued: (
+        Say(full) if make_queued.method == "POST" else error(404, "not found")
     )
-    (done,) = create(
+    (result,) = create(
         CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60)
     )
-    assert (done.reason, clock.now) == ("capacity", 60)
+    assert (result.reason, clock.now) == ("capacity", 60)
 
 
 def test_a_fleet_is_created_once_and_deleted(api):
     sweep = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}
-    done = make(api, sweep) + make(api, sweep)
-    assert [each.changed for each in done] == [True] * 3 + [False] * 3
+    results = make(api, sweep) + make(api, sweep)
+    assert [result.changed for result in results] == [True] * 3 + [False] * 3
     nodes = list(present(api, sweep).values())
-    gone = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
-    assert [done.failed for done in gone] == [False] * 3
+    deletions = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
+    assert [results.failed for results in deletions] == [False] * 3
     assert api.list_nodes().entries == []
 
 
@@ -183,26 +183,30 @@ def test_one_tpu_that_fails_leaves_the_others_alone(api):
 SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for": "6h"}}
 
 
-def asked(api: TpuApi, entry=SPOT, **options):
-    (done,) = make(api, entry, **{"replace_dead": True} | options)
-    return done
+def make_queued(api: TpuApi, entry=SPOT, **options):
+    (result,) = make(api, entry, **{"replace_dead": True} | options)
+    return result
 
 
-def made(api: TpuApi, *arguments, **options):
-    done = asked(api, *arguments, **options)
-    assert not done.failed, done.msg
-    return done
+def make_queued_ready(api: TpuApi, *arguments, **options):
+    result = make_queued(api, *arguments, **options)
+    assert not result.failed, result.msg
+    return result
 
 
 def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(api):
-    assert made(api, check=True).changed
+    assert make_queued_ready(api, check=True).changed
     assert api.list_queued_resources() == []
-    assert [made(api).changed, made(api).changed] == [True, False]
+    assert [make_queued_ready(api).changed, make_queued_ready(api).changed] == [True, False]
     (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
-    seen = list(present(api, SPOT).values())
-    (gone,) = delete(CloudTpus(api), seen, ChangeOptions(timeout=20))
-    assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
+    nodes = list(present(api, SPOT).values())
+    (deletion,) = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
+    assert (deletion.failed, api.list_nodes().entries, api.list_queued_resources()) == (
+        False,
+        [],
+        [],
+    )
 
 
 def preempt(local_api: LocalApi) -> None:
@@ -212,9 +216,9 @@ def preempt(local_api: LocalApi) -> None:
 
 
 def test_a_queued_tpu_that_was_preempted_is_requested_again(api, local_api):
-    first = made(api)
+    first = make_queued_ready(api)
     preempt(local_api)
-    second = made(api)
+    second = make_queued_ready(api)
     assert second.node["state"] == "READY"
     assert second.node["id"] != first.node["id"]
 
@@ -244,7 +248,7 @@ def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_acti
     machines, seen = SlowMachines(), []
     local_api = LocalApi(tmp_path / "cloud", machines)
     api = cloud_of(local_api)
-    first = made(api)
+    first = make_queued_ready(api)
     preemption = start_preemption(local_api)
     assert api.get_queued_resource("us-central2-b", "demo")["state"]["state"] == "ACTIVE"
 
@@ -252,7 +256,7 @@ def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_acti
         seen.append(state)
         machines.released.set()
 
-    second = made(api, report=report)
+    second = make_queued_ready(api, report=report)
 
     preemption.join()
     local_api.halt()
@@ -266,19 +270,19 @@ def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, 
     scripted.answerer = lambda it: Say(active if "/queuedResources/" in it.path else lost)
     options = ChangeOptions(timeout=60, replace_dead=True)
 
-    (done,) = create(CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options)
+    (result,) = create(CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options)
 
-    assert (done.reason, set(scripted.methods())) == ("deadline", {"GET"})
-    assert "queued resource demo (us-central2-b) to be SUSPENDED (it is still ACTIVE)" in done.msg
+    assert (result.reason, set(scripted.methods())) == ("deadline", {"GET"})
+    assert "queued resource demo (us-central2-b) to be SUSPENDED (it is still ACTIVE)" in result.msg
 
 
 def test_a_preempted_queued_tpu_is_not_replaced_without_replace_dead(api, local_api):
-    made(api)
+    make_queued_ready(api)
     preempt(local_api)
 
-    done = asked(api, replace_dead=False)
+    result = make_queued(api, replace_dead=False)
 
-    assert done.reason == "different"
+    assert result.reason == "different"
     assert len(api.list_queued_resources()) == 1
 
 
@@ -289,71 +293,71 @@ BIGGER = SPOT | {"accelerator_type": "v4-16"}
     ("entry", "requests"), [(BIGGER, 1), ({**BIGGER, "queued": None}, 0)], ids=["queued", "direct"]
 )
 def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, requests):
-    first = made(api)
+    first = make_queued_ready(api)
     (before,) = api.list_queued_resources()
 
-    second = made(api, entry, recreate=True, agreed=frozenset({first.node["id"]}))
+    second = make_queued_ready(api, entry, recreate=True, agreed=frozenset({first.node["id"]}))
 
     assert second.node["accelerator_type"] == "v4-16"
     assert second.replaced.id == first.node["id"]
     after = api.list_queued_resources()
     assert len(after) == requests
-    assert before["createTime"] not in [each["createTime"] for each in after]
+    assert before["createTime"] not in [resource["createTime"] for resource in after]
 
 
 @pytest.mark.parametrize(
     "options", [{"recreate": False}, {"recreate": True, "agreed": frozenset()}]
 )
 def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_api, options):
-    first = made(api)
+    first = make_queued_ready(api)
 
-    done = asked(api, BIGGER, **options)
+    result = make_queued(api, BIGGER, **options)
 
-    assert done.reason == "different"
+    assert result.reason == "different"
     assert local_api.node("demo")["id"] == first.node["id"]
     assert len(api.list_queued_resources()) == 1
 
 
 def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
-    first = made(api)
+    first = make_queued_ready(api)
 
-    done = made(api, BIGGER, recreate=True, check=True)
+    result = make_queued_ready(api, BIGGER, recreate=True, check=True)
 
-    assert (done.changed, done.after["accelerator_type"]) == (True, "v4-16")
+    assert (result.changed, result.after["accelerator_type"]) == (True, "v4-16")
     assert local_api.node("demo")["id"] == first.node["id"]
 
 
 def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
-    there = node(queuedResource=f"{QUEUE}/several", multisliceNode=True)
-    scripted.answerer = lambda _: Say(there)
-    nodes, options = {"demo": parse_node(there)}, ChangeOptions(recreate=True)
+    existing = node(queuedResource=f"{QUEUE}/several", multisliceNode=True)
+    scripted.answerer = lambda _: Say(existing)
+    nodes, options = {"demo": parse_node(existing)}, ChangeOptions(recreate=True)
 
-    (done,) = create(CloudTpus(client), parse_fleet([SPOT]), nodes, options)
+    (result,) = create(CloudTpus(client), parse_fleet([SPOT]), nodes, options)
 
-    assert "is one slice of queued resource several" in done.msg
+    assert "is one slice of queued resource several" in result.msg
     assert set(scripted.methods()) <= {"GET"}
 
 
 def test_a_queued_tpu_that_was_deleted_is_requested_again(api, local_api):
-    made(api)
+    make_queued_ready(api)
     local_api.ended(local_api.delete("demo"))
-    assert made(api).node["state"] == "READY"
+    assert make_queued_ready(api).node["state"] == "READY"
 
 
 def test_a_queued_tpu_that_is_being_deleted_is_requested_again(tmp_path):
     machines = SlowMachines()
     local_api = LocalApi(tmp_path / "cloud", machines)
     api = cloud_of(local_api)
-    first = made(api)
+    first = make_queued_ready(api)
     local_api.delete("demo")
     local_api.state_is("demo", "DELETING")
 
-    second = made(api, report=lambda *_: machines.released.set())
+    second = make_queued_ready(api, report=lambda *_: machines.released.set())
 
-    there = local_api.node("demo")
+    existing = local_api.node("demo")
     local_api.halt()
     assert second.node["id"] != first.node["id"]
-    assert there["queuedResource"].endswith("/queuedResources/demo")
+    assert existing["queuedResource"].endswith("/queuedResources/demo")
 
 
 def refuse(found):
@@ -366,27 +370,27 @@ def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry
     scripted.answerer = lambda it: (
         refusal if it.method == "DELETE" else Say(request("PROVISIONING"))
     )
-    (done,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20))
-    assert "PROVISIONING. If Google is creating the TPU, run this again when" in done.msg
+    (result,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20))
+    assert "PROVISIONING. If Google is creating the TPU, run this again when" in result.msg
 
 
 def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):
-    made(api)
+    make_queued_ready(api)
     preempt(local_api)
     fleet = parse_fleet([SPOT])
     options = ChangeOptions(timeout=20, replace_dead=True, check_owner=refuse)
 
-    (done,) = create(CloudTpus(api), fleet, {}, options)
+    (result,) = create(CloudTpus(api), fleet, {}, options)
 
     # The node is deleted soon after the preemption, so either the node or its request is found.
-    assert done.msg in {
+    assert result.msg in {
         f"{kind} demo (us-central2-b) is not ours" for kind in ("Node", "QueuedResource")
     }
     assert len(api.list_queued_resources()) == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"queued": True}, "queued: expected e.g. {valid_for: 6h} (True)"),
         ({"queued": {"valid_for": "long"}}, "queued: valid_for: expected a duration"),
@@ -394,10 +398,10 @@ def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):
         ({"queued": {}, "spot": False, "reserved": True}, "queued can't be combined with reserved"),
     ],
 )
-def test_a_mistake_in_queued_is_named(change, what):
+def test_a_mistake_in_queued_is_named(change, message):
     with pytest.raises(NotConfigured) as caught:
         parse_fleet([SPOT | change])
-    assert what in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_queued_needs_exactly_one_zone():

@@ -36,8 +36,8 @@ def environment(local_api):
 def groups_of(environment) -> dict[str, list[str]]:
     tool = str(Path(sys.executable).with_name("ansible-inventory"))
     arguments = [tool, "-i", "inventory/local", "--list"]
-    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, check=True)
-    groups = json.loads(done.stdout)
+    result = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, check=True)
+    groups = json.loads(result.stdout)
     return {name: group.get("hosts", []) for name, group in groups.items() if name != "_meta"}
 
 
@@ -55,10 +55,10 @@ FLEET_VERBS = [f"playbooks/{verb}.yml" for verb in ("create", "delete", "peers")
 
 def hosts_of_verbs(environment, verbs: list[str], *arguments: str) -> dict[str, str]:
     """Return the hosts that each playbook lists, as Ansible prints them."""
-    done = play(environment, *verbs, "--list-hosts", "-e", "run=mine", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    parts = [part.partition("\n") for part in done.stdout.split("playbook: ")[1:]]
-    return {name.strip(): hosts for name, _, hosts in parts}
+    result = play(environment, *verbs, "--list-hosts", "-e", "run=mine", *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    plays = [play_text.partition("\n") for play_text in result.stdout.split("playbook: ")[1:]]
+    return {name.strip(): hosts for name, _, hosts in plays}
 
 
 def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
@@ -93,9 +93,9 @@ def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(e
 
 def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):
     store_record(local_api, tpu="theirs", nodes=[])
-    done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
+    result = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 
-    assert "If mine runs on a TPU outside this fleet, name the TPU: -e tpu=NAME" in flat(done)
+    assert "If mine runs on a TPU outside this fleet, name the TPU: -e tpu=NAME" in flat(result)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_foreign_workers_are_accepted_only_by_their_own_tpu_or_multislice(host, 
 
 def test_status_shows_foreign_tpus_in_one_line(environment, tmp_path):
     status_file = tmp_path / "status.json"
-    done = play(environment, "playbooks/status.yml", *NO_SSH, "-e", f"status_json={status_file}")
+    result = play(environment, "playbooks/status.yml", *NO_SSH, "-e", f"status_json={status_file}")
 
-    assert "not of this fleet: 2 TPUs, old, theirs (-e tpu=NAME shows one)" in flat(done)
-    assert "theirs-w" not in done.stdout + done.stderr
+    assert "not of this fleet: 2 TPUs, old, theirs (-e tpu=NAME shows one)" in flat(result)
+    assert "theirs-w" not in result.stdout + result.stderr
     assert json.loads(status_file.read_text())["foreign"] == {
         "old": "us-central2-b",
         "theirs": "us-central2-b",
@@ -141,10 +141,10 @@ def test_status_shows_foreign_tpus_in_one_line(environment, tmp_path):
 
 def test_status_shows_foreign_tpus_even_if_the_fleet_has_none(local_api):
     local_api.ready("theirs")
-    done = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
+    result = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
 
-    assert done.returncode == 0, flat(done)
-    assert "not of this fleet: 1 TPU, theirs" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "not of this fleet: 1 TPU, theirs" in flat(result)
 
 
 def test_status_has_no_line_without_foreign_tpus():
@@ -154,51 +154,51 @@ def test_status_has_no_line_without_foreign_tpus():
 def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):
     nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
     store_record(local_api, tpu="theirs", nodes=nodes)
-    lost = [{"name": "old", "zone": "us-central2-b", "id": "1"}]
-    store_record(local_api, "lost", tpu="old", nodes=lost)
-    done = play(environment, "playbooks/watch.yml", *NO_SSH, "--check")
+    lost_tpus = [{"name": "old", "zone": "us-central2-b", "id": "1"}]
+    store_record(local_api, "lost", tpu="old", nodes=lost_tpus)
+    result = play(environment, "playbooks/watch.yml", *NO_SSH, "--check")
 
-    for asked in ("demo-w0", "theirs-w0", "theirs-w1"):
-        assert asked in done.stdout, flat(done)
-    assert "old-w0" not in done.stdout
+    for worker in ("demo-w0", "theirs-w0", "theirs-w1"):
+        assert worker in result.stdout, flat(result)
+    assert "old-w0" not in result.stdout
 
 
 def test_kill_finds_the_foreign_tpu_of_a_run_in_its_record(environment, local_api):
     nodes = [{"name": "theirs", "zone": "us-central2-b", "id": local_api.node("theirs")["id"]}]
     store_record(local_api, tpu="theirs", nodes=nodes)
-    done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
+    result = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 
-    assert "theirs-w0" in done.stdout
-    assert "old-w0" not in done.stdout
+    assert "theirs-w0" in result.stdout
+    assert "old-w0" not in result.stdout
 
 
 def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(environment):
     arguments = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
     named = play(environment, "train.yml", *arguments, "-e", "tpu=theirs")
-    ours = play(environment, "train.yml", *arguments, "-e", "tpu=demo")
+    own_result = play(environment, "train.yml", *arguments, "-e", "tpu=demo")
 
     assert "TPU theirs: not managed by this fleet" in flat(named)
     assert "create.yml -e tpu=theirs -e adopt=true" in flat(named)
-    assert "not managed by this fleet" not in flat(ours)
+    assert "not managed by this fleet" not in flat(own_result)
 
 
 @pytest.mark.parametrize("verb", ["train.yml", "playbooks/push.yml"])
 def test_an_unknown_tpu_is_refused_with_the_known_ones_most_similar_first(environment, verb):
     arguments = ("-e", "run=mine", "-e", "command=true", "-e", "tpu=thiers")
-    done = play(environment, verb, *arguments)
+    result = play(environment, verb, *arguments)
 
-    assert done.returncode != 0
-    output = flat(done)
+    assert result.returncode != 0
+    output = flat(result)
     assert "tpu=thiers: no TPU of this name exists" in output
     assert "Known TPUs: theirs, " in output
     assert output.index("Known TPUs") < output.index("create.yml -e tpu=thiers")
 
 
 def test_a_tpu_of_the_fleet_file_is_known_before_it_exists(local_api):
-    done = play(environment_of(local_api), "playbooks/push.yml", "-e", "tpu=demo")
+    result = play(environment_of(local_api), "playbooks/push.yml", "-e", "tpu=demo")
 
-    assert "no worker of the TPU demo is READY" in flat(done)
-    assert "playbooks/create.yml -e tpu=demo" in flat(done)
+    assert "no worker of the TPU demo is READY" in flat(result)
+    assert "playbooks/create.yml -e tpu=demo" in flat(result)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
         "state_READY": ["ready-w0"],
         "state_PREEMPTED": ["lost-us-east1-d"],
     }
-    lost = {"tpu_name": "lost", "tpu_zone": "us-east1-d"}
-    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost}
+    lost_host = {"tpu_name": "lost", "tpu_zone": "us-east1-d"}
+    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost_host}
     fleet = [DEMO | {"name": "planned"}]
 
     assert unknown_tpu_text(tpu, groups, facts, fleet) == ""
@@ -244,9 +244,9 @@ def test_a_host_that_is_no_tpu_is_not_a_known_tpu():
 
 def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):
     arguments = ("-e", "tpu=thiers", "-e", json.dumps({"tpu_partial": True}))
-    done = play(environment, "playbooks/push.yml", *arguments)
+    result = play(environment, "playbooks/push.yml", *arguments)
 
-    assert "no worker of the TPU thiers is READY" in flat(done)
+    assert "no worker of the TPU thiers is READY" in flat(result)
 
 
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
@@ -312,15 +312,15 @@ REFUSED = {
 )
 def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, labels, fix):
     facts = {f"pod-w{index}": {"tpu_name": "pod", "tpu_labels": labels} for index in range(3)}
-    answers = {
+    worker_results = {
         "pod-w0": REFUSED,
         "pod-w1": REFUSED,
         "pod-w2": {"unreachable": True, "msg": "ssh: connect to host 10.0.0.4: timed out"},
     }
-    found = doctor_summary({"findings": []}, answers, "pod", facts, foreign)
+    summary = doctor_summary({"findings": []}, worker_results, "pod", facts, foreign)
 
-    assert f"FIX  pod-w[0-1]: refuses the ssh key: {fix}" in found["lines"]
-    assert any(line.startswith("FIX  pod-w2: can't be reached") for line in found["lines"])
+    assert f"FIX  pod-w[0-1]: refuses the ssh key: {fix}" in summary["lines"]
+    assert any(line.startswith("FIX  pod-w2: can't be reached") for line in summary["lines"])
 
 
 def unreached(host: str, foreign: list[str]) -> str:

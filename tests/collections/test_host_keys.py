@@ -119,8 +119,8 @@ def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
 
 
 def test_reading_keys_is_retried_after_a_404(client, scripted, tmp_path):
-    both = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
-    scripted.script = [error(404, "no guest attributes yet"), both]
+    keys_of_both = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
+    scripted.script = [error(404, "no guest attributes yet"), keys_of_both]
     assert remembered(client, str(tmp_path / "known_hosts")) == []
 
 

@@ -34,10 +34,10 @@ def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
 ):
     scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
     host_variables = variables(listed(address="iap"), "demo-w1")
-    asked = tmp_path / "asked"
+    arguments_file = tmp_path / "asked"
     stand_in = tmp_path / "bin/gcloud"
     stand_in.parent.mkdir()
-    stand_in.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(asked))}\n')
+    stand_in.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(arguments_file))}\n')
     stand_in.chmod(0o755)
     options = shlex.split(host_variables["ansible_ssh_common_args"])
     subprocess.run(
@@ -48,7 +48,7 @@ def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
         timeout=60,
         check=False,
     )
-    assert asked.read_text().split() == [
+    assert arguments_file.read_text().split() == [
         *("compute", "start-iap-tunnel", "t1v-n-1-w-1", "22", "--listen-on-stdin"),
         *("--project=local-fleet", "--zone=us-central2-b", "--verbosity=warning"),
     ]
@@ -61,8 +61,11 @@ def test_names_of_known_workers_are_requested_when_iap_needs_them(
     scripted.answerer = answering("", "")
     listed(address="external")
     scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
-    again = listed(address="iap")
-    assert "start-iap-tunnel t1v-n-1-w-0 " in variables(again, "demo-w0")["ansible_ssh_common_args"]
+    second_listing = listed(address="iap")
+    assert (
+        "start-iap-tunnel t1v-n-1-w-0 "
+        in variables(second_listing, "demo-w0")["ansible_ssh_common_args"]
+    )
     scripted.asked.clear()
     listed(address="iap")
     assert scripted.methods() == ["GET"]
@@ -86,7 +89,7 @@ def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):
 @pytest.mark.parametrize("os_login", [False, True])
 def test_tpus_with_os_login_have_no_keys_in_their_metadata(environment, os_login):
     environment["TPUFLEET_OS_LOGIN"] = str(os_login)
-    done = play(environment, "playbooks/create.yml", "--check", "--diff")
-    assert done.returncode == 0, flat(done)
-    assert ("enable-oslogin: 4 characters" in done.stdout) == os_login
-    assert ("ssh-keys:" in done.stdout) != os_login
+    result = play(environment, "playbooks/create.yml", "--check", "--diff")
+    assert result.returncode == 0, flat(result)
+    assert ("enable-oslogin: 4 characters" in result.stdout) == os_login
+    assert ("ssh-keys:" in result.stdout) != os_login

@@ -173,9 +173,9 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
 
     (tmp_path / "read.yml").write_text(READ_EVERYTHING)
     arguments = ["-i", str(tmp_path / "inventory"), str(tmp_path / "read.yml"), "-vvv"]
-    done = ansible("ansible-playbook", *arguments, "-e", f"read_to={read}", HOME=str(tmp_path))
+    result = ansible("ansible-playbook", *arguments, "-e", f"read_to={read}", HOME=str(tmp_path))
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert read.read_text() == hostile
     assert not owned.exists()
 
@@ -211,7 +211,7 @@ ADDRESSES = f"""
 def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, scripted, tmp_path):
     states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED", 7: "READY"}
     foreign = 7
-    ends = {
+    endpoints = {
         n: {"ipAddress": f"10.0.0.{n}", "accessConfig": {"externalIp": "1.1.1.1"}} for n in states
     }
     scripted.answerer = answering(
@@ -220,7 +220,7 @@ def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, 
                 f"tpu{n}",
                 id=str(n),
                 state=state,
-                networkEndpoints=[ends[n]],
+                networkEndpoints=[endpoints[n]],
                 labels={"tpufleet-fleet": "theirs" if n == foreign else "mine"},
             )
             for n, state in states.items()
@@ -232,9 +232,9 @@ def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, 
     expected = json.dumps({"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"], "own": own})
 
     arguments = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
-    done = ansible("ansible-playbook", *arguments, HOME=str(tmp_path))
+    result = ansible("ansible-playbook", *arguments, HOME=str(tmp_path))
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_constructed_groups_host_names_and_variables_are_supported(listed, scripted):
@@ -253,13 +253,13 @@ def test_constructed_groups_host_names_and_variables_are_supported(listed, scrip
 
 
 def test_filters_leave_out_tpus_before_their_host_keys_are_requested(listed, scripted):
-    mine, other = node(labels={"owner": "ada"}), node("old", id="2", labels={"owner": "bob"})
-    scripted.answerer = answering(mine, other)
+    own, other = node(labels={"owner": "ada"}), node("old", id="2", labels={"owner": "bob"})
+    scripted.answerer = answering(own, other)
     inventory = the_inventory(
         listed(filters=["tpu_labels.owner == 'ada'", "tpu_chips is undefined"])
     )
     assert sorted(inventory["_meta"]["hostvars"]) == ["demo-w0", "demo-w1"]
-    assert [asked.path for asked in scripted.asked if "old" in asked.path] == []
+    assert [request.path for request in scripted.asked if "old" in request.path] == []
 
 
 def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(listed, scripted):
@@ -281,8 +281,8 @@ def test_a_failing_strict_filter_or_an_invalid_filter_is_an_error_of_one_line(
 @pytest.fixture
 def caching(tmp_path: Path) -> dict[str, Any]:
     """Options of the inventory that enable its cache."""
-    plugin, place = "ansible.builtin.jsonfile", str(tmp_path / "cache")
-    return {"cache": True, "cache_plugin": plugin, "cache_connection": place}
+    plugin, directory = "ansible.builtin.jsonfile", str(tmp_path / "cache")
+    return {"cache": True, "cache_plugin": plugin, "cache_connection": directory}
 
 
 def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path, caching):
@@ -290,8 +290,8 @@ def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path, cachin
     first, second = listed(**caching), listed(**caching)
     assert first.stdout == second.stdout
     assert scripted.methods() == ["GET", "POST"]
-    kept = "".join(file.read_text() for file in (tmp_path / "cache").iterdir())
-    assert "s3cret" not in kept
+    cached = "".join(file.read_text() for file in (tmp_path / "cache").iterdir())
+    assert "s3cret" not in cached
 
 
 def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path, caching):
@@ -314,8 +314,8 @@ def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
     scripted.answerer = answering(node())
     listed(**caching)
     listed(**caching, project="other-fleet")
-    asked = [request.path for request in scripted.asked if request.method == "GET"]
-    assert [path.split("/projects/")[1].split("/")[0] for path in asked] == [
+    paths = [request.path for request in scripted.asked if request.method == "GET"]
+    assert [path.split("/projects/")[1].split("/")[0] for path in paths] == [
         "local-fleet",
         "other-fleet",
     ]
@@ -369,11 +369,13 @@ def test_settings_of_ansible_decide_whether_an_unparsed_inventory_is_fatal(
 
 
 def test_the_error_about_a_local_cloud_that_is_not_up_names_its_start_command(tmp_path):
-    where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_LOCALCLOUD": "default"}
+    environment = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_LOCALCLOUD": "default"}
 
     def suggested_command(home: str, **more: str) -> str:
-        asked = ("ansible-inventory", "-i", "inventory/local", "--graph")
-        return the_line(ansible(*asked, **{**where, "HOME": home, **more})).rpartition(": ")[2]
+        arguments = ("ansible-inventory", "-i", "inventory/local", "--graph")
+        return the_line(ansible(*arguments, **{**environment, "HOME": home, **more})).rpartition(
+            ": "
+        )[2]
 
     python = ".venv/bin/python -m localcloud"
     assert suggested_command("/root") == f"{python} up"
@@ -391,7 +393,7 @@ def test_an_unconfigured_google_cloud_names_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "expected"),
     [
         (("-t", "inventory", "tpufleet.core.tpu"), "allow_partial"),
         (("tpufleet.core.tpu_node",), "accelerator_type"),
@@ -402,6 +404,10 @@ def test_an_unconfigured_google_cloud_names_the_settings():
         (("tpufleet.core.ssh_key",), "passphrase"),
     ],
 )
-def test_the_documentation_renders_with_examples(arguments, what):
-    shown = ansible("ansible-doc", *arguments)
-    assert (shown.returncode, what in shown.stdout, "EXAMPLES" in shown.stdout) == (0, True, True)
+def test_the_documentation_renders_with_examples(arguments, expected):
+    output = ansible("ansible-doc", *arguments)
+    assert (output.returncode, expected in output.stdout, "EXAMPLES" in output.stdout) == (
+        0,
+        True,
+        True,
+    )

@@ -35,10 +35,10 @@ def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
     defaults = str(ROOT / "roles/jax/defaults/main.yml")
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [defaults]}
 
-    done = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+    result = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"ok={len(cases)} " in done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"ok={len(cases)} " in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,20 @@ def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
 def test_an_invalid_or_insufficient_proof_is_refused_before_the_installation(
     tmp_path, variables, message
 ):
-    given = variables | {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
-    play = {"hosts": "localhost", "gather_facts": False, "connection": "local", "vars": given}
+    role_variables = variables | {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "connection": "local",
+        "vars": role_variables,
+    }
 
-    done = played(
+    result = played(
         tmp_path,
         json.dumps([play | {"roles": [str(ROOT / "roles/jax")]}]),
         *("-i", "localhost,"),
     )
 
-    assert done.returncode == 2
-    assert message in " ".join(done.stdout.split()), done.stdout + done.stderr
-    assert "python_env" not in done.stdout
+    assert result.returncode == 2
+    assert message in " ".join(result.stdout.split()), result.stdout + result.stderr
+    assert "python_env" not in result.stdout

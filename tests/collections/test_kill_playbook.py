@@ -33,18 +33,18 @@ def kill(local_api, tmp_path):
         *arguments: str, workers: bool = True, **variables: Any
     ) -> subprocess.CompletedProcess[str]:
         hosts = ("-i", str(inventory)) if workers else ()
-        given = ("-e", json.dumps(variables))
-        return play(environment_of(local_api), "playbooks/kill.yml", *hosts, *given, *arguments)
+        options = ("-e", json.dumps(variables))
+        return play(environment_of(local_api), "playbooks/kill.yml", *hosts, *options, *arguments)
 
     return run_kill
 
 
 @pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["run", "check"])
 def test_a_run_without_a_record_that_no_worker_knows_is_refused(kill, arguments):
-    done = kill(*arguments, run="mien", kill_stopped=NEVER)
+    result = kill(*arguments, run="mien", kill_stopped=NEVER)
 
-    assert done.returncode != 0
-    output = flat(done)
+    assert result.returncode != 0
+    output = flat(result)
     assert "no run mien is known" in output
     assert "Runs with a record: mine, other. List the runs: ansible-playbook" in output
     assert "fleet_state=OTHER" not in output
@@ -52,19 +52,21 @@ def test_a_run_without_a_record_that_no_worker_knows_is_refused(kill, arguments)
 
 
 def test_a_run_that_has_ended_may_be_stopped_again(kill):
-    done = kill(run="mine", kill_stopped=ENDED)
+    result = kill(run="mine", kill_stopped=ENDED)
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
 
 
-@pytest.mark.parametrize("wanted", ["running", "stopped"])
-def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(kill, local_api, wanted):
+@pytest.mark.parametrize("desired_state", ["running", "stopped"])
+def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(
+    kill, local_api, desired_state
+):
     record = local_api.state / "fleet/runs/mine.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"wanted": wanted}))
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"wanted": desired_state}))
 
-    done = kill(run="mine", kill_stopped=ENDED)
+    result = kill(run="mine", kill_stopped=ENDED)
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
     assert json.loads(record.read_text())["wanted"] == "done"
 
 
@@ -74,18 +76,18 @@ def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(kill, lo
     ids=["saved", "another_attempt", "unknown"],
 )
 def test_a_run_that_had_not_ended_with_0_is_recorded_as_stopped(kill, local_api, end):
-    done = kill(run="mine", kill_stopped={"info": end})
+    result = kill(run="mine", kill_stopped={"info": end})
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
     record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
     assert record["wanted"] == "stopped"
 
 
 def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):
-    done = kill(run="mine", kill_stopped=NEVER)
+    result = kill(run="mine", kill_stopped=NEVER)
 
-    assert done.returncode == 0, flat(done)
-    assert "no worker has this run" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "no worker has this run" in flat(result)
 
 
 FOREIGN = "foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n"
@@ -97,11 +99,11 @@ def test_a_run_with_an_unusable_record_is_stopped_and_its_tpu_may_be_named(
     (local_api.state / "fleet/runs/mine.json").write_text("{")
     (tmp_path / "foreign.yml").write_text(FOREIGN)
 
-    done = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
+    result = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
 
-    assert done.returncode == 0, flat(done)
-    assert "mine.json is not a JSON object" in flat(done)
-    assert "name the TPU: -e tpu=NAME" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "mine.json is not a JSON object" in flat(result)
+    assert "name the TPU: -e tpu=NAME" in flat(result)
 
 
 def test_a_run_is_not_stopped_if_its_tpu_cannot_be_read_from_its_record(kill, local_api, tmp_path):
@@ -110,32 +112,32 @@ def test_a_run_is_not_stopped_if_its_tpu_cannot_be_read_from_its_record(kill, lo
     record.mkdir()
     (tmp_path / "foreign.yml").write_text(FOREIGN)
 
-    done = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
+    result = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
 
-    assert done.returncode != 0
-    assert "be read: Is a directory" in flat(done)
+    assert result.returncode != 0
+    assert "be read: Is a directory" in flat(result)
 
 
 def test_a_run_without_a_record_that_a_worker_has_is_stopped_with_a_warning(kill):
-    done = kill(run="elsewhere", kill_stopped=ENDED)
+    result = kill(run="elsewhere", kill_stopped=ENDED)
 
-    assert done.returncode == 0, flat(done)
-    assert "playbooks/kill.yml -e run=elsewhere -e fleet_state=OTHER" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "playbooks/kill.yml -e run=elsewhere -e fleet_state=OTHER" in flat(result)
 
 
 def test_a_run_is_not_called_unknown_if_a_worker_does_not_answer(kill):
-    done = kill(run="mien")
+    result = kill(run="mien")
 
-    assert done.returncode != 0
-    assert "mien was not stopped on" in flat(done), done.stdout
-    assert "no run mien is known" not in flat(done)
+    assert result.returncode != 0
+    assert "mien was not stopped on" in flat(result), result.stdout
+    assert "no run mien is known" not in flat(result)
 
 
 def test_a_run_without_a_record_is_an_error_if_there_is_no_worker_to_ask(kill):
-    done = kill(workers=False, run="mien")
+    result = kill(workers=False, run="mien")
 
-    assert done.returncode != 0
-    output = flat(done)
+    assert result.returncode != 0
+    output = flat(result)
     assert "run mien was not stopped, because it has no record" in output
     assert "Runs with a record: mine, other." in output
 
@@ -143,10 +145,10 @@ def test_a_run_without_a_record_is_an_error_if_there_is_no_worker_to_ask(kill):
 def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
     before = (local_api.state / "fleet/runs/mine.json").read_text()
 
-    done = kill(run="mine", tpu="pdo")
+    result = kill(run="mine", tpu="pdo")
 
-    assert done.returncode != 0
-    output = flat(done)
+    assert result.returncode != 0
+    output = flat(result)
     assert "tpu=pdo: no TPU of this name exists" in output
     assert "Known TPUs: pod, " in output
     assert "or omit -e tpu to stop the run on any TPU" in output
@@ -154,9 +156,9 @@ def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
 
 
 def test_the_watch_may_stop_a_run_of_a_tpu_that_is_gone(kill):
-    done = kill(run="mine", tpu="gone", record=False)
+    result = kill(run="mine", tpu="gone", record=False)
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
 
 
 @pytest.mark.parametrize(("fence", "stops"), [(6, False), (7, True)])
@@ -166,22 +168,22 @@ def test_a_kill_stops_nothing_after_another_controller_acted_on_the_run(
     fields = record_fields("mine", generation=1, fence=7)
     (local_api.state / "fleet/runs/mine.json").write_text(json.dumps(fields))
 
-    done = kill(run="mine", record=False, fence=fence, kill_stopped=ENDED)
+    result = kill(run="mine", record=False, fence=fence, kill_stopped=ENDED)
 
-    output = flat(done)
-    assert (done.returncode == 0) == stops, output
+    output = flat(result)
+    assert (result.returncode == 0) == stops, output
     assert ("TASK [Stop the run]" in output) == stops
     assert ("another controller has acted on it since" in output) == (not stops)
 
 
 def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
-    done = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
+    result = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
 
-    assert done.returncode == 0, flat(done)
-    assert "no run is active" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "no run is active" in flat(result)
 
 
 def test_a_stop_by_the_watch_does_not_need_a_record(kill):
-    done = kill(run="mien", record=False, kill_stopped=NEVER)
+    result = kill(run="mien", record=False, kill_stopped=NEVER)
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)

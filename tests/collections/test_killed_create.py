@@ -97,9 +97,9 @@ def test_create_killed_at_any_moment_and_run_again_creates_the_fleet_once(cloud:
     moment = random.Random(seed).randint(1, 25)  # noqa: S311
     process = cloud.start()
     wait_for(lambda: cloud.requests() >= moment or process.poll() is not None, timeout_s=120)
-    whole = tree_of(process.pid)
+    process_tree = tree_of(process.pid)
     # With even seeds only the main process is killed; its children continue beside the next run.
-    kill_all(whole if seed % 2 else whole[:1])
+    kill_all(process_tree if seed % 2 else process_tree[:1])
     process.wait(timeout=30)
     complete_fleet(cloud)
-    kill_all(whole[1:])
+    kill_all(process_tree[1:])

@@ -42,13 +42,13 @@ DISK = {"kind": "disk", "path": "/mnt/disks/my-corpus", "disk": "my-corpus"}
 
 
 def unit(entry, host="pod-w1"):
-    [made] = mount_units([entry], host, HOSTVARS, 64042)
-    return made
+    [mount_unit] = mount_units([entry], host, HOSTVARS, 64042)
+    return mount_unit
 
 
-def what(entry, host="pod-w1"):
-    made = unit(entry, host)
-    return made["what"], made["type"], made["options"]
+def source_and_options(entry, host="pod-w1"):
+    mount_unit = unit(entry, host)
+    return mount_unit["what"], mount_unit["type"], mount_unit["options"]
 
 
 def exports(*lists):
@@ -56,7 +56,7 @@ def exports(*lists):
 
 
 def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
-    assert what(SHARED)[:2] == ("10.0.0.2:/mnt/shared", "nfs4")
+    assert source_and_options(SHARED)[:2] == ("10.0.0.2:/mnt/shared", "nfs4")
     assert mount_units([SHARED], "pod-w0", HOSTVARS, 64042) == []
     [export] = exports([SHARED], [SHARED], None)
     assert (export["server"], export["path"], export["mode"]) == ("pod-w0", "/mnt/shared", "1777")
@@ -64,11 +64,11 @@ def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
 
 def test_hosts_of_two_tpus_can_export_at_the_same_path():
     other = SHARED | {"server": "new-w0", "mode": "0750"}
-    servers = [(it["server"], it["mode"]) for it in exports([SHARED], [other])]
+    servers = [(export["server"], export["mode"]) for export in exports([SHARED], [other])]
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
-def shown(folder: Path, message: str, host: str, inventory: dict) -> str:
+def printed_message(folder: Path, message: str, host: str, inventory: dict) -> str:
     """Return the output of a play that prints a message with the variables of the role mounts.
 
     ``inventory`` is the group ``all``; the play is limited to ``host``.
@@ -89,7 +89,9 @@ def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
         "pod-w1": {"mounts": entries[1:]},
         "pod-w2": {},
     }
-    text = shown(tmp_path, "{{ __mounts_own_exports | join(' ') }}", "pod-w0", {"hosts": hosts})
+    text = printed_message(
+        tmp_path, "{{ __mounts_own_exports | join(' ') }}", "pod-w0", {"hosts": hosts}
+    )
     expected = r"tpufleet-mnt-a\x2db.exports tpufleet-mnt-c.exports"
     assert expected in text.replace("\\\\", "\\")
 
@@ -106,9 +108,9 @@ def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
 def test_a_directory_of_a_data_disk_is_exported_only_if_the_disk_is_mounted(
     export, server, mount_point
 ):
-    [made] = exports([SHARED | {"server": server, "export": export}, DISK])
-    assert made["mount_point"] == mount_point
-    text = rendered("mounts/exports.j2", item=made, mounts_clients=["10.0.0.2", "10.0.0.3"])
+    [entry] = exports([SHARED | {"server": server, "export": export}, DISK])
+    assert entry["mount_point"] == mount_point
+    text = rendered("mounts/exports.j2", item=entry, mounts_clients=["10.0.0.2", "10.0.0.3"])
     assert text.count(f",mp={mount_point})") == (2 if mount_point else 0)
     assert text.count("sec=sys") == 2
 
@@ -117,28 +119,31 @@ def test_a_directory_of_a_data_disk_is_exported_only_if_the_disk_is_mounted(
 def test_a_directory_of_the_system_is_not_exported(directory):
     with pytest.raises(AnsibleFilterError, match=f"{directory} of pod-w0 belongs to the system"):
         exports([SHARED | {"export": directory}])
-    assert what(SHARED | {"server": "10.9.9.9", "export": directory})[0] == f"10.9.9.9:{directory}"
+    assert (
+        source_and_options(SHARED | {"server": "10.9.9.9", "export": directory})[0]
+        == f"10.9.9.9:{directory}"
+    )
 
 
 def test_directories_of_other_nfs_servers_are_mounted_and_not_exported():
-    theirs = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
-    source, kind, options = what(theirs)
+    other_server = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
+    source, kind, options = source_and_options(other_server)
     assert (source, kind) == ("10.9.9.9:/vol/data", "nfs4")
     assert options.startswith("ro,vers=4.2,")
-    assert exports([theirs]) == []
-    assert what(SHARED | {"server": "store"})[0] == "store.internal:/mnt/shared"
+    assert exports([other_server]) == []
+    assert source_and_options(SHARED | {"server": "store"})[0] == "store.internal:/mnt/shared"
 
 
 def test_a_server_that_is_neither_a_host_nor_an_address_is_refused():
     with pytest.raises(AnsibleFilterError, match="server: the inventory has no host pod2-w0"):
         unit(SHARED | {"server": "pod2-w0"})
-    assert what(SHARED | {"server": "nfs.internal"})[0] == "nfs.internal:/mnt/shared"
+    assert source_and_options(SHARED | {"server": "nfs.internal"})[0] == "nfs.internal:/mnt/shared"
 
 
 @pytest.mark.parametrize("kind", ["nfs", "filestore", "disk"])
 def test_mounts_have_the_options_nosuid_and_nodev(kind):
-    [entry] = [each for each in EVERY_KIND if each["kind"] == kind]
-    assert {"nosuid", "nodev"} <= set(what(entry)[2].split(","))
+    [entry] = [candidate for candidate in EVERY_KIND if candidate["kind"] == kind]
+    assert {"nosuid", "nodev"} <= set(source_and_options(entry)[2].split(","))
 
 
 def test_only_workers_of_this_fleet_may_mount_an_export(tmp_path):
@@ -146,36 +151,38 @@ def test_only_workers_of_this_fleet_may_mount_an_export(tmp_path):
     other = {"own": {"tpu_internal_ips": ["10.0.0.4"]}, "their": {"tpu_internal_ips": ["10.0.0.5"]}}
     foreign = {"hosts": dict.fromkeys(["their-w0", "their"])}
     groups = {"tpu": {"hosts": ready}, "others": {"hosts": other}, "foreign": foreign}
-    text = shown(tmp_path, "{{ mounts_clients | join(' ') }}!", "own-w0", {"children": groups})
+    text = printed_message(
+        tmp_path, "{{ mounts_clients | join(' ') }}!", "own-w0", {"children": groups}
+    )
     assert "10.0.0.2 10.0.0.4!" in text, text
 
 
 def test_an_option_of_the_user_replaces_the_default():
-    options = what(SHARED | {"options": ["vers=4.1", "nconnect=8"]})[2].split(",")
-    assert [it for it in options if it.startswith("vers=")] == ["vers=4.1"]
+    options = source_and_options(SHARED | {"options": ["vers=4.1", "nconnect=8"]})[2].split(",")
+    assert [option for option in options if option.startswith("vers=")] == ["vers=4.1"]
     assert {"hard", "nconnect=8"} <= set(options)
 
 
 def test_filestore_is_mounted_with_nfs_3_which_every_tier_supports():
     entry = {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"}
-    source, kind, options = what(entry)
+    source, kind, options = source_and_options(entry)
     assert (source, kind) == ("10.1.2.2:/vol1", "nfs")
     assert "vers=3" in options.split(",")
 
 
 def test_a_bucket_belongs_to_the_trainers_user_and_is_read_only_unless_set_otherwise():
-    source, kind, options = what(BUCKET | {"directory": "a/b"})
+    source, kind, options = source_and_options(BUCKET | {"directory": "a/b"})
     assert (source, kind) == ("my-bucket", "gcsfuse")
-    wanted = {"ro", "allow_other", "uid=64042", "gid=64042", "implicit_dirs", "only_dir=a/b"}
-    assert wanted <= set(options.split(","))
-    assert "ro" not in what(BUCKET | {"read_only": False})[2].split(",")
+    expected = {"ro", "allow_other", "uid=64042", "gid=64042", "implicit_dirs", "only_dir=a/b"}
+    assert expected <= set(options.split(","))
+    assert "ro" not in source_and_options(BUCKET | {"read_only": False})[2].split(",")
 
 
 def test_a_disk_is_mounted_by_its_name_and_not_on_demand():
-    made = unit(DISK)
-    assert made["what"] == "/dev/disk/by-id/google-my-corpus"
-    assert made["unit"] == r"mnt-disks-my\x2dcorpus"
-    assert not made["is_network"]
+    mount_unit = unit(DISK)
+    assert mount_unit["what"] == "/dev/disk/by-id/google-my-corpus"
+    assert mount_unit["unit"] == r"mnt-disks-my\x2dcorpus"
+    assert not mount_unit["is_network"]
     by_uuid = "/dev/disk/by-uuid/6f0c9c1e"
     assert unit(DISK | {"device": by_uuid})["what"] == by_uuid
 
@@ -195,8 +202,8 @@ def test_a_disk_that_no_tpu_has_is_refused():
 
 def test_disk_mounts_finds_a_disk_before_it_is_attached():
     entries = [SHARED, DISK | {"device": "/dev/disk/by-id/scsi-x"}]
-    found = disk_mounts(entries, "my-corpus")
-    assert found == {"device": "/dev/disk/by-id/scsi-x", "units": [r"mnt-disks-my\x2dcorpus"]}
+    mounts = disk_mounts(entries, "my-corpus")
+    assert mounts == {"device": "/dev/disk/by-id/scsi-x", "units": [r"mnt-disks-my\x2dcorpus"]}
     assert disk_mounts(entries, "my-corpus", "/dev/disk/by-id/y")["device"] == "/dev/disk/by-id/y"
     assert disk_mounts([], "other") == {"device": "/dev/disk/by-id/google-other", "units": []}
     with pytest.raises(AnsibleFilterError, match=r"^device: expected a path below /dev/disk/by-id"):
@@ -259,23 +266,23 @@ EVERY_KIND = [
 @pytest.mark.parametrize("entry", EVERY_KIND, ids=lambda entry: entry["kind"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_systemd_accepts_the_units(tmp_path, entry, read_only):
-    made = unit(entry)
+    mount_unit = unit(entry)
     variables = {
-        "item": [made],
+        "item": [mount_unit],
         "__mounts_mark": "# A mount of tpufleet.",
-        "__mounts_read_only": [made["unit"]] if read_only else [],
+        "__mounts_read_only": [mount_unit["unit"]] if read_only else [],
         "mounts_seconds": 30,
     }
-    kinds = ("mount", "automount") if made["is_network"] else ("mount",)
-    files = [tmp_path / f"{made['unit']}.{kind}" for kind in kinds]
+    kinds = ("mount", "automount") if mount_unit["is_network"] else ("mount",)
+    files = [tmp_path / f"{mount_unit['unit']}.{kind}" for kind in kinds]
     for file, kind in zip(files, kinds, strict=True):
         file.write_text(rendered(f"mounts/{kind}.j2", **variables))
 
     command = ["systemd-analyze", "verify", *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path) not in done.stderr
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path) not in result.stderr
     assert ("ro,noload" in files[0].read_text()) == read_only
 
 
@@ -294,11 +301,11 @@ TEXT = st.text(alphabet="ab1-_./: %$\n\\\"'{}=,", max_size=12)
 def test_no_special_character_of_systemd_or_a_shell_reaches_a_unit(base, change, options):
     entry = {key: value for key, value in (base | change).items() if key in base}
     try:
-        [made] = mount_units([entry | {"options": options}], "pod-w1", HOSTVARS, 64042)
+        [mount_unit] = mount_units([entry | {"options": options}], "pod-w1", HOSTVARS, 64042)
     except AnsibleFilterError:
         return
     for key in ("path", "what", "options"):
-        assert not set(made[key]) & set(" %$\n\\\"'{}")
+        assert not set(mount_unit[key]) & set(" %$\n\\\"'{}")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-escape"), reason="needs systemd-escape")
@@ -314,6 +321,6 @@ def test_mount_units_accepts_a_server_outside_the_inventory(tmp_path):
     arguments = "inventory_hostname, hostvars, 64042, []"
     units = f"{{{{ {entry} | tpufleet.core.mount_units({arguments}) }}}}"
 
-    text = shown(tmp_path, units, "pod-w0", {"hosts": {"pod-w0": {}}})
+    text = printed_message(tmp_path, units, "pod-w0", {"hosts": {"pod-w0": {}}})
 
     assert "192.0.2.7:/mnt/data" in text, text

@@ -47,14 +47,14 @@ class Worker:
             [{"ansible.builtin.import_role": role}],
             module_defaults={"tpufleet.core.run_info": runs},
         )
-        given = {
+        defaults = {
             "__mounts_directory": str(self.units),
             "mounts": list(mounts),
             "tpufleet_uid": os.getuid(),
         }
         path = f"{self.here}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, **PLAIN}
-        arguments = ("-e", json.dumps(given | variables), *options)
+        arguments = ("-e", json.dumps(defaults | variables), *options)
         return play(environment, book, *arguments, inventory=hosts)
 
     def changes(self) -> list[str]:
@@ -74,18 +74,18 @@ def worker(tmp_path: Path) -> Worker:
     run = tmp_path / "etc/runs/mine/launch.json"
     run.parent.mkdir(parents=True)
     run.write_text("{}")
-    made = Worker(tmp_path)
-    made.set_run_state("inactive")
-    made.units.mkdir()
+    new_worker = Worker(tmp_path)
+    new_worker.set_run_state("inactive")
+    new_worker.units.mkdir()
     for kind in ("mount", "automount"):
-        (made.units / f"mnt-old.{kind}").write_text(OLD)
-    return made
+        (new_worker.units / f"mnt-old.{kind}").write_text(OLD)
+    return new_worker
 
 
 def test_a_removed_mount_is_stopped_before_its_automount(worker):
-    done = worker.setup()
+    result = worker.setup()
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
     stops = worker.changes()
     assert stops.index("stop mnt-old.mount") < stops.index("stop mnt-old.automount")
     assert list(worker.units.iterdir()) == []
@@ -94,11 +94,11 @@ def test_a_removed_mount_is_stopped_before_its_automount(worker):
 def test_nothing_is_unmounted_while_a_run_is_active(worker):
     worker.set_run_state("active")
 
-    done = worker.setup()
+    result = worker.setup()
 
-    assert done.returncode
-    assert "run mine is active" in flat(done)
-    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(done)
+    assert result.returncode
+    assert "run mine is active" in flat(result)
+    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)
     assert worker.changes() == []
     assert len(list(worker.units.iterdir())) == 2
 
@@ -106,9 +106,9 @@ def test_nothing_is_unmounted_while_a_run_is_active(worker):
 def test_a_mount_does_not_change_while_a_run_is_active(worker):
     worker.set_run_state("active")
 
-    done = worker.setup({"kind": "nfs", "path": "/mnt/old", "server": "10.0.0.3"})
+    result = worker.setup({"kind": "nfs", "path": "/mnt/old", "server": "10.0.0.3"})
 
-    assert "run mine is active" in flat(done)
+    assert "run mine is active" in flat(result)
     assert worker.changes() == []
     assert (worker.units / "mnt-old.mount").read_text() == OLD
 
@@ -116,18 +116,18 @@ def test_a_mount_does_not_change_while_a_run_is_active(worker):
 def test_a_mount_in_use_stays_as_it_is(worker):
     (worker.here / "busy").write_text("mnt-old.mount")
 
-    done = worker.setup()
+    result = worker.setup()
 
-    assert "target is busy. Stop the processes that use it" in flat(done)
+    assert "target is busy. Stop the processes that use it" in flat(result)
     assert worker.changes() == ["stop mnt-old.mount"]
     assert len(list(worker.units.iterdir())) == 2
 
 
 def test_check_mode_unmounts_nothing(worker):
-    done = worker.setup(options=("--check",))
+    result = worker.setup(options=("--check",))
 
-    assert done.returncode == 0, flat(done)
-    assert "changed=0" not in done.stdout
+    assert result.returncode == 0, flat(result)
+    assert "changed=0" not in result.stdout
     assert worker.changes() == []
     assert len(list(worker.units.iterdir())) == 2
 
@@ -141,8 +141,8 @@ def exports_of(worker, **variables) -> str:
         "__mounts_server_configuration": str(worker.here / "nfs.conf"),
     }
     shared = {"kind": "nfs", "path": "/mnt/shared", "server": "localhost"}
-    done = worker.setup(shared, tasks="exports", **variables)
-    assert done.returncode == 0, flat(done)
+    result = worker.setup(shared, tasks="exports", **variables)
+    assert result.returncode == 0, flat(result)
     return (worker.here / "tpufleet-mnt-shared.exports").read_text()
 
 
@@ -160,8 +160,8 @@ def test_a_new_directory_is_exported_even_with_a_partial_inventory(worker):
 
 
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
-    done = worker.setup(options=("--list-tasks",))
+    result = worker.setup(options=("--list-tasks",))
 
     steps = ("Mount the data disks", "Create the exported directories", "Start the automounts")
-    places = [done.stdout.index(step) for step in steps]
-    assert places == sorted(places)
+    positions = [result.stdout.index(step) for step in steps]
+    assert positions == sorted(positions)

@@ -39,11 +39,11 @@ def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
 
     assert setup().returncode == 0
     text = lock.read_text()
-    again = setup()
+    second = setup()
 
     assert "apple==1.0" in text
-    assert "changed=0" in again.stdout
-    assert "changed=1" not in again.stdout
+    assert "changed=0" in second.stdout
+    assert "changed=1" not in second.stdout
     assert lock.read_text() == text
 
 
@@ -66,11 +66,11 @@ def test_check_mode_predicts_an_update_of_the_lock_file_and_makes_none(setup, tm
 @pytest.fixture
 def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
     """Serve the index over HTTP; return its address and the list of requested paths."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             super().do_GET()
 
         def log_message(self, *_: object) -> None:
@@ -80,7 +80,7 @@ def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
         ("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "index"))
     ) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", paths
         server.shutdown()
 
 
@@ -88,15 +88,15 @@ def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
 def test_a_lock_file_is_updated_once_even_if_workers_run_sequentially(
     setup, tmp_path, index_over_http, package, code
 ):
-    address, asked = index_over_http
+    address, paths = index_over_http
     (tmp_path / "mine.in").write_text(f"{package}\n")
     uv = {"UV_DEFAULT_INDEX": address, "UV_OFFLINE": "0", "UV_NO_CACHE": "1", "NO_PROXY": "*"}
 
-    done = setup("-e", "relock=true", ANSIBLE_FORKS="1", **uv)
+    result = setup("-e", "relock=true", ANSIBLE_FORKS="1", **uv)
 
-    assert done.returncode == code, flat(done)
-    assert flat(done).count("demo-w") > 1
-    assert asked.count(f"/{package}/") == 1
+    assert result.returncode == code, flat(result)
+    assert flat(result).count("demo-w") > 1
+    assert paths.count(f"/{package}/") == 1
 
 
 @pytest.mark.parametrize(("package", "code"), [("fig", 0), ("quince", 2)])
@@ -107,12 +107,12 @@ def test_workers_with_other_packages_have_a_lock_file_of_their_own(setup, tmp_pa
     hosts = {host: {"worker_extras": extra} for host, extra in extras.items()}
     inventory.write_text(json.dumps({"tpu": {"hosts": hosts}}))
 
-    done = setup("-e", "tpu=", inventory=str(inventory))
+    result = setup("-e", "tpu=", inventory=str(inventory))
 
-    assert done.returncode == code, flat(done)
+    assert result.returncode == code, flat(result)
     assert (tmp_path / "mine.lock").exists()
     assert len(list(tmp_path.glob("mine-*.lock"))) == (1 if code == 0 else 0)
-    assert flat(done).count("changed=1") == (2 if code == 0 else 1)
+    assert flat(result).count("changed=1") == (2 if code == 0 else 1)
 
 
 FACTS_AFTER_LOCK = """
@@ -135,9 +135,9 @@ def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
     )
     inventory.write_text(f"all: {{hosts: {{a: {here}, b: {here}}}}}\n")
 
-    done = play(environment_of(local_api), str(playbook), inventory=str(inventory))
+    result = play(environment_of(local_api), str(playbook), inventory=str(inventory))
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
 
 
 def test_the_tag_of_another_role_creates_no_lock_file(setup):
@@ -148,16 +148,16 @@ def test_the_tag_of_another_role_creates_no_lock_file(setup):
 
 
 def test_requirements_are_refused_if_a_lock_file_is_set(setup, tmp_path):
-    done = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}")
+    result = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}")
 
-    assert done.returncode != 0
-    assert "so requirements and worker_extras have no effect" in flat(done)
+    assert result.returncode != 0
+    assert "so requirements and worker_extras have no effect" in flat(result)
 
 
 def test_a_relaunch_uses_the_lock_file_of_its_run(setup, tmp_path):
-    done = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}", "-e", "relaunch=true")
+    result = setup("-e", f"jax_lock={ROOT / 'requirements/worker-cpu.lock'}", "-e", "relaunch=true")
 
-    assert done.returncode == 0
+    assert result.returncode == 0
     assert not (tmp_path / "mine.lock").exists()
 
 

@@ -51,7 +51,7 @@ def test_the_expected_tpu_of_this_fleet_may_be_deleted():
 
 
 @pytest.mark.parametrize(
-    ("node", "why"),
+    ("node", "reason"),
     [
         (replace(NODE, id="124"), "another TPU has this name now"),
         (replace(NODE, id=""), "another TPU has this name now"),
@@ -61,22 +61,22 @@ def test_the_expected_tpu_of_this_fleet_may_be_deleted():
         (replace(NODE, labels={LABEL: "other"}), "belongs to the fleet 'other'"),
     ],
 )
-def test_no_other_tpu_may_be_deleted_unattended(node, why):
-    assert why in deletion_blocker(node, DEMO, "lab")
+def test_no_other_tpu_may_be_deleted_unattended(node, reason):
+    assert reason in deletion_blocker(node, DEMO, "lab")
 
 
 @pytest.mark.parametrize(
-    ("labels", "why"),
+    ("labels", "reason"),
     [
         ({}, f"no label {LABEL}=lab"),
         ({LABEL: "other"}, f"no label {LABEL}=lab"),
         ({LABEL: "lab"}, ""),
     ],
 )
-def test_a_request_of_others_may_not_be_deleted_unattended(labels, why):
-    found = request_blocker(parse_queued_resource(request("FAILED") | spec_with(labels)), "lab")
-    assert why in found
-    assert bool(why) == bool(found)
+def test_a_request_of_others_may_not_be_deleted_unattended(labels, reason):
+    blocker = request_blocker(parse_queued_resource(request("FAILED") | spec_with(labels)), "lab")
+    assert reason in blocker
+    assert bool(reason) == bool(blocker)
 
 
 def spec_with(labels):
@@ -140,20 +140,20 @@ def test_a_long_label_is_shortened_in_messages():
 
 
 @pytest.mark.parametrize(
-    ("identity", "what"),
+    ("identity", "expected"),
     [
         (("", "us-central2-b", "1"), "TPU name"),
         (("demo", "", "1"), "zone"),
         (("demo", "us-central2-b", ""), "node id"),
     ],
 )
-def test_the_part_of_an_identity_that_is_invalid_is_named(identity, what):
-    with pytest.raises(ValueError, match=rf"^invalid {what} \(''\)$"):
+def test_the_part_of_an_identity_that_is_invalid_is_named(identity, expected):
+    with pytest.raises(ValueError, match=rf"^invalid {expected} \(''\)$"):
         NodeIdentity.parse(*identity)
 
 
-@pytest.mark.parametrize(("id_", "shown"), [("124", "124"), ("", "unknown")])
-def test_the_error_for_a_recreated_tpu_shows_its_new_and_old_id(id_, shown):
+@pytest.mark.parametrize(("id_", "shown_id"), [("124", "124"), ("", "unknown")])
+def test_the_error_for_a_recreated_tpu_shows_its_new_and_old_id(id_, shown_id):
     assert deletion_blocker(replace(NODE, id=id_), DEMO, "lab") == (
-        f"TPU {NODE.where}: another TPU has this name now (id {shown}, expected 123)"
+        f"TPU {NODE.where}: another TPU has this name now (id {shown_id}, expected 123)"
     )

@@ -26,27 +26,25 @@ from tests.collections.test_queued_resources import TPU, request
 TODAY = date(2026, 11, 21)
 
 
-def planned(fleet, nodes=(), requests=(), **more):
+def planned(fleet, nodes=(), requests=(), **options):
     fleet = parse_fleet(fleet)
-    seen = match(fleet, [parse_node(each) for each in nodes], ["-"])
+    observed = match(fleet, [parse_node(data) for data in nodes], ["-"])
     return make_plan(
-        fleet, seen, [parse_queued_resource(each) for each in requests], today=TODAY, **more
+        fleet, observed, [parse_queued_resource(data) for data in requests], today=TODAY, **options
     )
 
 
 def test_missing_tpus_are_counted_in_chips_per_quota():
-    found = planned([DEMO | {"name": "sweep", "count": 2, "spot": True}])
-    assert [entry["name"] for entry in found.missing] == ["sweep-0", "sweep-1"]
-    assert found.chips == [
-        {"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 16, "dead": 0}
-    ]
+    plan = planned([DEMO | {"name": "sweep", "count": 2, "spot": True}])
+    assert [entry["name"] for entry in plan.missing] == ["sweep-0", "sweep-1"]
+    assert plan.chips == [{"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 16, "dead": 0}]
 
 
 def test_a_complete_fleet_needs_nothing():
-    found = planned([DEMO], [node()])
-    assert (found.missing, found.unwanted) == ([], [])
-    assert "nothing to do: the fleet is as desired" in list(found.lines())
-    assert found.chips[0]["held"] == 8
+    plan = planned([DEMO], [node()])
+    assert (plan.missing, plan.unwanted) == ([], [])
+    assert "nothing to do: the fleet is as desired" in list(plan.lines())
+    assert plan.chips[0]["held"] == 8
 
 
 def test_a_missing_disk_is_a_line_of_its_own():
@@ -56,14 +54,14 @@ def test_a_missing_disk_is_a_line_of_its_own():
 
 
 def test_a_preempted_tpu_would_be_recreated_and_holds_no_chips():
-    found = planned([DEMO], [node(state="PREEMPTED")])
-    assert found.missing[0]["why"] == "the existing one is PREEMPTED"
-    assert (found.chips[0]["held"], found.chips[0]["wanted"]) == (0, 8)
+    plan = planned([DEMO], [node(state="PREEMPTED")])
+    assert plan.missing[0]["why"] == "the existing one is PREEMPTED"
+    assert (plan.chips[0]["held"], plan.chips[0]["wanted"]) == (0, 8)
 
 
 def test_a_tpu_that_is_being_deleted_would_be_recreated():
-    found = planned([DEMO], [node(state="DELETING")])
-    assert "would be created: the existing one is DELETING" in " ".join(found.lines())
+    plan = planned([DEMO], [node(state="DELETING")])
+    assert "would be created: the existing one is DELETING" in " ".join(plan.lines())
 
 
 def test_different_and_unwanted_tpus_are_listed():
@@ -76,24 +74,24 @@ def test_different_and_unwanted_tpus_are_listed():
 
 def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():
     failed = request("FAILED", failedData={"error": {"code": 8, "message": "no more capacity"}})
-    found = planned([], [], [failed])
-    assert found.chips == [{"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 0, "dead": 4}]
-    assert found.warnings == (
+    plan = planned([], [], [failed])
+    assert plan.chips == [{"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 0, "dead": 4}]
+    assert plan.warnings == (
         "queued resource demo (us-central2-b) is FAILED and holds the quota of 4 chips: "
         "ansible-playbook playbooks/delete.yml -e tpu=demo -e zone=us-central2-b",
     )
-    assert "has no TPU any more but still holds quota: no more capacity" in " ".join(found.lines())
+    assert "has no TPU any more but still holds quota: no more capacity" in " ".join(plan.lines())
 
 
 def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
-    wanted = replace(WANTED, name="soon", tpu=replace(TPU, name="soon"))
-    found = planned([], [node()], [request(), request("ACCEPTED", wanted=wanted)])
-    assert [entry["name"] for entry in found.waiting_requests] == ["soon"]
-    assert found.dead_requests == []
+    spec = replace(WANTED, name="soon", tpu=replace(TPU, name="soon"))
+    plan = planned([], [node()], [request(), request("ACCEPTED", spec=spec)])
+    assert [entry["name"] for entry in plan.waiting_requests] == ["soon"]
+    assert plan.dead_requests == []
 
 
 @pytest.mark.parametrize(
-    ("ends", "left", "warned"),
+    ("end_date", "days_left", "warned"),
     [
         ("2026-12-31", 40, []),
         ("2026-11-28", 7, ["ends in 7 days"]),
@@ -101,11 +99,13 @@ def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
         ("2026-11-20", -1, []),
     ],
 )
-def test_the_plan_counts_the_days_of_the_grant_and_warns_from_seven_days_on(ends, left, warned):
-    found = planned([DEMO], [node()], grant_ends=parse_date(ends))
-    assert found.days_left == left
-    assert len(found.warnings) == len(warned)
-    assert all(text in found.warnings[0] for text in warned)
+def test_the_plan_counts_the_days_of_the_grant_and_warns_from_seven_days_on(
+    end_date, days_left, warned
+):
+    plan = planned([DEMO], [node()], grant_ends=parse_date(end_date))
+    assert plan.days_left == days_left
+    assert len(plan.warnings) == len(warned)
+    assert all(text in plan.warnings[0] for text in warned)
 
 
 def test_an_invalid_date_is_named():
@@ -115,10 +115,10 @@ def test_an_invalid_date_is_named():
 
 
 def test_a_grant_that_has_ended_is_an_error():
-    found = planned([DEMO], [node()], grant_ends=parse_date("2026-11-20"))
-    (late,) = found.errors
+    plan = planned([DEMO], [node()], grant_ends=parse_date("2026-11-20"))
+    (late,) = plan.errors
     assert late.startswith("the grant ended 1 day ago (2026-11-20)")
-    assert "the grant ended 1 day ago" in list(found.lines())
+    assert "the grant ended 1 day ago" in list(plan.lines())
 
 
 BUCKETS = [
@@ -141,9 +141,9 @@ BUCKETS = [
 ]
 
 
-@pytest.mark.parametrize(("found", "message"), BUCKETS)
-def test_a_bucket_in_another_region_is_reported(found, message):
-    warning = location_warning("mine", found, ["us-central2-b"])
+@pytest.mark.parametrize(("bucket", "message"), BUCKETS)
+def test_a_bucket_in_another_region_is_reported(bucket, message):
+    warning = location_warning("mine", bucket, ["us-central2-b"])
     assert message in warning
     assert bool(message) == bool(warning)
 
@@ -155,8 +155,8 @@ def test_the_location_of_a_bucket_is_read_from_the_emulator_without_credentials(
     scripted.script = [Say({"location": "EUROPE-WEST4"})]
     settings = ApiSettings.of(scripted.api)
     assert "europe-west4" in bucket_warning(settings, "gs://mine/prefix", ["us-central2-b"])
-    (asked,) = scripted.asked
-    assert (asked.path, asked.authorization) == ("/storage/v1/b/mine", "")
+    (http_request,) = scripted.asked
+    assert (http_request.path, http_request.authorization) == ("/storage/v1/b/mine", "")
 
 
 def test_a_bucket_whose_location_cannot_be_read_is_a_warning(scripted, monkeypatch):

@@ -37,7 +37,7 @@ def play_of(*tasks: str) -> str:
     return "- hosts: localhost\n  tasks:" + "".join(tasks)
 
 
-def typing(environment, answer: str, *options: str) -> tuple[int, str]:
+def answer_prompt(environment, answer: str, *options: str) -> tuple[int, str]:
     """Run delete.yml on a terminal of script(1), answer its question; return status and output."""
     child = subprocess.Popen(
         ["script", "-qefc", shlex.join(command("playbooks/delete.yml", *options)), "/dev/null"],
@@ -47,35 +47,37 @@ def typing(environment, answer: str, *options: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    seen = b""
+    output = b""
     while chunk := child.stdout.read1(4096):
-        asked = b"to continue:" in seen
-        seen += chunk
-        if b"to continue:" in seen and not asked:
+        was_prompted = b"to continue:" in output
+        output += chunk
+        if b"to continue:" in output and not was_prompted:
             time.sleep(0.5)  # Ansible discards input that precedes its prompt
             child.stdin.write(answer.encode() + b"\r")
             child.stdin.flush()
-    return child.wait(60), seen.decode(errors="replace")
+    return child.wait(60), output.decode(errors="replace")
 
 
-def succeeds(environment, playbook, *options: str, **more) -> subprocess.CompletedProcess[str]:
+def succeeds(
+    environment, playbook, *options: str, **play_options
+) -> subprocess.CompletedProcess[str]:
     """Run a playbook that must succeed."""
-    result = play(environment, playbook, *options, **more)
+    result = play(environment, playbook, *options, **play_options)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 
 
-def refused(environment, playbook, *options: str, **more) -> str:
+def error_of(environment, playbook, *options: str, **more) -> str:
     """Run a playbook that must fail; return its output."""
     result = play(environment, playbook, *options, **more)
     assert result.returncode != 0, result.stdout + result.stderr
     return flat(result)
 
 
-def by_id(node_id: str, **more) -> tuple[str, str]:
+def by_id(node_id: str, **extra) -> tuple[str, str]:
     """Return the options that name the TPU demo by its id, as a timer does."""
-    given = {"tpu": "demo", "zone": "us-central2-b", "node_id": node_id, "yes": True, **more}
-    return ("-e", json.dumps(given))
+    variables = {"tpu": "demo", "zone": "us-central2-b", "node_id": node_id, "yes": True, **extra}
+    return ("-e", json.dumps(variables))
 
 
 def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
@@ -89,7 +91,7 @@ def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, l
 @pytest.mark.parametrize("options", [(), ("-e", "yes=false")], ids=["no answer", "no"])
 def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api, options):
     local_api.ready("demo", labels=OURS)
-    assert "add -e yes=true" in refused(environment, "playbooks/delete.yml", *options)
+    assert "add -e yes=true" in error_of(environment, "playbooks/delete.yml", *options)
     assert local_api.node("demo")["state"] == "READY"
 
 
@@ -105,10 +107,10 @@ def test_deleting_an_absent_tpu_of_the_fleet_succeeds_and_an_unknown_name_fails(
     environment, local_api
 ):
     local_api.ready("old")
-    gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
+    deletion = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
     slip = play(environment, "playbooks/delete.yml", "-e", "tpu=dmeo", "-e", "yes=true")
-    assert gone.returncode == 0, flat(gone)
-    assert "changed=0" in flat(gone)
+    assert deletion.returncode == 0, flat(deletion)
+    assert "changed=0" in flat(deletion)
     assert slip.returncode != 0
     assert "no TPU 'dmeo' in the listed zones; there are old (us-central2-b)" in flat(slip)
     assert local_api.node("old")["state"] == "READY"
@@ -119,15 +121,15 @@ def test_a_limit_without_the_controller_is_a_warning(environment, local_api, ver
     local_api.ready("demo")
     command_line = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
     viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
-    done = succeeds(viewed, *command_line)
-    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(done)
+    result = succeeds(viewed, *command_line)
+    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(result)
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_deleting_the_whole_fleet_keeps_tpus_that_it_did_not_create(environment, local_api):
     local_api.ready("demo")
-    done = succeeds(environment, "playbooks/delete.yml", "-e", "yes=true")
-    assert "TPU demo (us-central2-b) stays: this fleet did not create it" in flat(done)
+    result = succeeds(environment, "playbooks/delete.yml", "-e", "yes=true")
+    assert "TPU demo (us-central2-b) stays: this fleet did not create it" in flat(result)
     assert local_api.node("demo")["state"] == "READY"
 
 
@@ -140,7 +142,7 @@ def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment
     store_record(local_api, generation=1, fence=7)
 
     options = by_id(node["id"], run="mine", fence=6, create_seconds=5)
-    output = refused(environment, f"playbooks/{verb}.yml", *options)
+    output = error_of(environment, f"playbooks/{verb}.yml", *options)
 
     assert "run mine: another controller has acted on it since" in output
     assert local_api.node("demo")["id"] == node["id"]
@@ -154,17 +156,17 @@ def test_a_delete_by_id_deletes_the_tpu_and_can_be_repeated(environment, local_a
 
 
 @pytest.mark.parametrize(
-    ("labels", "node_id", "why"),
+    ("labels", "node_id", "reason"),
     [
         (OURS, "1234567890", "another TPU has this name now"),
         ({}, "", "it does not belong to this fleet (no label tpufleet-fleet)"),
         ({LABEL: "others"}, "", "it belongs to the fleet 'others'"),
     ],
 )
-def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api, labels, node_id, why):
+def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api, labels, node_id, reason):
     node = local_api.ready("demo", labels=labels)
-    output = refused(environment, "playbooks/delete.yml", *by_id(node_id or node["id"]))
-    assert why in output
+    output = error_of(environment, "playbooks/delete.yml", *by_id(node_id or node["id"]))
+    assert reason in output
     assert "Nothing was deleted" in output
     assert local_api.node("demo") == node
 
@@ -178,7 +180,7 @@ def test_a_delete_by_id_of_a_tpu_in_another_zone_deletes_nothing(environment, lo
 
 def test_a_delete_by_id_refuses_to_delete_disks(environment, local_api):
     node = local_api.ready("demo", labels=OURS)
-    output = refused(environment, "playbooks/delete.yml", *by_id(node["id"], disks=True))
+    output = error_of(environment, "playbooks/delete.yml", *by_id(node["id"], disks=True))
     assert "disks can't be combined with node_id" in output
     assert local_api.node("demo") == node
 
@@ -186,7 +188,7 @@ def test_a_delete_by_id_refuses_to_delete_disks(environment, local_api):
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
     node = local_api.ready("demo", labels={LABEL: "others"})
-    assert "node_id is empty" in refused(environment, f"playbooks/{verb}.yml", *by_id(""))
+    assert "node_id is empty" in error_of(environment, f"playbooks/{verb}.yml", *by_id(""))
     assert local_api.node("demo") == node
 
 
@@ -222,16 +224,16 @@ def test_a_timer_keeps_the_variable_user_that_names_the_fleet(environment, tmp_p
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     environment = {**environment, "PATH": path, "USER": "ada"}
 
-    done = play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
+    result = play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
     assert "USER=ada" in table.read_text()
 
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
     before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
     options = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
-    output = refused(environment, *options)
+    output = error_of(environment, *options)
     assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in output
     assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in output
     adopted = succeeds(environment, *options, "-e", "adopt=true", "--diff")
@@ -244,22 +246,22 @@ def test_a_preempted_tpu_of_somebody_else_is_not_replaced(environment, local_api
     local_api.ready("demo", schedulingConfig={"spot": True})
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
-    output = refused(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
+    output = error_of(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
     assert "this fleet did not create it" in output
 
 
 def test_a_wrong_answer_at_the_terminal_deletes_nothing(environment, local_api):
     local_api.ready("demo", labels=OURS)
-    status, seen = typing(environment, "dmeo")
+    status, output = answer_prompt(environment, "dmeo")
     assert status != 0
-    assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in seen
+    assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in output
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_the_name_at_the_terminal_confirms_the_deletion(environment, local_api):
     local_api.ready("demo", labels=OURS)
-    status, seen = typing(environment, "demo")
-    assert status == 0, seen
+    status, output = answer_prompt(environment, "demo")
+    assert status == 0, output
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
@@ -282,7 +284,7 @@ def queued_resource_task(state: str, force: str = "true") -> str:
 def test_a_queued_resource_with_tpus_is_deleted_only_by_force(environment, tmp_path):
     task = tmp_path / "task.yml"
     task.write_text(play_of(queued_resource_task("present"), queued_resource_task("absent", "no")))
-    assert "To delete its TPUs, too, set force: true" in refused(environment, task)
+    assert "To delete its TPUs, too, set force: true" in error_of(environment, task)
 
 
 def test_a_relative_code_directory_starts_at_the_working_directory(environment, tmp_path):
@@ -318,7 +320,7 @@ def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
 
 def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
     local_api.ready("demo")
-    output = refused(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
+    output = error_of(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
     assert "the name of the TPU is empty" in output
     assert local_api.node("demo")["state"] == "READY"
 
@@ -326,14 +328,14 @@ def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
 def test_a_zone_without_a_name_never_means_the_whole_fleet(environment, local_api):
     local_api.ready("demo")
     options = ("-e", "zone=us-central1-a", "-e", "yes=true")
-    output = refused(environment, "playbooks/delete.yml", *options)
+    output = error_of(environment, "playbooks/delete.yml", *options)
     assert "was given without a TPU. Name the TPU: -e tpu=NAME" in output
     assert local_api.node("demo")["state"] == "READY"
 
 
 def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
     before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    output = refused(environment, "playbooks/create.yml", "-e", "recreate=true")
+    output = error_of(environment, "playbooks/create.yml", "-e", "recreate=true")
     assert "This deletes TPU demo (us-central2-b, v4-8" in output
     assert local_api.node("demo") == before
 
@@ -353,8 +355,8 @@ def test_workers_that_are_reached_from_outside_get_external_addresses(environmen
 def later_request(local_api: LocalApi, name: str) -> None:
     """Queue a request whose TPU is created after an hour."""
     policy = {"validAfterDuration": "3600s"}
-    done = local_api.queue(name, {"nodeId": name, "node": SMALL}, queueingPolicy=policy)
-    assert done.status_code == 200
+    result = local_api.queue(name, {"nodeId": name, "node": SMALL}, queueingPolicy=policy)
+    assert result.status_code == 200
 
 
 def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(environment, local_api):
@@ -373,7 +375,7 @@ def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
     preemption = start_preemption(local_api)
 
     outputs = [
-        refused(environment_of(local_api), "playbooks/delete.yml", "-e", f"tpu={name}")
+        error_of(environment_of(local_api), "playbooks/delete.yml", "-e", f"tpu={name}")
         for name in ("asked", "demo")
     ]
 
@@ -390,7 +392,7 @@ def test_a_request_in_another_zone_is_not_deleted_with_a_tpu_of_the_same_name(
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
     later_request(local_api, "demo")
     delete = ("playbooks/delete.yml", "-e", "yes=true", "-e")
-    ambiguous = refused(environment, *delete, "tpu=demo")
+    ambiguous = error_of(environment, *delete, "tpu=demo")
     assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in ambiguous
     succeeds(environment, *delete, "tpu=demo_us-central1-b")
     assert len(local_api.get("locations/-/queuedResources")["queuedResources"]) == 1
@@ -414,10 +416,12 @@ def test_create_makes_the_configured_firewall_rules_and_tags_the_tpus(environmen
     walled = shutil.copytree(ROOT / "inventory/local", tmp_path / "walled")
     asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\ndevtools_enabled: true\n"
     (walled / "group_vars/all/firewall.yml").write_text(asked_for)
-    done = succeeds(environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled))
-    assert re.search(r"\+ +ours-ssh:", done.stdout)
-    assert "udp:60000-61000" in done.stdout
-    assert re.search(r"\+ +tags:\n\+ +- ours", done.stdout)
+    result = succeeds(
+        environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled)
+    )
+    assert re.search(r"\+ +ours-ssh:", result.stdout)
+    assert "udp:60000-61000" in result.stdout
+    assert re.search(r"\+ +tags:\n\+ +- ours", result.stdout)
 
 
 def test_one_of_two_tpus_with_the_same_name_is_deleted_by_name_and_zone(environment, local_api):
@@ -428,8 +432,8 @@ def test_one_of_two_tpus_with_the_same_name_is_deleted_by_name_and_zone(environm
     several = "several zones have a TPU or queued resource demo (us-central1-b, us-central2-b)"
     assert several in flat(ambiguous)
     succeeds(environment, *delete, "tpu=demo_us-central1-b")
-    (left,) = local_api.get("locations/-/nodes")["nodes"]
-    assert "/us-central2-b/" in left["name"]
+    (remaining,) = local_api.get("locations/-/nodes")["nodes"]
+    assert "/us-central2-b/" in remaining["name"]
 
 
 V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
@@ -452,7 +456,7 @@ def test_only_the_tpu_of_the_named_zone_is_recreated(environment, local_api, tmp
         "-e",
         f"tpu=demo_{zones[1]}",
     )
-    assert f"This deletes TPU demo ({zones[1]}," in refused(
+    assert f"This deletes TPU demo ({zones[1]}," in error_of(
         environment, "playbooks/create.yml", *options
     )
 
@@ -462,14 +466,16 @@ def test_create_in_one_zone_does_not_advise_to_delete_the_tpu_of_another(
 ):
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8", labels=OURS)
     options = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
-    done = play(environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central1-c", "-C")
-    assert done.returncode == 0, done.stdout
-    assert "is not in the fleet" not in flat(done)
+    result = play(
+        environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central1-c", "-C"
+    )
+    assert result.returncode == 0, result.stdout
+    assert "is not in the fleet" not in flat(result)
 
 
 def test_create_refuses_a_zone_that_is_not_in_the_tpu_s_entry(environment, local_api, tmp_path):
     options = fleet_of_demo(tmp_path, "us-central1-b", "us-central1-c")
-    output = refused(environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central2-b")
+    output = error_of(environment, "playbooks/create.yml", *options, "-e", "tpu=demo_us-central2-b")
     assert "tpu_fleet, demo: zone us-central2-b is not in its zones (us-central1-b, us-c" in output
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
@@ -496,9 +502,9 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     inventory = state / "inventory.yml"
     inventory.write_text(json.dumps({"all": {"vars": variables}}))
     options = (f"playbooks/{verb}.yml", "-e", "yes=true", "-e", "recreate=true")
-    done = play(environment, *options, inventory=str(inventory))
-    assert done.returncode != 0
-    assert "the list of TPUs is partial: no answer from us-east1-d" in flat(done)
+    result = play(environment, *options, inventory=str(inventory))
+    assert result.returncode != 0
+    assert "the list of TPUs is partial: no answer from us-east1-d" in flat(result)
     assert local_api.log().count(" request POST /v2/") == before
     local_api.faults(unreachable=[])
     assert local_api.node("old")["acceleratorType"] == "v4-16"
@@ -519,7 +525,7 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
     forbidden = {"method": "nodes.delete", "zone": "us-central1-b", "code": 403}
     local_api.faults(errors=[forbidden])
 
-    output = refused(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
+    output = error_of(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
 
     assert "a-w0 may still accept the addresses of deleted TPUs" in output
     assert "can't delete TPU a (us-central1-b)" in output.split("may still accept")[-1]
@@ -531,7 +537,7 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_p
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
     options = (*two_tpus(tmp_path), "-e", "create_seconds=5")
 
-    output = refused(environment_of(local_api), "playbooks/create.yml", *options)
+    output = error_of(environment_of(local_api), "playbooks/create.yml", *options)
 
     local_api.halt()
     assert "old-w0 may still accept the addresses of deleted TPUs" in output
@@ -544,7 +550,7 @@ def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
     local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
 
-    output = refused(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
+    output = error_of(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
 
     assert "create TPU a (us-central1-b): There is no more capacity" in output
     assert "may still accept" not in output

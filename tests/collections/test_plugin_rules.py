@@ -38,11 +38,11 @@ def private_names(tree: ast.AST) -> Iterator[str]:
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ansible":
-            names = [part for each in node.names for part in (*node.module.split("."), each.name)]
+            names = [part for alias in node.names for part in (*node.module.split("."), alias.name)]
             yield from (f"{node.module}: {name}" for name in names if is_private(name))
-            imported |= {each.asname or each.name for each in node.names}
+            imported |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            parts = [each.name for each in node.names if each.name.split(".")[0] == "ansible"]
+            parts = [alias.name for alias in node.names if alias.name.split(".")[0] == "ansible"]
             yield from (name for name in parts if any(map(is_private, name.split("."))))
             imported |= {"ansible"} if parts else set()
     for node in ast.walk(tree):
@@ -90,15 +90,15 @@ def test_no_private_name_of_ansible_core_is_overridden(file):
         if not (inspect.isclass(cls) and cls.__module__ == module.__name__):
             continue
         bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == "ansible"]
-        theirs = {name for base in bases for name in own_names(base) if is_private(name)}
-        assert own_names(cls) & theirs <= SETTINGS, cls
+        ansible_names = {name for base in bases for name in own_names(base) if is_private(name)}
+        assert own_names(cls) & ansible_names <= SETTINGS, cls
 
 
 def imports(file: Path) -> set[tuple[int, str]]:
     """Return the imports of a file: number of leading dots, and module."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
     plain = {
-        (0, each.name) for node in nodes if isinstance(node, ast.Import) for each in node.names
+        (0, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names
     }
     return plain | {
         (node.level, node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)

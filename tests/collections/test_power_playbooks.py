@@ -31,8 +31,8 @@ def power(local_api, tmp_path):
     def run(playbook: str, *options: str, inventory: str = "inventory/local"):
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
-        given = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *options)
-        return play(environment, f"playbooks/{playbook}_tpu.yml", *given, inventory=inventory)
+        arguments = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *options)
+        return play(environment, f"playbooks/{playbook}_tpu.yml", *arguments, inventory=inventory)
 
     return run
 
@@ -43,9 +43,9 @@ def test_a_tpu_is_stopped_once_and_started_again(power, local_api):
     stopped = power("stop")
     assert stopped.returncode == 0, flat(stopped)
     assert local_api.node("solo")["state"] == "STOPPED"
-    again = power("stop")
-    assert again.returncode == 0, flat(again)
-    assert "changed=1" not in again.stdout
+    second_stop = power("stop")
+    assert second_stop.returncode == 0, flat(second_stop)
+    assert "changed=1" not in second_stop.stdout
 
     started = power("start")
     assert started.returncode == 0, flat(started)
@@ -56,25 +56,27 @@ def test_a_tpu_is_stopped_once_and_started_again(power, local_api):
 def test_check_mode_stops_nothing(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    done = power("stop", "--check")
+    result = power("stop", "--check")
 
-    assert "changed=1" in done.stdout
+    assert "changed=1" in result.stdout
     assert local_api.node("solo")["state"] == "READY"
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "reason"),
     [
         ({"acceleratorType": "v4-16"}, "has 2 workers"),
         ({**ON_DEMAND, "schedulingConfig": {"spot": True}}, "is spot"),
     ],
 )
-def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(power, local_api, fields, why):
+def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(
+    power, local_api, fields, reason
+):
     local_api.ready("solo", **fields)
 
     output = flat(power("stop"))
 
-    assert f"{why}: Google stops only TPUs with one worker that are not spot" in output
+    assert f"{reason}: Google stops only TPUs with one worker that are not spot" in output
     assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in output
     assert local_api.node("solo")["state"] == "READY"
 
@@ -82,10 +84,10 @@ def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(power, local
 def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    done = power("stop", "-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9")
+    result = power("stop", "-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9")
 
-    assert done.returncode != 0
-    assert "so a run may be active. Nothing was stopped" in flat(done)
+    assert result.returncode != 0
+    assert "so a run may be active. Nothing was stopped" in flat(result)
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -97,12 +99,12 @@ def test_an_unknown_tpu_is_named(power, local_api):
 
 def test_variables_of_a_worker_such_as_secrets_are_not_shown(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
-    more = {"secrets": {"TOKEN": "not-for-the-screen"}, "elsewhere": "{{ no_such_variable }}"}
+    variables = {"secrets": {"TOKEN": "not-for-the-screen"}, "elsewhere": "{{ no_such_variable }}"}
 
-    done = power("stop", "-v", "-e", json.dumps(more))
+    result = power("stop", "-v", "-e", json.dumps(variables))
 
-    assert done.returncode == 0, flat(done)
-    assert "not-for-the-screen" not in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "not-for-the-screen" not in flat(result)
 
 
 def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api):
@@ -114,9 +116,9 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api):
         "ansible_connection": "{{ 'ssh' if tpu_zone | default('') == elsewhere else 'local' }}",
     }
 
-    done = power("stop", "-e", f"zone={ZONE}", "-e", json.dumps(silent))
+    result = power("stop", "-e", f"zone={ZONE}", "-e", json.dumps(silent))
 
-    assert done.returncode == 0, flat(done)
+    assert result.returncode == 0, flat(result)
     assert local_api.node("solo")["state"] == "STOPPED"
     assert local_api.node("solo", "europe-west4-a")["state"] == "READY"
 
@@ -126,10 +128,10 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
 
     local_api.ready("other", **ON_DEMAND)
 
-    done = power("stop", "--limit", "localhost,tpu_other")
+    result = power("stop", "--limit", "localhost,tpu_other")
 
-    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(done)
-    assert done.returncode != 0
+    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(result)
+    assert result.returncode != 0
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -142,17 +144,17 @@ def test_a_ready_tpu_whose_worker_is_not_in_the_inventory_is_not_stopped(
     file = inventory / "tpu.yml"
     file.write_text(file.read_text().replace("address: internal", "address: external"))
 
-    done = power("stop", inventory=str(inventory))
+    result = power("stop", inventory=str(inventory))
 
-    assert done.returncode
-    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(done)
+    assert result.returncode
+    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(result)
     assert local_api.node("solo")["state"] == "READY"
 
 
 def test_the_worker_is_asked_only_after_the_user_has_agreed(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    done = power("stop", "-e", "yes=false")
+    result = power("stop", "-e", "yes=false")
 
-    assert "Nothing was done, because solo was not typed" in flat(done)
-    assert "which runs are active" not in flat(done)
+    assert "Nothing was done, because solo was not typed" in flat(result)
+    assert "which runs are active" not in flat(result)

@@ -26,19 +26,23 @@ DEMO = QueuedResourceSpec("demo", TPU, tier="spot")
 GONE = error(404, "not found")
 
 
-def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **fields):
+def request(state="ACTIVE", created="2026-11-21T10:00:00Z", spec=DEMO, **fields):
     """Write a queued resource as the API does."""
     return {
-        "name": f"projects/{PROJECT}/locations/{ZONE}/queuedResources/{wanted.name}",
+        "name": f"projects/{PROJECT}/locations/{ZONE}/queuedResources/{spec.name}",
         "createTime": created,
-        **wanted.body(PROJECT),
+        **spec.body(PROJECT),
         "state": {"state": state, "stateInitiator": "SERVICE", **fields},
     }
 
 
 def test_ensure_requested_queues_a_request_and_waits_for_its_tpu(api, local_api):
-    done = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
-    assert (done.changed, done.request.state, done.request.nodes) == (True, "ACTIVE", ("demo",))
+    result = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
+    assert (result.changed, result.request.state, result.request.nodes) == (
+        True,
+        "ACTIVE",
+        ("demo",),
+    )
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
 
 
@@ -49,8 +53,8 @@ def test_check_mode_shows_the_request_and_sends_none(api, local_api):
 
 
 def test_several_tpus_of_a_request_are_slices_of_one_multislice(api, local_api):
-    done = ensure_requested(api, replace(DEMO, count=2), timeout=20)
-    assert done.request.nodes == ("demo-0", "demo-1")
+    result = ensure_requested(api, replace(DEMO, count=2), timeout=20)
+    assert result.request.nodes == ("demo-0", "demo-1")
     assert local_api.node("demo-1")["multisliceNode"] is True
     assert not ensure_requested(api, replace(DEMO, count=2), timeout=20).changed
 
@@ -61,8 +65,8 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     local_api.queued("demo", "SUSPENDED")
     with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
         ensure_requested(api, DEMO, timeout=20, replace_dead=False)
-    again = ensure_requested(api, DEMO, timeout=20)
-    assert (again.request.state, again.request.key != first.request.key) == ("ACTIVE", True)
+    second = ensure_requested(api, DEMO, timeout=20)
+    assert (second.request.state, second.request.key != first.request.key) == ("ACTIVE", True)
 
 
 def test_a_suspending_request_is_not_replaced_without_replace_dead(client, scripted):
@@ -116,14 +120,14 @@ def test_a_living_request_that_differs_is_never_changed(api, local_api):
 
 def test_without_wait_ensure_requested_returns_once_the_request_is_queued(client, scripted):
     scripted.script = [GONE, Say({"done": True}), Say(request("WAITING_FOR_RESOURCES"))]
-    done = ensure_requested(client, DEMO, timeout=600, wait=False)
-    assert (done.changed, done.request.state) == (True, "WAITING_FOR_RESOURCES")
+    result = ensure_requested(client, DEMO, timeout=600, wait=False)
+    assert (result.changed, result.request.state) == (True, "WAITING_FOR_RESOURCES")
 
 
 def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
     scripted.script = [GONE, Drop(), Say({"done": True}), Say(request())]
     ensure_requested(client, DEMO, timeout=600)
-    first, second = (asked.query for asked in scripted.asked if asked.method == "POST")
+    first, second = (sent.query for sent in scripted.asked if sent.method == "POST")
     assert first == second
     assert "requestId=" in first
 
@@ -153,8 +157,10 @@ def test_ensure_requested_raises_the_error_of_a_failed_request(client, scripted,
 
 
 def test_all_options_of_a_request_reach_the_api():
-    wanted = replace(DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z")
-    body = replace(wanted, count=2, reservation="mine").body("p")
+    desired = replace(
+        DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z"
+    )
+    body = replace(desired, count=2, reservation="mine").body("p")
     assert body["guaranteed"] == {"minDuration": "3600s"}
     assert body["queueingPolicy"] == {"validUntilTime": "2026-12-01T00:00:00Z"}
     assert body["reservationName"] == f"projects/p/locations/{ZONE}/reservations/mine"
@@ -164,7 +170,7 @@ def test_all_options_of_a_request_reach_the_api():
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"name": "Demo"}, "invalid TPU name"),
         ({"count": 0}, "count is 0"),
@@ -172,8 +178,8 @@ def test_all_options_of_a_request_reach_the_api():
         ({"min_duration": 60}, "min_duration needs the tier guaranteed"),
     ],
 )
-def test_an_impossible_request_is_refused_before_sending(client, scripted, change, what):
-    with pytest.raises(errors.NotConfigured, match=what):
+def test_an_impossible_request_is_refused_before_sending(client, scripted, change, message):
+    with pytest.raises(errors.NotConfigured, match=message):
         ensure_requested(client, replace(DEMO, **change), timeout=20)
     assert scripted.asked == []
 

@@ -33,11 +33,11 @@ def restart(local_api, wanted, *options):
 
 
 def test_a_run_that_somebody_stopped_is_restarted_only_with_even_if_stopped(local_api):
-    refused = "run mine: not restarted, somebody stopped it."
+    error = "run mine: not restarted, somebody stopped it."
 
-    assert refused in restart(local_api, "stopped", "--check")
-    assert refused not in restart(local_api, "stopped", "-e", "even_if_stopped=true")
-    assert refused not in restart(local_api, "running")
+    assert error in restart(local_api, "stopped", "--check")
+    assert error not in restart(local_api, "stopped", "-e", "even_if_stopped=true")
+    assert error not in restart(local_api, "running")
 
 
 def test_a_run_that_is_done_is_never_restarted(local_api):
@@ -74,9 +74,9 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     fields = record_fields(nodes=nodes, env={"A": hostile}, **texts)
     (fleet / "runs").mkdir()
     (fleet / "runs/mine.json").write_text(json.dumps(fields))
-    given = relaunch_variables(parse_record("mine", fields), fleet, str(fleet))
+    variables = relaunch_variables(parse_record("mine", fields), fleet, str(fleet))
 
-    result = play(environment_of(local_api), "train.yml", "-e", json.dumps(given))
+    result = play(environment_of(local_api), "train.yml", "-e", json.dumps(variables))
 
     assert not owned.exists()
     assert "nothing of run mine was started: pod-w0: can't be reached" in flat(result)

@@ -55,29 +55,29 @@ OWN = Layout(is_own=True, in_bucket=True)
 ORBAX = Layout(is_own=False, in_bucket=True)
 
 
-def found(files, layout=OWN):
+def newest_and_faults(files, layout=OWN):
     sizes = {name: len(content) for name, content in files.items()}
     return newest_finished(layout, sizes, files.__getitem__)
 
 
 def test_the_newest_sound_checkpoint_is_found_and_faults_of_newer_ones_are_named():
-    step, wrong = found(of(s9=GOOD, s10=GOOD, s20=CUT, s30=CHANGED, s40=UNFINISHED))
+    step, faults = newest_and_faults(of(s9=GOOD, s10=GOOD, s20=CUT, s30=CHANGED, s40=UNFINISHED))
 
     assert step == "10"
-    assert [line.partition(":")[0] for line in wrong] == ["40", "30", "20"]
-    assert "no manifest.json" in wrong[0]
-    assert "_METADATA does not match its checksum" in wrong[1]
-    assert "params/0 has 5 bytes instead of 7" in wrong[2]
+    assert [line.partition(":")[0] for line in faults] == ["40", "30", "20"]
+    assert "no manifest.json" in faults[0]
+    assert "_METADATA does not match its checksum" in faults[1]
+    assert "params/0 has 5 bytes instead of 7" in faults[2]
 
 
 def test_a_checkpoint_whose_manifest_lists_no_files_is_passed_over():
-    step, wrong = found(of(s10=GOOD, s20=saved({})))
+    step, faults = newest_and_faults(of(s10=GOOD, s20=saved({})))
 
-    assert (step, wrong) == ("10", ["20: manifest.json lists no files"])
+    assert (step, faults) == ("10", ["20: manifest.json lists no files"])
 
 
 def test_a_checkpoint_set_aside_is_ignored():
-    assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
+    assert newest_and_faults({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
 
 
 def put(bucket, files):
@@ -89,7 +89,7 @@ def md5_of(content):
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
-def here(folder):
+def files_in(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -102,7 +102,7 @@ def test_only_the_newest_sound_checkpoint_is_fetched_and_only_once(bucket, tmp_p
 
     first = fetch(bucket, tmp_path, OWN, newest=True, check=False)
 
-    assert here(tmp_path) == of(s20=GOOD)
+    assert files_in(tmp_path) == of(s20=GOOD)
     assert (first["changed"], len(first["passed_over"])) == (True, 1)
     assert not fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
 
@@ -112,24 +112,24 @@ def test_all_checkpoints_are_fetched_unchanged_even_if_unsound(bucket, tmp_path)
     put(bucket, files)
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert here(tmp_path) == files
+    assert files_in(tmp_path) == files
 
 
 def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
     put(bucket, {"compiled/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
-    none = fetch(bucket, tmp_path, OWN, newest=False, check=False)
-    assert "there are no checkpoints" in none["missing"]
+    empty = fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    assert "there are no checkpoints" in empty["missing"]
     put(bucket, of(s10=GOOD))
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert here(tmp_path) == of(s10=GOOD)
+    assert files_in(tmp_path) == of(s10=GOOD)
 
 
 def test_check_mode_lists_files_and_fetches_none(bucket, tmp_path):
     put(bucket, of(s10=GOOD))
 
     assert fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(of(s10=GOOD))
-    assert here(tmp_path) == {}
+    assert files_in(tmp_path) == {}
 
 
 def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
     put(bucket, {"10/params/0": b"0123456789"})
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert here(tmp_path) == {"10/params/0": b"0123456789"}
+    assert files_in(tmp_path) == {"10/params/0": b"0123456789"}
 
 
 def test_the_error_about_missing_finished_checkpoints_lists_the_faults(bucket, tmp_path):
@@ -160,9 +160,9 @@ class Unsteady(Bucket):
 
 
 def unsteady(bucket, event):
-    found = Unsteady(bucket.url, address=bucket.address, retry=QUICK)
-    found.event = event
-    return found
+    unsteady_bucket = Unsteady(bucket.url, address=bucket.address, retry=QUICK)
+    unsteady_bucket.event = event
+    return unsteady_bucket
 
 
 def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(bucket, tmp_path):
@@ -172,7 +172,7 @@ def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(
     result = fetch(replaced, tmp_path, OWN, newest=False, check=False)
 
     assert result["unreadable"] == ["10/a: it was replaced or deleted during the download"]
-    assert here(tmp_path) == {"10/b": b"fine"}
+    assert files_in(tmp_path) == {"10/b": b"fine"}
 
 
 def test_a_file_of_the_same_length_with_other_content_is_downloaded_again(bucket, tmp_path):
@@ -182,7 +182,7 @@ def test_a_file_of_the_same_length_with_other_content_is_downloaded_again(bucket
 
     result = fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert (result["files"], here(tmp_path)) == (["10/a"], {"10/a": b"weights"})
+    assert (result["files"], files_in(tmp_path)) == (["10/a"], {"10/a": b"weights"})
 
 
 def listed_as(bucket, **fields):
@@ -199,7 +199,7 @@ def test_content_that_does_not_match_its_checksum_is_not_kept(bucket, tmp_path, 
     result = fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
 
     assert "10/a: its content does not match its checksum" in result["unreadable"][0]
-    assert here(tmp_path) == {}
+    assert files_in(tmp_path) == {}
 
 
 def test_an_object_of_several_parts_is_verified_by_its_crc32c(bucket, tmp_path):
@@ -208,21 +208,21 @@ def test_an_object_of_several_parts_is_verified_by_its_crc32c(bucket, tmp_path):
 
     assert fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
     assert not fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
-    assert here(tmp_path) == {"10/a": b"weights"}
+    assert files_in(tmp_path) == {"10/a": b"weights"}
 
 
-def refused(name):
+def refuse(name):
     raise errors.Forbidden(f"can't read {name}: storage.objects.get denied")
 
 
 def test_an_object_that_may_not_be_read_is_skipped_and_named(bucket, tmp_path):
     put(bucket, {"10/a": b"secret", "10/b": b"fine"})
-    closed = unsteady(bucket, lambda name: name == "10/a" and refused(name))
+    closed = unsteady(bucket, lambda name: name == "10/a" and refuse(name))
 
     result = fetch(closed, tmp_path, OWN, newest=False, check=False)
 
     assert "10/a: it can't be read" in result["unreadable"][0]
-    assert here(tmp_path) == {"10/b": b"fine"}
+    assert files_in(tmp_path) == {"10/b": b"fine"}
 
 
 @pytest.mark.parametrize(("layout", "files"), [(OWN, GOOD), (ORBAX, COMMITTED)])
@@ -230,11 +230,11 @@ def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_an_older_one(
     bucket, tmp_path, layout, files
 ):
     put(bucket, of(s10=files, s20=files))
-    closed = unsteady(bucket, lambda name: name == "20/params/0" and refused(name))
+    closed = unsteady(bucket, lambda name: name == "20/params/0" and refuse(name))
 
     result = fetch(closed, tmp_path, layout, newest=True, check=False)
 
-    assert here(tmp_path) == of(s10=files)
+    assert files_in(tmp_path) == of(s10=files)
     assert result["passed_over"][0].startswith("20: params/0")
 
 
@@ -251,9 +251,9 @@ def test_an_object_name_that_leads_out_of_the_folder_is_skipped_and_named(bucket
 
     result = fetch(listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False)
 
-    there = [line.partition(":")[0] for line in result["unreadable"]]
-    assert there == ["/etc/x", "10/../../x", "10//y"]
-    assert here(tmp_path) == {"to/10/z": b"4"}
+    skipped = [line.partition(":")[0] for line in result["unreadable"]]
+    assert skipped == ["/etc/x", "10/../../x", "10//y"]
+    assert files_in(tmp_path) == {"to/10/z": b"4"}
 
 
 def test_an_object_whose_name_is_also_a_directory_is_skipped_and_named(bucket, tmp_path):
@@ -262,7 +262,7 @@ def test_an_object_whose_name_is_also_a_directory_is_skipped_and_named(bucket, t
     result = fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
 
     assert len(result["unreadable"]) == 1
-    assert here(tmp_path)["10/c"] == b"3"
+    assert files_in(tmp_path)["10/c"] == b"3"
 
 
 def test_the_newest_finished_orbax_checkpoint_is_found_in_a_bucket():
@@ -270,23 +270,23 @@ def test_the_newest_finished_orbax_checkpoint_is_found_in_a_bucket():
     files["300.orbax-checkpoint-tmp-17/commit_success.txt"] = b""
     files["log_400"] = b"a file, and no checkpoint"
 
-    path, wrong = found(files, ORBAX)
+    path, faults = newest_and_faults(files, ORBAX)
 
     assert path == "100"
-    assert wrong == ["200: it has no commit_success.txt, so its save was interrupted"]
+    assert faults == ["200: it has no commit_success.txt, so its save was interrupted"]
 
 
 def test_the_newest_finished_orbax_checkpoint_is_found_in_a_directory():
     files = of(s9=WEIGHTS, s100=WEIGHTS)
     files["300.orbax-checkpoint-tmp-17/default/manifest.ocdbt"] = b""
 
-    assert found(files, Layout(is_own=False)) == ("100", [])
+    assert newest_and_faults(files, Layout(is_own=False)) == ("100", [])
 
 
 def test_orbax_checkpoints_may_have_a_prefix_before_their_step():
     files = {f"ckpt_{step}/{name}": b"" for step in (8, 16) for name in COMMITTED}
 
-    assert found(files, ORBAX)[0] == "ckpt_16"
+    assert newest_and_faults(files, ORBAX)[0] == "ckpt_16"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,9 @@ def test_a_pattern_selects_the_checkpoints_of_any_trainer(pattern, newest):
         "7/commit_success.txt": b"",
     }
 
-    assert found(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
+    assert (
+        newest_and_faults(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
+    )
 
 
 def test_the_error_about_missing_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
@@ -327,7 +329,7 @@ def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
     )
     command = [sys.executable, "-c", save, str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
-    sizes = {name: len(content) for name, content in here(tmp_path).items()}
+    sizes = {name: len(content) for name, content in files_in(tmp_path).items()}
 
     assert newest_finished(Layout(is_own=False), sizes, lambda _: b"") == ("20", [])
     assert newest_finished(ORBAX, sizes, lambda _: b"") == ("20", [])
@@ -362,7 +364,7 @@ def test_fetch_copies_checkpoints_from_the_bucket_when_no_tpu_is_left(
     result = fetched(emulator, local_api, tmp_path, checkpoints="gs://fleet/played/mine")
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "10/manifest.json" in here(tmp_path / "checkpoints")
+    assert "10/manifest.json" in files_in(tmp_path / "checkpoints")
 
 
 def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(

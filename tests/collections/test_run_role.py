@@ -74,11 +74,13 @@ def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
     tasks = [find, {"ansible.builtin.template": template}]
     play = {"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}
 
-    done = played(tmp_path, json.dumps([play]), "-i", "localhost,", "-c", "local")
+    result = played(tmp_path, json.dumps([play]), "-i", "localhost,", "-c", "local")
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     unit = (tmp_path / "unit").read_text().splitlines()
-    assert [each for each in unit if "Groups" in each] == ([line] if line else [])
+    assert [line_of_unit for line_of_unit in unit if "Groups" in line_of_unit] == (
+        [line] if line else []
+    )
     assert "WorkingDirectory=~" in unit
 
 
@@ -121,12 +123,12 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
     ]
     plays[-1]["vars"]["run_checkpoints"] = "gs://bucket/checkpoints"
 
-    done = played(tmp_path, json.dumps(plays), "-i", "localhost,", "-c", "local")
+    result = played(tmp_path, json.dumps(plays), "-i", "localhost,", "-c", "local")
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     reported = [
         re.findall(r"changed: \[localhost\] => \(item=(.*)\)", play)
-        for play in done.stdout.split("PLAY [localhost]")[1:]
+        for play in result.stdout.split("PLAY [localhost]")[1:]
     ]
     assert reported == [expected for _, _, expected in steps]
     assert (tmp_path / "found").read_text() == f"755 {uid} {uid}\n700 {uid} {uid}\n"
@@ -141,10 +143,10 @@ def check_values(folder: Path, name: str, cases: list[tuple[dict[str, str], str]
     ]
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(SHARED)]}
 
-    done = played(folder, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+    result = played(folder, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"ok={len(cases)} " in done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"ok={len(cases)} " in result.stdout
 
 
 def played(

@@ -34,7 +34,7 @@ KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("asked", "reason"),
     [
         (("watch", "", "", "1 minute"), "not a duration"),
         (("watch", "", "", "0m"), "not a duration"),
@@ -47,8 +47,8 @@ KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill
         (("reboot", "mine", "18:00", ""), "can't be scheduled"),
     ],
 )
-def test_an_invalid_schedule_is_refused_with_the_reason(asked, why):
-    with pytest.raises(ScheduleError, match=why):
+def test_an_invalid_schedule_is_refused_with_the_reason(asked, reason):
+    with pytest.raises(ScheduleError, match=reason):
         check(*asked)
 
 
@@ -92,11 +92,11 @@ def test_systemd_accepts_the_units(tmp_path, timer):
         (tmp_path / f"{timer.name}{end}").write_text(text)
     files = [str(path) for path in sorted(tmp_path.iterdir())]
 
-    done = subprocess.run(
+    result = subprocess.run(
         ["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False
     )
 
-    assert f"{timer.name}." not in done.stdout + done.stderr
+    assert f"{timer.name}." not in result.stdout + result.stderr
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
@@ -113,9 +113,9 @@ def test_a_timer_that_fires_long_before_or_after_its_time_is_skipped(at, is_due)
     line = service(replace(KILL, at=at))
     condition = line.partition("ExecCondition=:")[2].partition("\n")[0]
 
-    done = subprocess.run(shlex.split(condition), check=False)
+    result = subprocess.run(shlex.split(condition), check=False)
 
-    assert (done.returncode == 0) == is_due
+    assert (result.returncode == 0) == is_due
 
 
 @pytest.mark.parametrize(

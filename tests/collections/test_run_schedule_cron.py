@@ -72,10 +72,10 @@ def controller(capsys, monkeypatch, tmp_path):
 
 def test_a_timer_is_created_once_and_removed_and_other_lines_are_kept(controller):
     controller.table.write_text(OTHERS)
-    created, again = controller.ask(**WATCH), controller.ask(**WATCH)
+    created, second = controller.ask(**WATCH), controller.ask(**WATCH)
 
-    assert (created["changed"], again["changed"]) == (True, False)
-    assert created["timers"] == again["timers"] == ["tpufleet-do-watch"]
+    assert (created["changed"], second["changed"]) == (True, False)
+    assert created["timers"] == second["timers"] == ["tpufleet-do-watch"]
     assert created["lines"] == ["*/1 * * * *  tpufleet-do-watch"]
     assert created["diff"] == {"before": OTHERS, "after": controller.table.read_text()}
     removed = controller.ask(state="absent", name="tpufleet-do-watch")
@@ -125,7 +125,7 @@ def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         ({"state": "absent", "name": "tpufleet-do-other"}, "timers: tpufleet-do-watch"),
         ({**WATCH, "verb": "reboot"}, "can't be scheduled"),
@@ -136,14 +136,14 @@ def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment
         ({**DELETE, "zone": "us-central2-b", "node_id": "1"}, "needs systemd"),
     ],
 )
-def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, why):
+def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, reason):
     controller.ask(**WATCH)
     before = controller.table.read_text()
 
     result = controller.ask(**options)
 
     assert result["failed"]
-    assert why in result["msg"]
+    assert reason in result["msg"]
     assert controller.table.read_text() == before
 
 
@@ -170,7 +170,7 @@ def test_a_timer_skips_executions_that_would_overlap_and_delays_no_other_timer(
 ):
     log = tmp_path / "log"
     tool = script(tmp_path / "tool", WORKS, log=log)
-    watch, restart = (controller.command(**each, tool=tool) for each in (WATCH, RESTART))
+    watch, restart = (controller.command(**options, tool=tool) for options in (WATCH, RESTART))
     first = subprocess.Popen(watch)
     while not log.exists():
         time.sleep(0.01)

@@ -10,7 +10,7 @@ from tests.collections.role_templates import local_play
 
 
 def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
-    given = {
+    variables = {
         "__setup_stamp_path": str(tmp_path / "ready.json"),
         "__setup_stamp_wanted": "abc",
         "jax_environment": {"id": "0123456789abcdef"},
@@ -18,8 +18,8 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
     }
     role = {"import_role": {"name": str(ROOT / "roles/setup_stamp")}}
     playbook, hosts = local_play(tmp_path, [role])
-    done = play(dict(os.environ), playbook, "-e", json.dumps(given), inventory=hosts)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = play(dict(os.environ), playbook, "-e", json.dumps(variables), inventory=hosts)
+    assert result.returncode == 0, result.stdout + result.stderr
     assert read_stamp(tmp_path) == {
         "content": "abc",
         "environment": "0123456789abcdef",

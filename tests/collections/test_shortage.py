@@ -26,30 +26,30 @@ SWEEP = {
 
 def requested_zones(local_api: LocalApi) -> list[str]:
     """Return the zones in which TPUs were requested, in order."""
-    found = r"request POST \S*/locations/([a-z0-9-]+)/nodes\b(?!/)"
-    return [match[1] for match in re.finditer(found, local_api.log())]
+    pattern = r"request POST \S*/locations/([a-z0-9-]+)/nodes\b(?!/)"
+    return [match[1] for match in re.finditer(pattern, local_api.log())]
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
     """Create a queued resource whose TPU is then preempted."""
     entry = {key: value for key, value in SWEEP.items() if key != "zones"}
-    (done,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
-    assert not done.failed, done.msg
+    (result,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
+    assert not result.failed, result.msg
     local_api.preempt(name)
     local_api.queued(name, "SUSPENDED", ZONES[0])
 
 
 def test_create_tries_the_next_zone_if_one_has_no_capacity(api, local_api):
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": ZONES[0]}])
-    (done,) = make(api, SWEEP)
-    assert (done.failed, done.zone) == (False, ZONES[1])
+    (result,) = make(api, SWEEP)
+    assert (result.failed, result.zone) == (False, ZONES[1])
     assert requested_zones(local_api) == ZONES
 
 
 def test_create_waits_until_capacity_returns(api, local_api):
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "times": 3}])
-    (done,) = make(api, SWEEP, wait_for_capacity=600)
-    assert not done.failed, done.msg
+    (result,) = make(api, SWEEP, wait_for_capacity=600)
+    assert not result.failed, result.msg
     assert len(requested_zones(local_api)) > 3
 
 
@@ -57,21 +57,25 @@ def test_the_error_about_an_exceeded_quota_names_the_dead_requests_that_hold_it(
     a_dead_request(local_api, api, "old")
     local_api.faults(quota=[{"generation": "v2", "tier": "spot", "zone": ZONES[0], "chips": 4}])
     before = requested_zones(local_api)
-    (done,) = make(api, SWEEP)
-    assert done.reason == "quota"
-    assert "Quota limit 'TPUV2PreemptiblePerProjectPerZoneForTPUAPI'" in done.msg
-    assert "v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED" in done.msg
-    assert "playbooks/delete.yml -e tpu=old -e zone=us-central1-b" in done.msg
+    (result,) = make(api, SWEEP)
+    assert result.reason == "quota"
+    assert "Quota limit 'TPUV2PreemptiblePerProjectPerZoneForTPUAPI'" in result.msg
+    assert (
+        "v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED" in result.msg
+    )
+    assert "playbooks/delete.yml -e tpu=old -e zone=us-central1-b" in result.msg
     assert requested_zones(local_api)[len(before) :] == [ZONES[0]]
 
 
 def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     local_api.faults(quota=[{"generation": "v2", "chips": 0}])
-    done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
-    assert {each.reason for each in done} == {"quota"}
-    assert sum("no TPU and no queued resource holds quota" in each.msg for each in done) == 1
-    again = "the first error about v2 spot in us-central1-b says what holds it"
-    assert sum(again in each.msg for each in done) == 5
+    outcomes = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
+    assert {outcome.reason for outcome in outcomes} == {"quota"}
+    assert (
+        sum("no TPU and no queued resource holds quota" in outcome.msg for outcome in outcomes) == 1
+    )
+    later_error = "the first error about v2 spot in us-central1-b says what holds it"
+    assert sum(later_error in outcome.msg for outcome in outcomes) == 5
 
 
 def test_only_resources_that_count_against_the_quota_are_listed():

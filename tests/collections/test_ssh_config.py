@@ -22,10 +22,10 @@ W0 = {
 def as_ssh_reads_it(text, host, tmp_path):
     file = tmp_path / "config"
     file.write_text(text)
-    done = subprocess.run(
+    result = subprocess.run(
         ["ssh", "-G", "-F", file, host], capture_output=True, text=True, check=True
     )
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    return dict(line.split(" ", 1) for line in result.stdout.splitlines() if " " in line)
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh, which reads the file")
@@ -48,18 +48,18 @@ def test_each_worker_has_its_own_block():
 
 @pytest.mark.parametrize(("exists", "mode"), [(True, 0o755), (False, 0o700)])
 def test_an_existing_directory_keeps_its_mode_and_a_new_one_is_private(exists, mode, tmp_path):
-    place = tmp_path / "place"
+    directory = tmp_path / "place"
     if exists:
-        place.mkdir(mode=mode)
-        place.chmod(mode)
+        directory.mkdir(mode=mode)
+        directory.chmod(mode)
     inventory = tmp_path / "hosts.ini"
     inventory.write_text("localhost ansible_connection=local\n")
-    arguments = ("playbooks/ssh_config.yml", "-e", f"ssh_config_file={place}/config")
-    done = play(dict(os.environ), *arguments, inventory=str(inventory))
+    arguments = ("playbooks/ssh_config.yml", "-e", f"ssh_config_file={directory}/config")
+    result = play(dict(os.environ), *arguments, inventory=str(inventory))
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert place.stat().st_mode & 0o777 == mode
-    assert (place / "config").stat().st_mode & 0o777 == 0o600
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert directory.stat().st_mode & 0o777 == mode
+    assert (directory / "config").stat().st_mode & 0o777 == 0o600
 
 
 def test_without_workers_the_file_is_empty():
@@ -88,8 +88,8 @@ def hosts(text):
 
 
 def delete_old(laptop, *options):
-    done = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_an_existing_file_is_updated_when_a_tpu_is_deleted(laptop, tmp_path):
@@ -110,8 +110,8 @@ def test_the_file_is_not_changed_for_another_fleet_or_a_partial_inventory(
 ):
     assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
     before = written(tmp_path).read_text()
-    done = play(laptop, "playbooks/peers.yml", "-e", variable, "-e", "ansible_user=else")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = play(laptop, "playbooks/peers.yml", "-e", variable, "-e", "ansible_user=else")
+    assert result.returncode == 0, result.stdout + result.stderr
     assert written(tmp_path).read_text() == before
     assert play(laptop, "playbooks/peers.yml", "-e", "ansible_user=else").returncode == 0
     assert written(tmp_path).read_text() != before

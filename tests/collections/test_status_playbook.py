@@ -74,21 +74,21 @@ def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
     local_api.ready("demo", labels=OURS)
 
     typo = play(environment, "playbooks/status.yml", "-e", "tpu=dmeo")
-    gone = play(environment, "playbooks/status.yml", "-e", f"tpu={RECORD['tpu']}")
+    result = play(environment, "playbooks/status.yml", "-e", f"tpu={RECORD['tpu']}")
 
     assert typo.returncode != 0
     assert "tpu=dmeo: no TPU of this name exists" in flat(typo)
-    assert gone.returncode == 0, gone.stdout + gone.stderr
-    assert "mine 2 preempted 70" in flat(gone)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mine 2 preempted 70" in flat(result)
 
 
 def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, record_file):
     record_file.write_text("{")
 
-    done = play(environment_of(local_api), "playbooks/status.yml", "-e", "run=mine")
+    result = play(environment_of(local_api), "playbooks/status.yml", "-e", "run=mine")
 
-    assert done.returncode != 0
-    assert "mine.json is not a JSON object. Repair it" in flat(done)
+    assert result.returncode != 0
+    assert "mine.json is not a JSON object. Repair it" in flat(result)
 
 
 def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
@@ -142,7 +142,7 @@ def test_a_verb_that_sees_a_run_done_records_it(play_on_worker, record_file, ver
 def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(play_on_worker, record_file):
     record_file.with_name(".mine.lock").mkdir()
 
-    done = play_on_worker("status", 2)
+    result = play_on_worker("status", 2)
 
-    assert done.returncode == 0, flat(done)
-    assert "mine 2 done" in flat(done)
+    assert result.returncode == 0, flat(result)
+    assert "mine 2 done" in flat(result)

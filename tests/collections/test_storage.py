@@ -47,14 +47,16 @@ PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "
 
 def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
     """Make the server answer like the JSON API for an empty bucket; return the bucket's client."""
-    place = BucketUrl.parse(url)
-    not_found = error(404, message.format(bucket=place.bucket, name=place.full_name("a.json")))
+    bucket_url = BucketUrl.parse(url)
+    not_found = error(
+        404, message.format(bucket=bucket_url.bucket, name=bucket_url.full_name("a.json"))
+    )
     listed = Say({"kind": "storage#objects"}) if bucket_exists else not_found
     if bucket_exists and not may_list:
         listed = not_found = error(403, "Permission 'storage.objects.list' denied (or no bucket)")
 
     def answer(asked):
-        return listed if asked.path == f"/storage/v1/b/{place.bucket}/o" else not_found
+        return listed if asked.path == f"/storage/v1/b/{bucket_url.bucket}/o" else not_found
 
     scripted.answerer = answer
     return Bucket(url, address=scripted.endpoint, retry=QUICK)
@@ -87,7 +89,7 @@ def test_an_object_without_read_permission_is_an_error_and_never_absent(scripted
 
 
 def test_an_object_that_is_created_during_a_read_is_returned(scripted):
-    place = "/storage/v1/b/fleet/o"
+    objects_path = "/storage/v1/b/fleet/o"
     scripted.script = [
         error(404, "Not Found"),
         Say({"items": [{"name": "x/a.json"}]}),
@@ -96,10 +98,10 @@ def test_an_object_that_is_created_during_a_read_is_returned(scripted):
     bucket = Bucket("gs://fleet/x", address=scripted.endpoint, retry=QUICK)
 
     assert bucket.read("a.json") == ({"step": 1}, 7)
-    assert [asked.path for asked in scripted.asked] == [
-        f"{place}/x%2Fa.json",
-        place,
-        f"{place}/x%2Fa.json",
+    assert [request.path for request in scripted.asked] == [
+        f"{objects_path}/x%2Fa.json",
+        objects_path,
+        f"{objects_path}/x%2Fa.json",
     ]
 
 
@@ -122,9 +124,9 @@ def test_an_object_that_was_created_or_changed_meanwhile_is_not_overwritten(buck
 
 def test_a_repeated_write_of_the_same_content_succeeds(bucket):
     old = bucket.write("a.json", {"who": 1}, ABSENT)
-    there = bucket.write("a.json", {"who": 2}, old)
+    generation = bucket.write("a.json", {"who": 2}, old)
 
-    assert bucket.write("a.json", {"who": 2}, old) == there
+    assert bucket.write("a.json", {"who": 2}, old) == generation
 
 
 PAGE = {"contentType": "text/html", "contentEncoding": "gzip", "cacheControl": "no-cache"}

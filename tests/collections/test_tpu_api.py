@@ -261,8 +261,8 @@ def test_the_key_of_a_local_cloud_is_not_sent_to_another_token_endpoint(client, 
 def creation(created: str, **outcome):
     """Return a finished operation that created the TPU demo, with its outcome."""
     target = f"projects/{PROJECT}/locations/{ZONE}/nodes/demo"
-    about = {"verb": "create", "target": target, "createTime": created}
-    return {"name": created, "metadata": about, "done": True, **outcome}
+    metadata = {"verb": "create", "target": target, "createTime": created}
+    return {"name": created, "metadata": metadata, "done": True, **outcome}
 
 
 def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scripted):

@@ -31,8 +31,8 @@ from tests.localcloud.api.google_schema import document
 
 def hosts_of(*nodes, known=(), **options):
     known_hosts = {alias: KnownHost(alias, {"ssh-ed25519": "AAAA"}, name) for alias, name in known}
-    found = [parse_node(each) for each in nodes]
-    return build_hosts(found, HostOptions(**options), known_hosts, slices_of(found))
+    parsed_nodes = [parse_node(data) for data in nodes]
+    return build_hosts(parsed_nodes, HostOptions(**options), known_hosts, slices_of(parsed_nodes))
 
 
 def test_each_worker_of_a_ready_tpu_is_a_host():
@@ -81,8 +81,8 @@ def test_the_variables_of_a_worker_describe_its_tpu_and_its_leader():
 
 def sliced(name, zone="us-central2-b", resource="big", **fields):
     resource = f"projects/p/locations/{zone}/queuedResources/{resource}"
-    more = {"id": f"{name}{zone}", "multisliceNode": True, "queuedResource": resource}
-    return node(name, zone, **(more | fields))
+    defaults = {"id": f"{name}{zone}", "multisliceNode": True, "queuedResource": resource}
+    return node(name, zone, **(defaults | fields))
 
 
 def facts(built, *names):
@@ -204,7 +204,7 @@ def test_a_dead_tpu_named_like_a_group_gets_its_zone_in_its_host_name():
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"),
+    ("fields", "expected"),
     [
         ({"name": None}, "expected a TPU's name"),
         ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is not an IP address"),
@@ -215,8 +215,8 @@ def test_a_dead_tpu_named_like_a_group_gets_its_zone_in_its_host_name():
         ({"labels": {"a": 1}}, "labels.a"),
     ],
 )
-def test_an_invalid_node_is_an_error_of_one_line_that_names_the_field(fields, what):
-    with pytest.raises(BadAnswer, match=re.escape(what)) as caught:
+def test_an_invalid_node_is_an_error_of_one_line_that_names_the_field(fields, expected):
+    with pytest.raises(BadAnswer, match=re.escape(expected)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)
 
@@ -239,11 +239,11 @@ def test_projects_of_every_kind_are_accepted(project):
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
 def test_every_name_is_quoted_as_one_argument_of_the_proxy_command(project, zone, host):
-    found = replace(parse_node(node()), project=project, zone=zone)
+    tpu = replace(parse_node(node()), project=project, zone=zone)
     options = HostOptions(address="iap", known_hosts_file="/known")
     known = {f"4711-w{w}": KnownHost(f"4711-w{w}", {}, host) for w in (0, 1)}
 
-    (worker, _) = build_hosts([found], options, known, slices_of([found])).hosts
+    (worker, _) = build_hosts([tpu], options, known, slices_of([tpu])).hosts
 
     proxy = shlex.split(worker.variables["ansible_ssh_common_args"])[-1]
     arguments = shlex.split(proxy.removeprefix("ProxyCommand="))
@@ -347,12 +347,12 @@ def test_any_json_gives_hosts_or_an_error_of_one_line(data, address):
     st.sampled_from(["external", "internal", "iap"]),
 )
 def test_any_fleet_gives_hosts_of_different_names_or_an_error_of_one_line(
-    made, names, zones, address
+    drawn, names, zones, address
 ):
-    place = "projects/local-fleet/locations/{}/nodes/{}"
+    path = "projects/local-fleet/locations/{}/nodes/{}"
     fleet = [
-        part | {"name": place.format(zone, name), "id": str(number), "state": "READY"}
-        for number, (part, name, zone) in enumerate(zip(made, names, zones, strict=False))
+        fields | {"name": path.format(zone, name), "id": str(number), "state": "READY"}
+        for number, (fields, name, zone) in enumerate(zip(drawn, names, zones, strict=False))
     ]
     try:
         built = hosts_of(*fleet, address=address, known_hosts_file="/k")
@@ -361,7 +361,7 @@ def test_any_fleet_gives_hosts_of_different_names_or_an_error_of_one_line(
         assert str(error).isprintable()
         return
     assert len({host.name for host in built.hosts}) == len(built.hosts)
-    assert {host.node.id for host in built.hosts} == {part["id"] for part in fleet}
+    assert {host.node.id for host in built.hosts} == {fields["id"] for fields in fleet}
     for host in built.hosts:
         json.dumps(host.variables)
         assert host.variables["tpu_slice_id"] < host.variables["tpu_slice_count"]

@@ -21,8 +21,8 @@ GONE = error(404, "not found")
 
 
 def test_ensure_present_creates_a_missing_tpu_and_waits_for_it(api, local_api):
-    done = ensure_present(api, DEMO, timeout=20)
-    assert (done.changed, done.node.state, len(done.node.endpoints)) == (True, "READY", 2)
+    result = ensure_present(api, DEMO, timeout=20)
+    assert (result.changed, result.node.state, len(result.node.endpoints)) == (True, "READY", 2)
     assert local_api.node("demo")["state"] == "READY"
 
 
@@ -56,8 +56,8 @@ def test_a_preempted_tpu_is_replaced_only_if_requested(api, local_api):
     local_api.preempt("demo")
     with pytest.raises(Different, match="is PREEMPTED and can't start again"):
         ensure_present(api, replace(DEMO, spot=True), timeout=20)
-    again = ensure_present(api, replace(DEMO, spot=True), timeout=20, replace_dead=True)
-    assert (again.node.state, again.node.id != first.node.id) == ("READY", True)
+    second = ensure_present(api, replace(DEMO, spot=True), timeout=20, replace_dead=True)
+    assert (second.node.state, second.node.id != first.node.id) == ("READY", True)
 
 
 @pytest.mark.parametrize("name", ["Demo", "a_b", "-a", "a" * 64, ""])
@@ -76,8 +76,8 @@ def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
         Say(node(state="CREATING")),
         Say(node()),
     ]
-    done = ensure_present(client, DEMO, timeout=600)
-    assert (done.changed, done.node.state) == (True, "READY")
+    result = ensure_present(client, DEMO, timeout=600)
+    assert (result.changed, result.node.state) == (True, "READY")
 
 
 def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differences(
@@ -96,8 +96,8 @@ def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differen
 
 def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     scripted.script = [Say(node(state="CREATING"))] * 3 + [Say(node())]
-    done = ensure_present(client, DEMO, timeout=600)
-    assert (done.changed, set(scripted.methods())) == (False, {"GET"})
+    result = ensure_present(client, DEMO, timeout=600)
+    assert (result.changed, set(scripted.methods())) == (False, {"GET"})
 
 
 def test_the_timeout_error_has_the_state_of_the_tpu(client, scripted):
@@ -119,12 +119,12 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
 
 def test_mutable_options_are_patched_with_an_update_mask(client, scripted):
     scripted.script = [Say(node(labels={"a": "1"})), Say(node()), Say({"done": True}), Say(node())]
-    wanted = replace(DEMO, labels={"a": "2"}, external_ip=True)
-    done = ensure_present(client, wanted, timeout=600)
-    patch = next(asked for asked in scripted.asked if asked.method == "PATCH")
+    spec = replace(DEMO, labels={"a": "2"}, external_ip=True)
+    result = ensure_present(client, spec, timeout=600)
+    patch = next(request for request in scripted.asked if request.method == "PATCH")
     assert patch.query == "updateMask=labels%2Cnetwork_config.enable_external_ips"
     assert patch.body == {"labels": {"a": "2"}, "networkConfig": {"enableExternalIps": True}}
-    assert done.changed
+    assert result.changed
 
 
 def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scripted):
@@ -135,7 +135,7 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
         Say(node()),
     ]
     ensure_present(client, replace(DEMO, metadata={"ssh-keys": "b:key2"}), timeout=600)
-    patch = next(asked for asked in scripted.asked if asked.method == "PATCH")
+    patch = next(request for request in scripted.asked if request.method == "PATCH")
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
@@ -148,8 +148,8 @@ def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, sc
 
 def test_metadata_is_never_shown(client, scripted):
     scripted.script = [Say(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
-    done = ensure_present(client, DEMO, timeout=600)
-    assert "s3cret" not in str((done.before, done.after))
+    result = ensure_present(client, DEMO, timeout=600)
+    assert "s3cret" not in str((result.before, result.after))
 
 
 def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
@@ -211,7 +211,7 @@ def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"topology": "2x2x4"}, "accelerator_type is v4-16, expected v4-32"),
         ({"reserved": False}, "reserved is true, expected false"),
@@ -221,14 +221,14 @@ def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
         ({"data_disks": ()}, "data_disks is corpus \\(read-only\\), expected nothing"),
     ],
 )
-def test_immutable_options_cannot_be_changed(client, scripted, change, what):
+def test_immutable_options_cannot_be_changed(client, scripted, change, message):
     scripted.answerer = lambda _: Say(node() | RICH.body("p"))
-    with pytest.raises(Different, match=what):
+    with pytest.raises(Different, match=message):
         ensure_present(client, replace(RICH, **change), timeout=600)
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"data_disks": (Disk("corpus", True),)}, "only for reading. Set mode: read-only"),
         ({"accelerator_type": "v4-16"}, "either accelerator_type or accelerator_config"),
@@ -236,8 +236,8 @@ def test_immutable_options_cannot_be_changed(client, scripted, change, what):
         ({"spot": True}, "set only one of spot"),
     ],
 )
-def test_an_impossible_request_is_refused_before_sending(client, scripted, change, what):
-    with pytest.raises(errors.NotConfigured, match=what):
+def test_an_impossible_request_is_refused_before_sending(client, scripted, change, message):
+    with pytest.raises(errors.NotConfigured, match=message):
         ensure_present(client, replace(RICH, **change), timeout=20)
     assert scripted.asked == []
 

@@ -16,11 +16,11 @@ def run_playbook(local_api):
         folder = local_api.state / "fleet/runs"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mine.json").write_text(json.dumps(record_fields(**fields)))
-        done = play(
+        result = play(
             environment_of(local_api), f"playbooks/{playbook}.yml", "-e", "run=mine", *options
         )
-        assert done.returncode != 0
-        return flat(done)
+        assert result.returncode != 0
+        return flat(result)
 
     return run
 

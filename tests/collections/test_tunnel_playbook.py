@@ -18,10 +18,10 @@ def inventory(tmp_path) -> str:
 
 
 def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inventory):
-    done = play(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=inventory)
-    assert done.returncode != 0
-    assert "open=zoo: expected jupyter or tensorboard" in flat(done)
-    assert "changed=0" in flat(done)
+    result = play(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=inventory)
+    assert result.returncode != 0
+    assert "open=zoo: expected jupyter or tensorboard" in flat(result)
+    assert "changed=0" in flat(result)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_root_runs_no_code_of_the_environment_or_the_release(
     tool.chmod(0o755)
     environment |= {"PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
 
-    done = play(environment, "playbooks/tunnel.yml", "-e", "open=jupyter", inventory=inventory)
+    result = play(environment, "playbooks/tunnel.yml", "-e", "open=jupyter", inventory=inventory)
 
-    assert error in flat(done)
-    asked = (tmp_path / "asked").read_text()
-    assert asked.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")
+    assert error in flat(result)
+    arguments = (tmp_path / "asked").read_text()
+    assert arguments.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")

@@ -12,51 +12,51 @@ EXAMPLES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A
 def test_train_refuses_a_value_that_is_cut_and_shows_how_to_quote_it(local_api):
     local_api.ready("demo")
 
-    done = play(
+    result = play(
         environment_of(local_api), "train.yml", "-e", "tpu=demo", "-e", "set=steps=5 seed=2"
     )
 
-    assert done.returncode == 2
-    assert "-e set=… is cut at its first space" in flat(done)
-    assert "train.yml -e set='\"steps=2000 seed=2\"'" in flat(done)
+    assert result.returncode == 2
+    assert "-e set=… is cut at its first space" in flat(result)
+    assert "train.yml -e set='\"steps=2000 seed=2\"'" in flat(result)
 
 
-def cut(monkeypatch, *given):
-    monkeypatch.setattr(typed_values.context, "CLIARGS", {"extra_vars": given})
+def cut(monkeypatch, *extra_vars):
+    monkeypatch.setattr(typed_values.context, "CLIARGS", {"extra_vars": extra_vars})
     return typed_values.cut_short(EXAMPLES, "train.yml")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_option_that_may_contain_spaces_is_checked(monkeypatch, name):
-    found = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
+    error = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
 
-    assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in found
+    assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in error
 
 
 @pytest.mark.parametrize(
-    "given",
+    "extra_vars",
     ['set="steps=5 seed=2"', '{"command": "sh mine.sh"}', "run=a tpu=b", "set=steps=5", "@a.yml"],
 )
-def test_complete_values_and_other_types_are_accepted(monkeypatch, given):
-    assert cut(monkeypatch, given) == ""
+def test_complete_values_and_other_types_are_accepted(monkeypatch, extra_vars):
+    assert cut(monkeypatch, extra_vars) == ""
 
 
 @pytest.mark.parametrize(
-    "given",
+    "env",
     [{"A": "b c", "N": 1}, '{"A": "b c", "N": 1}', "A='b c' N=1", ' A="b c"  N=1 '],
 )
-def test_every_form_of_the_environment_is_parsed_to_the_same_variables(given):
-    assert typed_values.parse_env(given) == {"A": "b c", "N": "1"}
+def test_every_form_of_the_environment_is_parsed_to_the_same_variables(env):
+    assert typed_values.parse_env(env) == {"A": "b c", "N": "1"}
 
 
 def test_a_value_may_hold_an_equals_sign():
     assert typed_values.parse_env("XLA_FLAGS=--a=b") == {"XLA_FLAGS": "--a=b"}
 
 
-@pytest.mark.parametrize("given", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
-def test_the_error_about_an_invalid_environment_shows_the_expected_form(given):
+@pytest.mark.parametrize("env", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
+def test_the_error_about_an_invalid_environment_shows_the_expected_form(env):
     with pytest.raises(AnsibleFilterError, match="Use a mapping"):
-        typed_values.parse_env(given)
+        typed_values.parse_env(env)
 
 
 def test_an_error_about_the_environment_shows_no_value():
@@ -67,7 +67,7 @@ def test_an_error_about_the_environment_shows_no_value():
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
+    ("option", "expected"),
     [
         (True, "all"),
         ("false", "none"),
@@ -76,8 +76,8 @@ def test_an_error_about_the_environment_shows_no_value():
         ("gs://mine/checkpoints", "none"),  # the location of checkpoints, from the inventory
     ],
 )
-def test_the_option_checkpoints_accepts_several_forms(asked, meant):
-    assert typed_values.checkpoint_choice(asked) == meant
+def test_the_option_checkpoints_accepts_several_forms(option, expected):
+    assert typed_values.checkpoint_choice(option) == expected
 
 
 def test_an_unknown_value_of_checkpoints_is_refused():

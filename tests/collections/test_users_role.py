@@ -24,4 +24,4 @@ def test_the_role_writes_only_below_etc_where_users_cannot_create_links():
 
 def every(tasks: list[dict]) -> list[dict]:
     """Return the tasks and those in their blocks."""
-    return [each for task in tasks for each in (task, *every(task.get("block", [])))]
+    return [item for task in tasks for item in (task, *every(task.get("block", [])))]

@@ -35,15 +35,17 @@ def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: 
 
 
 def allow_ssh_from(api: ComputeApi, *ssh_from: str, **options):
-    more = {key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options}
-    return ensure(api, rules(*ssh_from, **more), **options)
+    rule_options = {
+        key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options
+    }
+    return ensure(api, rules(*ssh_from, **rule_options), **options)
 
 
 def ensure(api: ComputeApi, desired: Sequence[Rule] = (), *, fleet: str = "research", **options):
     return ensure_rules(api, "tpufleet", desired, fleet=fleet, timeout=20, **options)
 
 
-def shown(local_api: LocalApi) -> dict[str, dict]:
+def existing_rules(local_api: LocalApi) -> dict[str, dict]:
     """Return the fleet's rules as the API has stored them."""
     answer = local_api.get("/compute/v1/projects/local-fleet/global/firewalls")
     return {rule["name"]: rule for rule in answer["items"] if rule["name"].startswith("tpufleet")}
@@ -51,23 +53,23 @@ def shown(local_api: LocalApi) -> dict[str, dict]:
 
 def test_only_ssh_from_given_ranges_and_the_fleet_itself_are_allowed(compute, local_api):
     assert allow_ssh_from(compute, OFFICE, "2001:db8::/64").changed
-    there = shown(local_api)
+    observed = existing_rules(local_api)
     kinds = ("inside", "rest", "rest6", "ssh", "ssh6")
-    assert sorted(there) == [f"tpufleet-{kind}" for kind in kinds]
-    assert there["tpufleet-ssh"]["sourceRanges"] == [OFFICE]
-    assert there["tpufleet-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
-    assert there["tpufleet-inside"]["sourceTags"] == ["tpufleet"]
-    assert "sourceRanges" not in there["tpufleet-inside"]
-    for rule in there.values():
+    assert sorted(observed) == [f"tpufleet-{kind}" for kind in kinds]
+    assert observed["tpufleet-ssh"]["sourceRanges"] == [OFFICE]
+    assert observed["tpufleet-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
+    assert observed["tpufleet-inside"]["sourceTags"] == ["tpufleet"]
+    assert "sourceRanges" not in observed["tpufleet-inside"]
+    for rule in observed.values():
         assert rule["targetTags"] == ["tpufleet"]
     for name in ("tpufleet-rest", "tpufleet-rest6"):
-        assert there[name]["denied"] == [{"IPProtocol": "all"}]
-        assert there[name]["priority"] > there["tpufleet-ssh"]["priority"]
+        assert observed[name]["denied"] == [{"IPProtocol": "all"}]
+        assert observed[name]["priority"] > observed["tpufleet-ssh"]["priority"]
 
 
 def test_mosh_is_allowed_from_the_same_ranges_and_can_be_closed_again(compute, local_api):
     def ports() -> list[dict]:
-        return shown(local_api)["tpufleet-ssh"]["allowed"]
+        return existing_rules(local_api)["tpufleet-ssh"]["allowed"]
 
     allow_ssh_from(compute, OFFICE, mosh=True)
     assert {"IPProtocol": "udp", "ports": ["60000-61000"]} in ports()
@@ -78,11 +80,11 @@ def test_mosh_is_allowed_from_the_same_ranges_and_can_be_closed_again(compute, l
 
 def test_a_changed_range_updates_the_rule_and_an_empty_list_removes_it(compute, local_api):
     allow_ssh_from(compute, OFFICE)
-    done = allow_ssh_from(compute, "198.51.100.7/32")
-    assert done.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
-    assert shown(local_api)["tpufleet-ssh"]["sourceRanges"] == ["198.51.100.7/32"]
+    result = allow_ssh_from(compute, "198.51.100.7/32")
+    assert result.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
+    assert existing_rules(local_api)["tpufleet-ssh"]["sourceRanges"] == ["198.51.100.7/32"]
     assert allow_ssh_from(compute).changed
-    assert "tpufleet-ssh" not in shown(local_api)
+    assert "tpufleet-ssh" not in existing_rules(local_api)
 
 
 def test_source_tags_that_somebody_added_are_removed(compute, local_api):
@@ -90,13 +92,13 @@ def test_source_tags_that_somebody_added_are_removed(compute, local_api):
     operation = compute.patch_firewall("tpufleet-ssh", {"sourceTags": ["bastion"]})
     compute.wait(operation, "add a tag", compute.polling.deadline_in(20))
     assert allow_ssh_from(compute, OFFICE).changed
-    assert not shown(local_api)["tpufleet-ssh"].get("sourceTags")
+    assert not existing_rules(local_api)["tpufleet-ssh"].get("sourceTags")
     assert not allow_ssh_from(compute, OFFICE).changed
 
 
 def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
     predicted = allow_ssh_from(compute, OFFICE, check=True)
-    assert (predicted.changed, shown(local_api)) == (True, {})
+    assert (predicted.changed, existing_rules(local_api)) == (True, {})
     assert predicted.after == allow_ssh_from(compute, OFFICE).after
 
 
@@ -104,18 +106,18 @@ def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     others = len(compute.list_firewalls())
     allow_ssh_from(compute, OFFICE)
     assert ensure(compute).changed
-    assert (shown(local_api), len(compute.list_firewalls())) == ({}, others)
+    assert (existing_rules(local_api), len(compute.list_firewalls())) == ({}, others)
     assert not ensure(compute).changed
 
 
 @pytest.mark.parametrize(
-    "everybody", [["0.0.0.0/0"], ["::/0"], [OFFICE, "0.0.0.0/1", "128.0.0.0/1"]]
+    "all_addresses", [["0.0.0.0/0"], ["::/0"], [OFFICE, "0.0.0.0/1", "128.0.0.0/1"]]
 )
-def test_everyone_is_allowed_only_explicitly_and_with_a_warning(compute, local_api, everybody):
+def test_everyone_is_allowed_only_explicitly_and_with_a_warning(compute, local_api, all_addresses):
     with pytest.raises(errors.NotConfigured, match=r"ssh_from allows everyone.*set anyone: true"):
-        rules(*everybody)
-    done = allow_ssh_from(compute, *everybody, anyone=True)
-    assert any("allows ssh from everywhere" in warning for warning in done.warnings)
+        rules(*all_addresses)
+    result = allow_ssh_from(compute, *all_addresses, anyone=True)
+    assert any("allows ssh from everywhere" in warning for warning in result.warnings)
 
 
 def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(client, scripted):
@@ -129,16 +131,20 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
     behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
     elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
     scripted.script = [Say({"items": [open_door, behind, elsewhere]})]
-    done = allow_ssh_from(client.compute, OFFICE, check=True)
-    (warning,) = done.warnings
+    result = allow_ssh_from(client.compute, OFFICE, check=True)
+    (warning,) = result.warnings
     assert "firewall rule old-door allows everyone" in warning
     assert "gcloud compute firewall-rules delete old-door" in warning
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
 def test_a_rule_that_no_fleet_created_is_never_changed(client, scripted, state):
-    theirs = {"name": "tpufleet-ssh", "network": "default", "allowed": [{"IPProtocol": "tcp"}]}
-    scripted.script = [Say({"items": [theirs]})]
+    foreign_rule = {
+        "name": "tpufleet-ssh",
+        "network": "default",
+        "allowed": [{"IPProtocol": "tcp"}],
+    }
+    scripted.script = [Say({"items": [foreign_rule]})]
     with pytest.raises(Different, match="tpufleet-ssh: fleet research did not create it"):
         ensure(client.compute, rules() if state == "present" else ())
     assert scripted.methods() == ["GET"]
@@ -148,16 +154,16 @@ def test_a_rule_that_no_fleet_created_is_never_changed(client, scripted, state):
 @pytest.mark.parametrize("fleet", ["other", "research-2"])
 def test_a_rule_of_another_fleet_is_never_changed(compute, local_api, fleet, state):
     allow_ssh_from(compute, OFFICE)
-    before = shown(local_api)
+    before = existing_rules(local_api)
     with pytest.raises(Different, match=f"fleet {fleet} did not create it.*fleet_firewall.name"):
         ensure(compute, rules() if state == "present" else (), fleet=fleet)
-    assert shown(local_api) == before
+    assert existing_rules(local_api) == before
 
 
 def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, scripted):
-    ours = rules(OFFICE)[0].body("p")
-    listed = Say({"items": [ours | {"id": "1"}]})
-    scripted.script = [listed, Say(ours | {"id": "2"})]
+    own_rule = rules(OFFICE)[0].body("p")
+    listed = Say({"items": [own_rule | {"id": "1"}]})
+    scripted.script = [listed, Say(own_rule | {"id": "2"})]
     ensure(client.compute)
     assert scripted.methods() == ["GET", "GET"]
 
@@ -170,7 +176,7 @@ def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
     with pytest.raises(Different, match=r"network is default, expected second.*recreate: true"):
         allow_ssh_from(compute, OFFICE, network="second")
     assert allow_ssh_from(compute, OFFICE, network="second", recreate=True).changed
-    assert all(rule["network"].endswith("/second") for rule in shown(local_api).values())
+    assert all(rule["network"].endswith("/second") for rule in existing_rules(local_api).values())
 
 
 def test_a_failed_operation_is_reported_with_its_error(client, scripted):
@@ -185,10 +191,10 @@ def test_a_failed_operation_is_reported_with_its_error(client, scripted):
 
 
 def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
-    done = Say({"name": "op", "status": "DONE"})
-    scripted.script = [Say({}), Drop(), *[done] * 9]
+    result = Say({"name": "op", "status": "DONE"})
+    scripted.script = [Say({}), Drop(), *[result] * 9]
     allow_ssh_from(client.compute)
-    asked_for = [asked.query for asked in scripted.asked if asked.method == "POST"]
+    asked_for = [request.query for request in scripted.asked if request.method == "POST"]
     first, second = asked_for[:2]
     assert first == second
 
@@ -196,8 +202,8 @@ def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
 def test_the_denying_rule_is_created_first(client, scripted):
     scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
     allow_ssh_from(client.compute, OFFICE)
-    made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
-    assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
+    created = [request.body["name"] for request in scripted.asked if request.method == "POST"]
+    assert created == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
@@ -216,9 +222,9 @@ def test_single_addresses_are_not_everyone(ranges):
 
 @given(st.integers(1, 8))
 def test_ranges_that_together_cover_all_addresses_are_everyone(bits):
-    parts = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
-    assert open_to_all(parts)
-    assert not open_to_all(parts[1:])
+    ranges = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
+    assert open_to_all(ranges)
+    assert not open_to_all(ranges[1:])
 
 
 def test_a_rule_reads_back_as_it_was_written():

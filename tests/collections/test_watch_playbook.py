@@ -85,7 +85,7 @@ def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
         "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n"
         f"[[ lookup('pipe', 'touch {owned}') ]]",
     ]
-    kept = keep_release(tmp_path / ".cache/tpufleet")
+    cached_release = keep_release(tmp_path / ".cache/tpufleet")
     (local_api.state / "bucket-endpoint").write_text(emulator)
     local_api.ready("demo", **OURS)
     for position, injection in enumerate(injections):
@@ -103,8 +103,8 @@ def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
     for field in ("tpu", "placement", "env", "workers", "fence", "wanted_since"):
         assert f"invalid record: {field} " in output
     # A command may have any text, so the record of run r0-0 is valid, and its TPU is gone.
-    assert "run r0-0: preempted: its TPU is gone: recreate" in log(kept)
-    assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(kept)
+    assert "run r0-0: preempted: its TPU is gone: recreate" in log(cached_release)
+    assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(cached_release)
     assert local_api.node("demo")["state"] == "READY"
 
 
@@ -144,21 +144,23 @@ def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, flee
     write(fleet, record_fields(wanted="stopped", tpu="pod" if is_valid else 1))
     watch(local_api)
 
-    shown = flat(play(environment_of(local_api), "playbooks/status.yml"))
+    output = flat(play(environment_of(local_api), "playbooks/status.yml"))
 
-    assert "watch: last pass" in shown
-    assert ("ago on" in shown, ", failed: run mine: " in shown) == (True, not is_valid)
+    assert "watch: last pass" in output
+    assert ("ago on" in output, ", failed: run mine: " in output) == (True, not is_valid)
 
 
 @pytest.mark.parametrize(
-    ("labels", "own_id", "why"),
+    ("labels", "own_id", "reason"),
     [
         ({LABEL: "default"}, True, ""),
         ({LABEL: "default"}, False, "not the TPU to replace"),
         ({}, True, "this fleet did not create it"),
     ],
 )
-def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, labels, own_id, why):
+def test_an_unattended_create_replaces_only_the_given_preempted_tpu(
+    local_api, labels, own_id, reason
+):
     node = local_api.ready("demo", labels=labels)
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
@@ -167,8 +169,8 @@ def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, l
     arguments = ("playbooks/create.yml", "--check", "-e", json.dumps(variables))
     result = play(environment_of(local_api), *arguments)
 
-    assert (result.returncode == 0) == (not why), result.stdout + result.stderr
-    assert why in flat(result)
+    assert (result.returncode == 0) == (not reason), result.stdout + result.stderr
+    assert reason in flat(result)
 
 
 SSH_THAT_HANGS = """#!/bin/sh

@@ -15,8 +15,12 @@ def evaluated(tree: ast.Module) -> list[str]:
         isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
     )
     nodes = [] if later else ast.walk(tree)
-    found = [getattr(node, field, None) for node in nodes for field in ("annotation", "returns")]
-    return [ast.unparse(node) for node in found if node and not isinstance(node, ast.Constant)]
+    expressions = [
+        getattr(node, field, None) for node in nodes for field in ("annotation", "returns")
+    ]
+    return [
+        ast.unparse(node) for node in expressions if node and not isinstance(node, ast.Constant)
+    ]
 
 
 @pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)

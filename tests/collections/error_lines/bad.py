@@ -73,10 +73,10 @@ class Bad:
         }
         return failed(run_module("tpu_node", api=api | change.pop("api", {}), **DEMO | change))
 
-    def train(self, *given: str) -> str:
+    def train(self, *options: str) -> str:
         """Run the trainer with these wrong arguments; return what it writes to stderr."""
-        done = subprocess.run(
-            [sys.executable, "-m", "train", "run", *given],
+        result = subprocess.run(
+            [sys.executable, "-m", "train", "run", *options],
             cwd=ROOT,
             env=clean_environment() | {"TPUFLEET_RUN_DIR": str(self.folder / "run")},
             capture_output=True,
@@ -84,8 +84,8 @@ class Bad:
             timeout=100,
             check=False,
         )
-        assert done.returncode == 2, done.stderr
-        return done.stderr
+        assert result.returncode == 2, result.stderr
+        return result.stderr
 
 
 def case(expected: str):
@@ -99,18 +99,18 @@ def case(expected: str):
 def failed(result: Mapping[str, Any]) -> str:
     """Return the failure of a module's result as the terminal view prints it."""
     assert result.get("failed"), result
-    return shown(failure_text(result))
+    return printed_failure(failure_text(result))
 
 
-def shown(text: str) -> str:
+def printed_failure(text: str) -> str:
     return "\n".join(failure_lines([Failure("Do it", "pod-w1", "failed", text)]))
 
 
-def refused(cause_error: Callable[..., object], *arguments: Any, **options: Any) -> str:
+def printed_error(cause_error: Callable[..., object], *arguments: Any, **options: Any) -> str:
     """Call a function that must raise an error; return the error as the view prints it."""
     with pytest.raises(ERRORS) as caught:
         cause_error(*arguments, **options)
-    return shown(str(caught.value))
+    return printed_failure(str(caught.value))
 
 
 def nowhere() -> str:

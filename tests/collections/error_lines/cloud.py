@@ -10,7 +10,7 @@ from harness.scripted_api import Say, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud
-from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused
+from tests.collections.error_lines.bad import Bad, case, failed, nowhere, printed_error
 from tests.collections.running_modules import run_module
 from tests.collections.test_bad_input import refusing
 from tests.collections.test_fleet import DEMO
@@ -35,7 +35,7 @@ def wrong_zone(bad: Bad) -> str:
 
 @case("us-central2")
 def region_instead_of_a_zone(bad: Bad) -> str:
-    return refused(parse_fleet, [DEMO | {"zone": "us-central2"}])
+    return printed_error(parse_fleet, [DEMO | {"zone": "us-central2"}])
 
 
 @case("v4-17")
@@ -50,12 +50,12 @@ def wrong_runtime(bad: Bad) -> str:
 
 @case("'Demo'")
 def wrong_name(bad: Bad) -> str:
-    return refused(parse_fleet, [DEMO | {"name": "Demo"}])
+    return printed_error(parse_fleet, [DEMO | {"name": "Demo"}])
 
 
 @case("acelerator_type")
 def unknown_key_of_the_fleet(bad: Bad) -> str:
-    return refused(parse_fleet, [DEMO | {"acelerator_type": "v4-8"}])
+    return printed_error(parse_fleet, [DEMO | {"acelerator_type": "v4-8"}])
 
 
 @case("credentials")
@@ -81,7 +81,7 @@ def api_that_is_down(bad: Bad) -> str:
 @case("us-east1-d")
 def zone_that_does_not_answer(bad: Bad) -> str:
     bad.scripted.script = [Say({"nodes": [], "unreachable": ["us-east1-d"]})]
-    return refused(TpuApi(ApiSettings.of(bad.scripted.api)).list_nodes)
+    return printed_error(TpuApi(ApiSettings.of(bad.scripted.api)).list_nodes)
 
 
 @case("root")

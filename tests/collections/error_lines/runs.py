@@ -46,76 +46,76 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
 from harness.scripted_api import error
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec, process
-from tests.collections.error_lines.bad import Bad, case, refused, shown
+from tests.collections.error_lines.bad import Bad, case, printed_error, printed_failure
 
 
 @case("mine.yml")
 def missing_config(bad: Bad) -> str:
-    return refused(find_config, "mine.yml", [bad.folder])
+    return printed_error(find_config, "mine.yml", [bad.folder])
 
 
 @case("line 2")
 def config_that_is_not_yaml(bad: Bad) -> str:
-    return refused(read_config, bad.file("steps: [\n"), strict=True)
+    return printed_error(read_config, bad.file("steps: [\n"), strict=True)
 
 
 @case("mine.yml")
 def config_without_settings(bad: Bad) -> str:
-    return refused(read_config, bad.file("- a\n"), strict=True)
+    return printed_error(read_config, bad.file("- a\n"), strict=True)
 
 
 @case("'steps'")
 def override_without_a_value(bad: Bad) -> str:
-    return refused(overrides, "steps")
+    return printed_error(overrides, "steps")
 
 
 @case("'a b/c'")
 def run_name_with_odd_characters(bad: Bad) -> str:
-    return refused(run_name, "a b/c", None, ())
+    return printed_error(run_name, "a b/c", None, ())
 
 
 @case("line 3")
 def sweep_with_a_mistake(bad: Bad) -> str:
-    return refused(read_sweep, bad.file("- set: {seed: 1}\n- name: b\n  sett: {seed: 2}\n"))
+    return printed_error(read_sweep, bad.file("- set: {seed: 1}\n- name: b\n  sett: {seed: 2}\n"))
 
 
 @case("mine.yml")
 def sweep_that_is_not_a_list(bad: Bad) -> str:
-    return refused(read_sweep, bad.file("set: {seed: 1}\n"))
+    return printed_error(read_sweep, bad.file("set: {seed: 1}\n"))
 
 
 @case("2 runs")
 def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
     file = bad.file("- set: {seed: 1}\n- set: {seed: 2}\n")
-    return refused(assigned, read_sweep(file), ["pod"], file)
+    return printed_error(assigned, read_sweep(file), ["pod"], file)
 
 
 @case("READY")
 def no_worker_to_run_on(bad: Bad) -> str:
-    return refused(place, [], "mine")
+    return printed_error(place, [], "mine")
 
 
 @case("pod")
 def slice_with_a_missing_worker(bad: Bad) -> str:
-    return refused(place, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
+    return printed_error(place, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
 
 
 @case("env")
 def env_that_cannot_be_parsed(bad: Bad) -> str:
-    return refused(parse_env, "A B")
+    return printed_error(parse_env, "A B")
 
 
 @case("command")
 def command_that_cannot_be_parsed(bad: Bad) -> str:
-    return refused(command_words, "python 'x")
+    return printed_error(command_words, "python 'x")
 
 
 def ended(run: str, status: str, log: str) -> str:
     """Return the error that train.yml shows at its end about an attempt that ended like this."""
-    found = end_state(Exit(1, "exit-code", "exited", status, 7.0))
-    codes = {"state": found.state.value, "reason_code": found.reason_code.value}
-    answers = {"pod-w1": {"info": codes | {"exit_code": found.exit_code, "log": [log]}}}
-    return shown(attempt_text(wait_outcome(answers), run, answers))
+    state = end_state(Exit(1, "exit-code", "exited", status, 7.0))
+    codes = {"state": state.state.value, "reason_code": state.reason_code.value}
+    answers = {"pod-w1": {"info": codes | {"exit_code": state.exit_code, "log": [log]}}}
+    return printed_failure(attempt_text(wait_outcome(answers), run, answers))
 
 
 @case("pod-w1")
@@ -138,14 +138,14 @@ def worker_that_is_down_at_launch(bad: Bad) -> str:
     part = {"run": "mine", "process_id": 1, "tpu": "pod"}
     text = "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.3 port 22: refused"
     verdict = launch_verdict({"pod-w1": {"unreachable": True, "msg": text}}, {"pod-w1": part})
-    return shown(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
+    return printed_failure(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
 
 
 @case("0123456789abcdef")
 def release_that_fails_its_manifest(bad: Bad) -> str:
     paths = WorkerPaths(bad.folder, bad.folder, bad.folder)
     paths.release(process().spec.release).mkdir(parents=True)
-    return shown(run_start.release_problem(process(), paths))
+    return printed_failure(run_start.release_problem(process(), paths))
 
 
 @case("other")
@@ -157,42 +157,42 @@ def worker_with_another_active_run(bad: Bad) -> str:
         patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
         patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)
-        return shown("; ".join(run_start.blockers(process(), paths)))
+        return printed_failure("; ".join(run_start.blockers(process(), paths)))
 
 
 @case("checkpoints")
 def checkpoints_on_a_disk_of_the_leader(bad: Bad) -> str:
     found = process(checkpoints="/opt/mine", volatile_checkpoints=False)
-    return shown("; ".join(run_start.lost_with_tpu(found)))
+    return printed_failure("; ".join(run_start.lost_with_tpu(found)))
 
 
 @case("gs://fleet/a")
 def bucket_without_write_permission(bad: Bad) -> str:
     bad.scripted.answerer = lambda asked: error(403, "no storage.objects.create access")
     emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
-    return shown(run_checkpoints.trouble("gs://fleet/a", emulator) or "")
+    return printed_failure(run_checkpoints.trouble("gs://fleet/a", emulator) or "")
 
 
 @case("'soon'")
 def schedule_with_an_invalid_interval(bad: Bad) -> str:
-    return refused(check, "watch", "", "", "soon")
+    return printed_error(check, "watch", "", "", "soon")
 
 
 @case("every=5400s")
 def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
-    return refused(cron_line, Timer("watch", "", "", 5400, "/", "tool", ()))
+    return printed_error(cron_line, Timer("watch", "", "", 5400, "/", "tool", ()))
 
 
 @case("watch")
 def schedule_with_a_time_and_an_interval(bad: Bad) -> str:
-    return refused(check, "watch", "", "2026-12-31 18:00", "1m")
+    return printed_error(check, "watch", "", "2026-12-31 18:00", "1m")
 
 
 @case("delete")
 def delete_scheduled_at_an_interval(bad: Bad) -> str:
-    return refused(check, "delete", "pod", "", "1d")
+    return printed_error(check, "delete", "pod", "", "1d")
 
 
 @case("pod")
 def delete_scheduled_for_an_unknown_tpu(bad: Bad) -> str:
-    return refused(playbook_words, "delete", "pod", [])
+    return printed_error(playbook_words, "delete", "pod", [])

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 from harness.playbooks import ROOT
-from tests.collections.error_lines.bad import Bad, case, nowhere, refused, viewed
+from tests.collections.error_lines.bad import Bad, case, nowhere, printed_error, viewed
 from tests.collections.view.conftest import Stage
 
 
@@ -34,20 +34,22 @@ def environment(bad: Bad, index: str) -> str:
     lock = f"apple==1.0 --hash=sha256:{'0' * 64}\n"
     uv, python = Path(sys.prefix) / "bin/uv", Path(sys.executable)
     variables = {"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"}
-    return refused(
+    return printed_error(
         install_from_index, bad.folder / "env", lock, python, uv, variables, bad.folder / "cache"
     )
 
 
 @case("/")
 def disk_without_free_space(bad: Bad) -> str:
-    return refused(check_free_space, Path("/nowhere"), 10**12)
+    return printed_error(check_free_space, Path("/nowhere"), 10**12)
 
 
 @case("Python")
 def old_python_and_unreachable_mirror(bad: Bad) -> str:
     uv = Path(sys.prefix) / "bin/uv"
-    return refused(install_python, uv, bad.folder, "3.12", nowhere(), {"UV_HTTP_RETRIES": "0"})
+    return printed_error(
+        install_python, uv, bad.folder, "3.12", nowhere(), {"UV_HTTP_RETRIES": "0"}
+    )
 
 
 @case("gs://data")
