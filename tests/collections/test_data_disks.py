@@ -79,7 +79,7 @@ def test_a_plan_names_each_missing_disk_once(api):
     (planned,) = missing_disks(api.compute, choices)
     make(api, POD | {"name": "sweep", "count": 2})
 
-    assert planned["words"] == f"the disk corpus ({ZONE}, 50 GB, pd-balanced)"
+    assert planned["description"] == f"the disk corpus ({ZONE}, 50 GB, pd-balanced)"
     assert missing_disks(api.compute, choices) == []
 
 

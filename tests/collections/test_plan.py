@@ -48,7 +48,9 @@ def test_a_complete_fleet_needs_nothing():
 
 
 def test_a_missing_disk_is_a_line_of_its_own():
-    lines = list(planned([DEMO], [node()], disks=[{"words": "the disk corpus (50 GB)"}]).lines())
+    lines = list(
+        planned([DEMO], [node()], disks=[{"description": "the disk corpus (50 GB)"}]).lines()
+    )
     assert "the disk corpus (50 GB) would be created" in lines
     assert "nothing to do: the fleet is as desired" not in lines
 

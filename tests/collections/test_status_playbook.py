@@ -95,7 +95,7 @@ def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
     local_api, record_file, inventory
 ):
     record_file.write_text("{")
-    answer = {"run": "mine", "run_look": {"runs": [report("training", attempt=2)]}}
+    answer = {"run": "mine", "run_observed": {"runs": [report("training", attempt=2)]}}
 
     options = ("-i", inventory, "-e", json.dumps(answer))
     result = play(environment_of(local_api), "playbooks/status.yml", *options)
@@ -116,7 +116,7 @@ def play_on_worker(local_api, record_file, inventory, tmp_path):
 
     def play_verb(verb, attempt):
         process = report("done", attempt=attempt, log=["bye"])
-        answer = {"run": "mine", "run_look": {"runs": [process]}}
+        answer = {"run": "mine", "run_observed": {"runs": [process]}}
         answer_options = ("-e", json.dumps(answer))
         return play(environment_of(local_api), f"playbooks/{verb}.yml", *options, *answer_options)
 

@@ -212,13 +212,13 @@ def test_scripts_get_codes_numbers_and_the_text():
     assert [worker[name] for name in names] == [
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
-    facts = {host: {"run_look": result} for host, result in answers.items()}
+    facts = {host: {"run_observed": result} for host, result in answers.items()}
     status = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
     assert json.loads(json.dumps(status)) == status
 
 
 def test_a_mistyped_run_is_reported_as_unknown():
-    facts = {"w0": {"run_look": results(w0=report())["w0"]}}
+    facts = {"w0": {"run_observed": results(w0=report())["w0"]}}
 
     def last_line(run: str) -> str:
         return run_status(facts, ["w0"], {}, {"exists": False, "record": {}}, {}, run)["lines"][-1]

@@ -42,7 +42,7 @@ PLAY = """
         compile_cache: "{{ compile_cache }}"
         volatile_checkpoints: "{{ volatile_checkpoints }}"
         env: {FROM: inventory}
-        kept: "{{ fleet_state }}"
+        cache: "{{ fleet_state }}"
         fleet_state: "{{ fleet_state }}"
         relaunch: "{{ relaunch }}"
       register: plan

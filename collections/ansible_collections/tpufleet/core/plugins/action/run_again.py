@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
         result = super().run(tmp, task_vars)
-        names = {"run": "str", "project": "path", "kept": "path", "log": "path"}
+        names = {"run": "str", "project": "path", "cache": "path", "log": "path"}
         spec = {name: {"type": kind, "required": True} for name, kind in names.items()}
         spec |= STORE_OPTIONS
         spec["fleet_name"] = {"type": "str", "default": DEFAULT_FLEET_NAME}
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
         try:
             run, store = check_name(given["run"]), RunStore.of(given["fleet_state"], api)
             record = self._record(run, store, given["even_if_stopped"])
-            kept = Path(given["kept"]).expanduser()
+            kept = Path(given["cache"]).expanduser()
             if missing := missing_here(record.launch, kept):
                 raise RunError(
                     f"run {run}: not restarted, this controller does not have {missing}. Restart "
@@ -116,7 +116,7 @@ class ActionModule(ActionBase):
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S
-        kept = Path(given["kept"]).expanduser()
+        kept = Path(given["cache"]).expanduser()
         actor = Actor(Path(given["project"]), kept, given["fleet_state"], log, ends_at)
         claim = Claim(lease.lost, lambda: changed_since(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)

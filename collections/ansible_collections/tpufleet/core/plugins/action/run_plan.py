@@ -78,10 +78,10 @@ class ActionModule(ActionBase):
                 "volatile_checkpoints": {"type": "bool", "default": False},
                 "env": {"type": "raw", "default": {}},
                 "rendezvous_seconds": {"type": "int", "default": RENDEZVOUS_SECONDS},
-                "kept": {"type": "path", "required": True},
+                "cache": {"type": "path", "required": True},
                 **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
-                "same_place": {"type": "bool", "default": False},
+                "same_checkpoints": {"type": "bool", "default": False},
                 "wait": {
                     "type": "str",
                     "choices": ["started", "first_step", "done"],
@@ -171,7 +171,7 @@ class ActionModule(ActionBase):
                 store,
                 launch,
                 is_relaunch=options["relaunch"],
-                same_location=options["same_place"] and not options["relaunch"],
+                same_location=options["same_checkpoints"] and not options["relaunch"],
                 ready=() if options["relaunch"] else ready,
                 check=check,
             )
@@ -266,7 +266,7 @@ class ActionModule(ActionBase):
         """Cache the code as a release, and the lock file; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
-            kept = Path(options["kept"])
+            kept = Path(options["cache"])
             cache_release(tree, kept_release(kept, release))
             keep_lock(kept, lock)
         return release

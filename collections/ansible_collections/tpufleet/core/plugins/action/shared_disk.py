@@ -109,7 +109,7 @@ def _change(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
             for node, workers in zip(sharing, attached, strict=True)
         ],
         "is_filled": is_filled,
-        "words": _filled_words(name, sharing)
+        "description": _filled_words(name, sharing)
         if is_filled
         else _words(name, sharing, missing, is_hyperdisk=bool(found and found.access_mode)),
     }
@@ -239,7 +239,11 @@ def _words(
     """
     writer = sharing[0]
     names = ", ".join(node.name for node in sharing)
-    begin = f"creates {missing[0]['words']}" if missing else f"uses the disk {name} ({writer.zone})"
+    begin = (
+        f"creates {missing[0]['description']}"
+        if missing
+        else f"uses the disk {name} ({writer.zone})"
+    )
     is_final = is_hyperdisk or any(disk["type"].startswith("hyperdisk") for disk in missing)
     return (
         f"This {begin}, attaches it to worker 0 of {writer.name} for writing, formats it if it is "

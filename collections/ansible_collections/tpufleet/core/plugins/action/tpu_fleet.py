@@ -55,7 +55,7 @@ _SPEC: dict[str, Any] = {
     "external_ip": {"type": "bool"},
     "tag": {"type": "str", "default": ""},
     "disks": {"type": "bool", "default": False},
-    "agreed": {"type": "list", "elements": "str"},
+    "confirmed": {"type": "list", "elements": "str"},
     "recreate": {"type": "bool", "default": False},
     "replace_dead": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 1800},
@@ -125,7 +125,7 @@ class ActionModule(ActionBase):
         done = reconcile.create(source, selected, found.present, self._options(given))
         return _result(done) | {
             "unwanted": [observed.described(node) for node in unwanted if is_own(node)],
-            "doomed": [observed.described(each.replaced) for each in done if each.replaced],
+            "to_delete": [observed.described(each.replaced) for each in done if each.replaced],
         }
 
     def _absent(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class ActionModule(ActionBase):
             done += reconcile.delete_disks(source, disks, options)
         doomed = [observed.described_request(request) for request in requests]
         doomed += [_described(node, given) for node in nodes]
-        result = _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
+        result = _result(done) | {"to_delete": [*doomed, *(disk.described() for disk in disks)]}
         if kept:
             result["warnings"] = [*result.get("warnings", []), *kept]
         return result
@@ -184,11 +184,11 @@ class ActionModule(ActionBase):
         node = source.describe(expected.zone, expected.name)
         if node is None:
             msg = f"TPU {expected.name} ({expected.zone}) is deleted already"
-            return _result([]) | {"doomed": [], "msg": msg}
+            return _result([]) | {"to_delete": [], "msg": msg}
         if blocker := deletion_blocker(node, expected, given["fleet_name"]):
             raise Different(f"{blocker}. Nothing was deleted")
         done = reconcile.delete(source, [node], self._options(given))
-        return _result(done) | {"doomed": [_described(node, given)]}
+        return _result(done) | {"to_delete": [_described(node, given)]}
 
     def _options(self, given: Mapping[str, Any]) -> ChangeOptions:
         return ChangeOptions(
@@ -198,7 +198,7 @@ class ActionModule(ActionBase):
             timeout=given["timeout"],
             wait_for_capacity=given["wait_for_capacity"],
             known_hosts_file=given["known_hosts_file"],
-            agreed=given["agreed"],
+            agreed=given["confirmed"],
             check_owner=_owner_check(given),
             report=_Reporter(),
         )

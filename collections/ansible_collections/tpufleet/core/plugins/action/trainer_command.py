@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
                 "command": {"type": "str", "choices": list(OPTIONS), "required": True},
                 "run": {"type": "str", "required": True},
                 **STORE_OPTIONS,
-                "kept": {"type": "path", "required": True},
+                "cache": {"type": "path", "required": True},
                 "tpu": {"type": "str", "default": ""},
                 "set": {"type": "raw", "default": []},
                 "env": {"type": "raw", "default": {}},
@@ -99,8 +99,8 @@ class ActionModule(ActionBase):
             "changed": False,
             "workers": list(checked.placement),
             "launch": checked.to_json(),
-            "code": release_here(launch, Path(options["kept"])),
-            "setup": setup_command(launch, tpu, Path(options["kept"])),
+            "code": release_here(launch, Path(options["cache"])),
+            "setup": setup_command(launch, tpu, Path(options["cache"])),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
 

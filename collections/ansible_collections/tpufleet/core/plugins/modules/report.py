@@ -57,7 +57,7 @@ EXAMPLES = r"""
     fleet_state: "{{ fleet_state }}"
     directory: "{{ outputs_directory }}"
     cache: "{{ outputs_cache }}"
-    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
+    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_observed') }}"
 """
 
 RETURN = r"""

@@ -93,7 +93,7 @@ options:
     description: How many seconds the processes of an attempt wait for each other.
     type: int
     default: 120
-  kept:
+  cache:
     description: The controller's state directory, for copies of releases and lock files.
     type: path
     required: true
@@ -101,7 +101,7 @@ options:
     description: Whether to plan the launch in the record of O(run) again.
     type: bool
     default: false
-  same_place:
+  same_checkpoints:
     description: Whether to refuse a run whose earlier checkpoints are in another location. Set it
       if the user gave no location for this launch.
     type: bool
@@ -127,7 +127,7 @@ EXAMPLES = r"""
     lock: "{{ playbook_dir }}/../requirements/worker-cpu.lock"
     jax_requirements: worker-cpu
     checkpoints: gs://bucket/checkpoints
-    kept: ~/fleet
+    cache: ~/fleet
     fleet_state: ~/fleet
   run_once: true
 """

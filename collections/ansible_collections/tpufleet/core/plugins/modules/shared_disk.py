@@ -87,7 +87,7 @@ is_filled:
     TPUs. Only O(state=shared) changes such a disk, and attaches it.
   type: bool
   returned: success
-words:
+description:
   description: The text of the confirmation prompt, which says what filling the disk does.
   type: str
   returned: success

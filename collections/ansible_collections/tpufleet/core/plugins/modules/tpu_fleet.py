@@ -110,10 +110,10 @@ options:
         O(node_id).
     type: bool
     default: false
-  agreed:
+  confirmed:
     description:
-      - The ids of the TPUs that may be deleted, from RV(doomed) of an earlier task in check mode.
-        Any other TPU is not deleted and is an error. By default every TPU may be deleted.
+      - The ids of the TPUs that may be deleted, from RV(to_delete) of an earlier task in check
+        mode. Any other TPU is not deleted and is an error. By default every TPU may be deleted.
     type: list
     elements: str
   recreate:
@@ -178,15 +178,16 @@ tpus:
   elements: dict
   returned: O(state=present) and O(state=absent)
 unwanted:
-  description: TPUs with this fleet's label that are not in O(fleet), with name, zone, id, words.
+  description: TPUs with this fleet's label that are not in O(fleet), with name, zone, id,
+    description.
   type: list
   elements: dict
   returned: O(state=present)
-doomed:
+to_delete:
   description:
-    What this task deletes or recreates, with name, zone, id, words. In check mode, what it would
-    delete or recreate. An existing TPU that is to be deleted also has is_ours, which says whether
-    it belongs to this fleet.
+    What this task deletes or recreates, with name, zone, id, description. In check mode, what it
+    would delete or recreate. An existing TPU that is to be deleted also has is_ours, which says
+    whether it belongs to this fleet.
   type: list
   elements: dict
   returned: O(state=present) and O(state=absent)

@@ -18,7 +18,7 @@ options:
     type: str
     choices: [sample, eval, export, bench]
     required: true
-  kept:
+  cache:
     description: The controller's state directory, with copies of releases and lock files.
     type: path
     required: true
@@ -63,7 +63,7 @@ EXAMPLES = r"""
     command: sample
     run: shakespeare
     fleet_state: gs://bucket/fleet
-    kept: ~/.cache/tpufleet
+    cache: ~/.cache/tpufleet
   register: planned
 """
 

@@ -30,7 +30,7 @@ options:
     description: The directory of tpufleet on the controller, whose playbooks are called.
     type: path
     required: true
-  kept:
+  cache:
     description: The controller's state directory, with the releases and lock files of launches.
     type: path
     required: true
@@ -68,10 +68,10 @@ EXAMPLES = r"""
 - name: Decide about each run and act
   tpufleet.core.watch:
     fleet_state: "{{ fleet_state }}"
-    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
+    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_observed') }}"
     project: "{{ playbook_dir }}/.."
     asked_at: "{{ watch_asked_at }}"
-    kept: "{{ fleet_state }}"
+    cache: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 

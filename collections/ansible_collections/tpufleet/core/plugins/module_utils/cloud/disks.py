@@ -60,7 +60,7 @@ class StoredDisk(ZonalResource):
     def described(self) -> dict[str, Any]:
         """Return what the confirmation prompt for a deletion shows about the disk."""
         description = f"the disk {self.name} ({self.zone}, {self.size_gb} GB) and all its data"
-        return {"name": self.name, "zone": self.zone, "id": self.key, "words": description}
+        return {"name": self.name, "zone": self.zone, "id": self.key, "description": description}
 
 
 def read_disk(compute: ComputeApi, zone: str, name: str) -> StoredDisk | None:
@@ -164,7 +164,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
             "zone": zone,
             "size_gb": disk.size_gb,
             "type": (kind := disk.type or disk_type_for(kind_of_tpu, writable=disk.writable)),
-            "words": f"the disk {name} ({zone}, {disk.size_gb} GB, {kind})",
+            "description": f"the disk {name} ({zone}, {disk.size_gb} GB, {kind})",
         }
         for (zone, name), (disk, kind_of_tpu) in sorted(disks.items(), key=lambda item: item[0])
         if read_disk(compute, zone, name) is None

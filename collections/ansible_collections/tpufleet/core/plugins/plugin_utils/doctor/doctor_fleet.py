@@ -120,7 +120,7 @@ def quota_findings(
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
         findings.append(ok("quota", f"{message}; the limit: {limits}"))
     for entry in plan.dead_requests:
-        message = f"{entry['words']} has no TPU any more but still holds quota"
+        message = f"{entry['description']} has no TPU any more but still holds quota"
         findings.append(problem("quota", message, entry["fix"]))
     if not findings:
         findings.append(ok("quota", f"no quota in use; the limits: {limits}"))

@@ -114,11 +114,11 @@ def described(node: Node) -> dict[str, Any]:
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
     description = f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})"
-    return {"name": node.name, "zone": node.zone, "id": node.key, "words": description}
+    return {"name": node.name, "zone": node.zone, "id": node.key, "description": description}
 
 
 def described_request(request: QueuedResource) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
     description = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"
-    return {"name": request.name, "zone": request.zone, "id": request.key, "words": description}
+    return {"name": request.name, "zone": request.zone, "id": request.key, "description": description}

@@ -28,7 +28,8 @@ WARN_DAYS = 7
 class Plan:
     """Differences between the fleet file and what exists.
 
-    Each entry of the first six lists has a text about the TPU, disk or queued resource (``words``).
+    Each entry of the first six lists has a text about the TPU, disk or queued resource
+    (``description``).
 
     Args:
         missing: TPUs to create.
@@ -66,7 +67,10 @@ class Plan:
         )
         for state, entries in groups:
             for entry in entries:
-                yield f"{entry['words']} {state}{': ' + entry['why'] if entry.get('why') else ''}"
+                yield (
+                    f"{entry['description']} {state}"
+                    f"{': ' + entry['why'] if entry.get('why') else ''}"
+                )
         for entry in self.chips:
             yield (
                 f"chips {entry['quota']}: {entry['held']} held, {entry['wanted']} more wanted"
@@ -165,7 +169,7 @@ def _missing(tpu: FleetEntry, old: Node | None) -> dict[str, Any]:
     zones = " or ".join(tpu.zones)
     return {
         "name": tpu.name,
-        "words": f"TPU {tpu.name} ({zones}, {kind}, {shape.chips if shape else '?'} chips)",
+        "description": f"TPU {tpu.name} ({zones}, {kind}, {shape.chips if shape else '?'} chips)",
         "why": f"the existing one is {old.state}" if old else "",
     }
 

@@ -42,7 +42,7 @@ def run_status(
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        facts: the variables of each host; ``run_look`` is the result of run_info on a worker.
+        facts: the variables of each host; ``run_observed`` is the result of run_info on a worker.
         hosts: the hosts of the play. A play without workers has localhost, which is left out.
         foreign: the zone of each TPU that does not belong to this fleet, by TPU name.
         record_result: the result of the module run_record.
@@ -52,7 +52,7 @@ def run_status(
     """
     worker_hosts = [host for host in hosts if host != "localhost"]
     states = {host: str(facts[host].get("tpu_state") or READY) for host in worker_hosts}
-    answers = {host: facts[host].get("run_look") or {} for host in worker_hosts}
+    answers = {host: facts[host].get("run_observed") or {} for host in worker_hosts}
     workers = worker_statuses(answers, states, run)
     outputs = stored.get("answers") or {}
     stored_workers = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
