@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action.release import (
     ActionModule,
-    Way,
+    ReleaseSource,
     explain,
     ssh_command,
 )
@@ -40,14 +40,14 @@ class Worker(ActionModule):
         self._task = SimpleNamespace(check_mode=check_mode)
         self.answers, self.done = list(answers), []
 
-    def bring(self, way: Way) -> dict:
-        return self._bring({}, Path("tree"), "a" * 16, "code", {}, way)
+    def deliver(self, source: ReleaseSource) -> dict:
+        return self._deliver({}, Path("tree"), "a" * 16, "code", {}, source)
 
-    def _send(self, tree: Path, name: str, *extra: str) -> None:
-        self.done.append(("sent", *extra))
+    def _send(self, tree: Path, name: str, *rsync_options: str) -> None:
+        self.done.append(("sent", *rsync_options))
 
-    def _prove(self, options, release, name, task_vars, by_leader: bool) -> dict:
-        self.done.append("copied from its leader" if by_leader else "verified")
+    def _verify(self, options, release, name, task_vars, from_leader: bool) -> dict:
+        self.done.append("copied from its leader" if from_leader else "verified")
         return self.answers.pop(0)
 
 
@@ -57,22 +57,25 @@ GOOD, MISMATCH = {"changed": True}, {"failed": True, "mismatch": True, "msg": "a
 def test_a_leader_gets_missing_files_and_verifies_them_in_one_module_run(tmp_path):
     leader = Worker(dict(GOOD))
 
-    assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == GOOD
+    assert leader.deliver(ReleaseSource.for_worker(play(0, 0, 1), tmp_path)) == GOOD
     assert leader.done == [("sent",), "verified"]
 
 
 def test_a_release_that_fails_verification_is_sent_once_more_by_checksum(tmp_path):
     leader = Worker(dict(MISMATCH), dict(MISMATCH))
 
-    assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == {"failed": True, "msg": "a differs"}
+    assert leader.deliver(ReleaseSource.for_worker(play(0, 0, 1), tmp_path)) == {
+        "failed": True,
+        "msg": "a differs",
+    }
     assert leader.done == [("sent",), "verified", ("sent", "--checksum"), "verified"]
 
 
 def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
-    alone, way = Worker(dict(GOOD)), Way.of(worker(0, 1), tmp_path)
+    alone, source = Worker(dict(GOOD)), ReleaseSource.for_worker(worker(0, 1), tmp_path)
 
-    alone.bring(way)
-    way.tell(True)
+    alone.deliver(source)
+    source.report_result(True)
 
     assert alone.done == [("sent",), "verified"]
     assert list(tmp_path.iterdir()) == []  # no other worker waits for it
@@ -81,8 +84,8 @@ def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
 def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(tmp_path):
     other, unlucky = Worker(dict(GOOD)), Worker(dict(MISMATCH), dict(GOOD))
 
-    other.bring(Way.of(play(1, 1), tmp_path))
-    unlucky.bring(Way.of(play(1, 1), tmp_path))
+    other.deliver(ReleaseSource.for_worker(play(1, 1), tmp_path))
+    unlucky.deliver(ReleaseSource.for_worker(play(1, 1), tmp_path))
 
     assert other.done == ["copied from its leader"]
     assert unlucky.done == ["copied from its leader", ("sent",), "verified"]
@@ -92,7 +95,7 @@ def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(
 def test_a_dry_run_sends_no_files(tmp_path, index):
     dry_run = Worker(dict(GOOD), check_mode=True)
 
-    dry_run.bring(Way.of(play(index, 1), tmp_path))
+    dry_run.deliver(ReleaseSource.for_worker(play(index, 1), tmp_path))
 
     assert dry_run.done == ["verified"]
 
@@ -203,12 +206,15 @@ def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):
         away._send(tree, "code")
 
 
-@pytest.mark.parametrize("good", [True, False])
-def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path, good):
-    leader, other = Way.of(play(0, 0, 1), tmp_path), Way.of(play(1, 0, 1), tmp_path)
-    threading.Timer(0.2, leader.tell, [good]).start()
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path, succeeded):
+    leader, other = (
+        ReleaseSource.for_worker(play(0, 0, 1), tmp_path),
+        ReleaseSource.for_worker(play(1, 0, 1), tmp_path),
+    )
+    threading.Timer(0.2, leader.report_result, [succeeded]).start()
 
-    assert other.wait() is good
+    assert other.wait_for_leader() is succeeded
 
 
 def test_old_releases_are_removed_unless_they_are_used(tmp_path):
@@ -223,10 +229,10 @@ def test_old_releases_are_removed_unless_they_are_used(tmp_path):
 
 
 def test_a_failed_connection_is_reported_with_ssh_s_message_not_rsync_s():
-    complaint = (
+    output = (
         "ssh: connect to host 10.0.0.2 port 22: No route to host\n"
         "rsync: [sender] safe_write failed to write 4 bytes to socket: Broken pipe (32)\n"
         "rsync error: error in rsync protocol data stream (code 12) at io.c(232)\n"
     )
 
-    assert explain(complaint) == "ssh: connect to host 10.0.0.2 port 22: No route to host"
+    assert explain(output) == "ssh: connect to host 10.0.0.2 port 22: No route to host"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.status_follow import (
     StatusError,
+    all_ended,
     follow,
     has_ended,
-    is_over,
 )
 
 from harness.playbooks import command
@@ -155,7 +155,7 @@ DONE = {"state": "done", "wanted": "done"}
     ],
 )
 def test_following_ends_when_no_run_is_wanted_and_every_worker_has_answered(status, expected):
-    assert is_over({"runs": [], "workers": [], "wanted": [], **status}) is expected
+    assert all_ended({"runs": [], "workers": [], "wanted": [], **status}) is expected
 
 
 def status_with(line: str, *wanted: str) -> dict[str, Any]:

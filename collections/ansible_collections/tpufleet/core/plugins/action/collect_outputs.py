@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Ask the worker for new output and store it, until there is no more."""
         super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(
+        _, options = self.validate_argument_spec(
             argument_spec={
                 "directory": {"type": "path", "required": True},
                 "run": {"type": "str", "default": ""},
@@ -44,15 +44,17 @@ class ActionModule(ActionBase):
         )
         host = str((task_vars or {})["inventory_hostname"])
 
-        def ask(state: Mapping[str, Any]) -> Mapping[str, Any]:
+        def call_module(state: Mapping[str, Any]) -> Mapping[str, Any]:
             return self._execute_module(
                 module_name="tpufleet.core.run_output",
-                module_args={"state": state, "runs": [given["run"]] if given["run"] else []},
+                module_args={"state": state, "runs": [options["run"]] if options["run"] else []},
                 task_vars=task_vars,
             )
 
         try:
-            return collect(Path(given["directory"]), host, ask, is_dry=self._task.check_mode)
+            return collect(
+                Path(options["directory"]), host, call_module, is_dry=self._task.check_mode
+            )
         except OutputError as error:
             # Return the error: Ansible ignores failed_when if a plugin raises.
             return {"failed": True, "msg": str(error)}
@@ -63,28 +65,28 @@ class ActionModule(ActionBase):
 def collect(
     directory: Path,
     host: str,
-    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    call_module: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     *,
     is_dry: bool = False,
 ) -> dict[str, Any]:
     """Copy new output of a worker to ``directory``; if ``is_dry``, only count the files to copy.
 
-    ``host`` is the worker's name. ``ask`` calls the module run_output on the worker, with the
-    ``state`` that the previous call returned. The files are written before the new state, so after
-    an interruption some files are copied again, but none is missing. Does nothing while another
-    process copies output of this worker. Returns the result of the task. Raises OutputError,
-    OSError.
+    ``host`` is the worker's name. ``call_module`` calls the module run_output on the worker, with
+    the ``state`` that the previous call returned. The files are written before the new state, so
+    after an interruption some files are copied again, but none is missing. Does nothing while
+    another process copies output of this worker. Returns the result of the task. Raises
+    OutputError, OSError.
     """
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
     if is_dry:
-        answer = ask(read_state(path))
+        answer = call_module(read_state(path))
         if answer.get("failed") or answer.get("unreachable"):
             return dict(answer)
-        files = len(listed(answer))
+        files = len(files_of(answer))
         return {"changed": bool(files), "files": files, "more": False}
-    with locked(path.with_suffix(".lock")) as is_ours:
-        if is_ours:
-            return _collect(OutputDirectory(directory), path, host, ask)
+    with locked(path.with_suffix(".lock")) as is_locked:
+        if is_locked:
+            return _collect(OutputDirectory(directory), path, host, call_module)
     return {"changed": False, "files": 0, "more": False}
 
 
@@ -92,24 +94,24 @@ def _collect(
     store: OutputDirectory,
     path: Path,
     host: str,
-    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    call_module: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> dict[str, Any]:
     state, files, more = read_state(path), 0, True
-    refused: list[str] = []
+    skipped: list[str] = []
     for _ in range(MOST_CALLS):
-        answer = ask(state)
+        answer = call_module(state)
         if answer.get("failed") or answer.get("unreachable"):
             return dict(answer)
-        invalid = write(store, listed(answer))
-        files += len(listed(answer)) - len(invalid)
-        refused += invalid
+        errors = write(store, files_of(answer))
+        files += len(files_of(answer)) - len(errors)
+        skipped += errors
         state = write_state(path, answer.get("state"))
         more = answer.get("more") is True
         if not more:
             break
     result = {"changed": bool(files), "files": files, "more": more}
-    if refused:
-        result["warnings"] = [f"{host}: skipped {len(refused)} files, such as: {refused[0]}"]
+    if skipped:
+        result["warnings"] = [f"{host}: skipped {len(skipped)} files, such as: {skipped[0]}"]
     return result
 
 
@@ -131,7 +133,7 @@ def locked(path: Path) -> Iterator[bool]:
         yield True
 
 
-def listed(answer: Mapping[str, Any]) -> list[object]:
+def files_of(answer: Mapping[str, Any]) -> list[object]:
     """Return the files in ``answer``, a result of run_output. Raises OutputError."""
     files = answer.get("files")
     if not isinstance(files, list):
@@ -144,18 +146,18 @@ def write(store: OutputDirectory, files: list[object]) -> list[str]:
 
     Files with an invalid name and files that are too large are skipped. Raises OutputError.
     """
-    refused = []
-    for each in files:
-        if not isinstance(each, Mapping):
+    errors = []
+    for file in files:
+        if not isinstance(file, Mapping):
             raise OutputError(f"{MALFORMED}: a file is not a dictionary. {SETUP}")
-        name, content = (str(each.get(key)) for key in ("name", "content"))
+        name, content = (str(file.get(key)) for key in ("name", "content"))
         try:
             store.write(name, base64.b64decode(content, validate=True))
         except InvalidObjectError as error:
-            refused.append(str(error))
+            errors.append(str(error))
         except ValueError:
             raise OutputError(f"{MALFORMED}: {name!r:.200} is not base64. {SETUP}") from None
-    return refused
+    return errors
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -164,10 +166,10 @@ def read_state(path: Path) -> dict[str, Any]:
     Returns an empty state if there is none, so that run_output returns all output again.
     """
     try:
-        found = json.loads(path.read_bytes())
+        state = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
 def write_state(path: Path, state: object) -> dict[str, Any]:

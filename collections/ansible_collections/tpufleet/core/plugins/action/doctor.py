@@ -80,23 +80,23 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.validate_argument_spec(argument_spec={})
         self._vars = task_vars or {}
-        self._broken: list[Finding] = []
+        self._invalid_variables: list[Finding] = []
         findings = list(self._check_all(datetime.now(UTC).date()))
-        lines = [each.line for each in findings]
-        shown = {"changed": False, "findings": to_dicts(findings), "lines": lines}
-        return result | shown | {"msg": verdict(findings)}
+        lines = [finding.line for finding in findings]
+        output = {"changed": False, "findings": to_dicts(findings), "lines": lines}
+        return result | output | {"msg": verdict(findings)}
 
     def _check_all(self, today: date) -> Iterator[Finding]:
         api = self._value("tpu_api", {})
         ssh = self._value("tpu_ssh", {})
-        secrets, shared = self._variables("secrets"), self._variables("worker_environment")
+        secrets, worker_env = self._variables("secrets"), self._variables("worker_environment")
         zones = zones_of(api)
         address = str(ssh.get("address") or "external")
         yield from version_findings()
         yield from program_findings(address)
         fleet, fleet_line = fleet_finding(self._value("tpu_fleet", []))
         yield from self._cloud(api, zones, fleet, today)
-        yield from self._broken
+        yield from self._invalid_variables
         yield fleet_line
         grant = grant_finding(self._value("grant_ends", ""), today)
         if grant:
@@ -106,7 +106,7 @@ class ActionModule(ActionBase):
         else:
             yield unknown("ssh key", "can't be checked without the inventory")
         sources = self._vars.get("ansible_inventory_sources", ())
-        yield from secret_findings(secrets, shared, sources, self._vars)
+        yield from secret_findings(secrets, worker_env, sources, self._vars)
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
         foreign = [hostvars[host] for host in groups.get(FOREIGN_GROUP, [])]
         yield from foreign_findings(foreign, {tpu.name for tpu in fleet})
@@ -117,12 +117,14 @@ class ActionModule(ActionBase):
     def _cloud(
         self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
     ) -> Iterator[Finding]:
-        wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
+        fleet_zones = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
         # The inventory's error message, which ends with a command that fixes it; empty if none.
-        listed = str(self._value(INVENTORY_ERROR, ""))
-        parts = _COMMAND.match(listed)
-        inventory = (
-            [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
+        inventory_error = str(self._value(INVENTORY_ERROR, ""))
+        match = _COMMAND.match(inventory_error)
+        inventory_findings = (
+            [problem("inventory", *(match.groups() if match else (inventory_error,)))]
+            if inventory_error
+            else []
         )
         if not api.get("storage_endpoint"):
             # In the local cloud, the workers' environment has the address of the storage emulator.
@@ -131,23 +133,23 @@ class ActionModule(ActionBase):
         try:
             settings = ApiSettings.of(api)
         except NotConfigured as error:
-            known = "endpoint" in api or not listed
-            yield from [problem("project", str(error))] if known else inventory
-            why = "can't be checked without " + ("a project" if known else "the inventory")
+            has_project = "endpoint" in api or not inventory_error
+            yield from [problem("project", str(error))] if has_project else inventory_findings
+            reason = "can't be checked without " + ("a project" if has_project else "the inventory")
             for check in ("credentials", "clock", "TPU API", "zones", "quota", "bucket"):
-                yield unknown(check, why)
+                yield unknown(check, reason)
             return
-        found = cloud_findings(settings, zones, wanted)
-        if not any(each.state == PROBLEM for each in found):
-            yield from inventory
-        yield from found
-        if any(each.check == "TPU API" and each.state == OK for each in found):
+        findings = cloud_findings(settings, zones, fleet_zones)
+        if not any(finding.state == PROBLEM for finding in findings):
+            yield from inventory_findings
+        yield from findings
+        if any(finding.check == "TPU API" and finding.state == OK for finding in findings):
             yield from quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
         else:
             yield unknown("quota", "can't be checked without the API")
         state = str(self._value("fleet_state", ""))
         bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
-        yield from bucket_findings(settings, bucket, wanted)
+        yield from bucket_findings(settings, bucket, fleet_zones)
         outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
         yield from retention_findings(settings, str(outputs), days)
 
@@ -156,11 +158,11 @@ class ActionModule(ActionBase):
         workers = workers_of(self._vars.get("groups", {}))
         connections = [connection_of(str(host), hostvars[host]) for host in workers]
         try:
-            known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
+            known_hosts = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
         except CloudError as error:
             yield problem("host keys", str(error), f"chmod 600 {known_hosts_file}")
-            known = {}
-        yield from connection_findings(connections, address, known)
+            known_hosts = {}
+        yield from connection_findings(connections, address, known_hosts)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
         """Check the last passes of the watch, and whether a timer on this controller starts it."""
@@ -186,8 +188,8 @@ class ActionModule(ActionBase):
         try:
             return parse_env(self._value(name, {}), name)
         except AnsibleError as error:
-            file = "$EDITOR inventory/*/group_vars/all"
-            self._broken.append(problem(name, one_line(error.message), file))
+            fix = "$EDITOR inventory/*/group_vars/all"
+            self._invalid_variables.append(problem(name, one_line(error.message), fix))
             return {}
 
     def _value(self, name: str, default: Any) -> Any:
@@ -197,9 +199,9 @@ class ActionModule(ActionBase):
         try:
             value = plain(self._templar.template(self._vars[name]))
         except AnsibleError as error:
-            why = f"can't be evaluated: {one_line(error.message)}"
-            self._broken.append(
-                problem(f"variable {name}", why, "$EDITOR inventory/*/group_vars/all")
+            reason = f"can't be evaluated: {one_line(error.message)}"
+            self._invalid_variables.append(
+                problem(f"variable {name}", reason, "$EDITOR inventory/*/group_vars/all")
             )
             return default
         return default if value is None else value

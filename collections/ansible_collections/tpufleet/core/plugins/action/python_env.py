@@ -27,24 +27,24 @@ class ActionModule(ActionBase):
         """Run the module; if its result says that it needs wheels, send them and run it again."""
         super().run(tmp, task_vars)
         options = self._task.args
-        answer = self._execute_module(task_vars=task_vars)
-        if answer.get("failed") or not answer.get("needs"):
-            return answer
-        target = Target(**{key: answer["needs"][key] for key in ("minor", "machine", "glibc")})
+        result = self._execute_module(task_vars=task_vars)
+        if result.get("failed") or not result.get("needs"):
+            return result
+        target = Target(**{key: result["needs"][key] for key in ("minor", "machine", "glibc")})
         cache = Path(options.get("cache") or "~/.cache/tpufleet").expanduser()
         try:
-            pack = wheels_archive(options["lock"], target, cache, options.get("env") or {})
+            archive = wheels_archive(options["lock"], target, cache, options.get("env") or {})
         except EnvError as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
-        folder = self._make_tmp_path()
+        directory = self._make_tmp_path()
         try:
-            remote = f"{folder}/wheels.tar"
-            self._transfer_file(str(pack), remote)
-            self._fixup_perms2((folder, remote))
+            remote = f"{directory}/wheels.tar"
+            self._transfer_file(str(archive), remote)
+            self._fixup_perms2((directory, remote))
             return self._execute_module(
                 module_args={**options, "pack": remote}, task_vars=task_vars
             )
         finally:
-            self._remove_tmp_path(folder)
+            self._remove_tmp_path(directory)

@@ -26,35 +26,42 @@ INCOMING = ".cache/tpufleet/incoming"
 PROGRAMS = "programs"
 SSH_FAILED = 255
 RSYNC_STREAM = 12
-AFTERMATH = re.compile(r"rsync error:|rsync:.*(connection unexpectedly|safe_write|Broken pipe)")
+FOLLOW_UP_ERRORS = re.compile(
+    r"rsync error:|rsync:.*(connection unexpectedly|safe_write|Broken pipe)"
+)
 LEADER_SECONDS = 900
 
 
-def ssh_command(option: Callable[[str], Any]) -> list[str]:
+def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     """Return the ssh command with its arguments and the host, from Ansible's connection options.
 
-    ``option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
+    ``get_option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
     set, as in ansible.cfg, the command reuses the connection that Ansible has open.
     """
     # rsync --compress compresses better than ssh -C, in a quarter of the time.
-    words = [word for word in shlex.split(option("ssh_args") or "") if word != "-C"]
+    arguments = [
+        argument for argument in shlex.split(get_option("ssh_args") or "") if argument != "-C"
+    ]
     values = {
         "BatchMode": "yes",
-        "ConnectTimeout": option("timeout"),
-        "Port": option("port"),
-        "User": option("remote_user"),
-        "IdentityFile": option("private_key_file"),
-        "StrictHostKeyChecking": "no" if option("host_key_checking") is False else None,
+        "ConnectTimeout": get_option("timeout"),
+        "Port": get_option("port"),
+        "User": get_option("remote_user"),
+        "IdentityFile": get_option("private_key_file"),
+        "StrictHostKeyChecking": "no" if get_option("host_key_checking") is False else None,
     }
     for keyword, value in values.items():
-        words += ["-o", f'{keyword}="{value}"'] if value else []
+        arguments += ["-o", f'{keyword}="{value}"'] if value else []
     for name in ("ssh_common_args", "ssh_extra_args"):
-        words += shlex.split(option(name) or "")
-    if option("control_path"):
+        arguments += shlex.split(get_option(name) or "")
+    if get_option("control_path"):
         # Last, because ssh uses the first ControlPath, so one in ssh_args takes precedence.
-        directory = unfrackpath(option("control_path_dir"))
-        words += ["-o", f'ControlPath="{option("control_path") % {"directory": directory}}"']
-    return [option("ssh_executable"), *words, option("host")]
+        directory = unfrackpath(get_option("control_path_dir"))
+        arguments += [
+            "-o",
+            f'ControlPath="{get_option("control_path") % {"directory": directory}}"',
+        ]
+    return [get_option("ssh_executable"), *arguments, get_option("host")]
 
 
 class ActionModule(ActionBase):
@@ -82,15 +89,15 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:
             raise AnsibleActionFail(str(error)) from None
-        folder = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
-        folder.mkdir(exist_ok=True)
-        way = Way.of(task_vars or {}, folder)
+        directory = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
+        directory.mkdir(exist_ok=True)
+        source = ReleaseSource.for_worker(task_vars or {}, directory)
         has_release = False
         try:
-            result = self._bring(options, tree, release, name, task_vars, way)
+            result = self._deliver(options, tree, release, name, task_vars, source)
             has_release = not result.get("failed")
         finally:
-            way.tell(has_release)
+            source.report_result(has_release)
         if "before" in result:
             result["diff"] = {
                 "before": result.pop("before"),
@@ -100,8 +107,14 @@ class ActionModule(ActionBase):
             }
         return result
 
-    def _bring(
-        self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
+    def _deliver(
+        self,
+        options: dict,
+        tree: Path,
+        release: str,
+        name: str,
+        task_vars: dict | None,
+        source: ReleaseSource,
     ) -> dict:
         """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
@@ -110,151 +123,151 @@ class ActionModule(ActionBase):
         does not check first whether the worker has the release: such a check takes as long as
         verifying the release, and rsync skips the files that the worker has.
         """
-        if self._task.check_mode or way.wait():
-            by_leader = not self._task.check_mode
-            result = self._prove(options, release, name, task_vars, by_leader)
+        if self._task.check_mode or source.wait_for_leader():
+            from_leader = not self._task.check_mode
+            result = self._verify(options, release, name, task_vars, from_leader)
             if not result.pop("mismatch", False) or self._task.check_mode:
                 return result
-        for extra in ((), ("--checksum",)):
-            self._send(tree, name, *extra)
-            result = self._prove(options, release, name, task_vars, False)
+        for rsync_options in ((), ("--checksum",)):
+            self._send(tree, name, *rsync_options)
+            result = self._verify(options, release, name, task_vars, False)
             if not result.pop("mismatch", False):
                 break
         return result
 
-    def _send(self, tree: Path, name: str, *extra: str) -> None:
+    def _send(self, tree: Path, name: str, *rsync_options: str) -> None:
         """Mirror the tree into a directory of the login user on the worker.
 
-        ``extra`` are options of rsync. Raises AnsibleConnectionFailure if ssh fails,
+        ``rsync_options`` are options of rsync. Raises AnsibleConnectionFailure if ssh fails,
         AnsibleActionFail for other errors.
         """
         target = f"{INCOMING}/{name}"
         command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
-        command += ["--compress", *extra]
-        kind = self._connection.transport
-        if kind == "local":
-            home = Path.home() / target
-            home.mkdir(parents=True, exist_ok=True)
-            destination = f"{home}/"
-        elif kind == "ssh":
+        command += ["--compress", *rsync_options]
+        transport = self._connection.transport
+        if transport == "local":
+            directory = Path.home() / target
+            directory.mkdir(parents=True, exist_ok=True)
+            destination = f"{directory}/"
+        elif transport == "ssh":
             command += ["--rsh", shlex.quote(str(self._remote_shell(tree.parent.parent)))]
             command += ["--rsync-path", f"mkdir -p {target} && rsync"]
             destination = f"worker:{target}/"
         else:
-            raise AnsibleActionFail(f"expected an ssh or local connection ({kind})")
-        with tempfile.TemporaryFile() as errors:
+            raise AnsibleActionFail(f"expected an ssh or local connection ({transport})")
+        with tempfile.TemporaryFile() as stderr:
             try:
-                done = subprocess.run(
+                result = subprocess.run(
                     [*command, f"{tree}/", destination],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=errors,
+                    stderr=stderr,
                     check=False,
                 )
             except FileNotFoundError:
                 raise AnsibleActionFail(
                     "there is no rsync on the controller: install rsync"
                 ) from None
-            errors.seek(0)
-            complaint = explain(errors.read().decode(errors="replace"))
+            stderr.seek(0)
+            error = explain(stderr.read().decode(errors="replace"))
         # If ssh fails, rsync may notice the broken pipe first and exit with RSYNC_STREAM.
-        if done.returncode == SSH_FAILED or (
-            done.returncode == RSYNC_STREAM and complaint.startswith("ssh: ")
+        if result.returncode == SSH_FAILED or (
+            result.returncode == RSYNC_STREAM and error.startswith("ssh: ")
         ):
-            raise AnsibleConnectionFailure(complaint)
-        if done.returncode != 0:
-            raise AnsibleActionFail(f"rsync failed with exit code {done.returncode}: {complaint}")
+            raise AnsibleConnectionFailure(error)
+        if result.returncode != 0:
+            raise AnsibleActionFail(f"rsync failed with exit code {result.returncode}: {error}")
 
-    def _remote_shell(self, folder: Path) -> Path:
+    def _remote_shell(self, directory: Path) -> Path:
         """Write a program that runs ssh with this host's connection options; return its path.
 
         rsync passes a host name as the first argument; the program uses the address of the
         connection instead.
         """
-        option = self._connection.get_option
-        words = ssh_command(option)
-        if option("control_path"):
+        get_option = self._connection.get_option
+        command = ssh_command(get_option)
+        if get_option("control_path"):
             # Ansible creates this directory only when it first uses ssh, which may be later.
-            sockets = Path(unfrackpath(option("control_path_dir")))
-            sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
+            control_directory = Path(unfrackpath(get_option("control_path_dir")))
+            control_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, path = tempfile.mkstemp(dir=directory, prefix="ssh-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(command)} "$@"\n')
         program = Path(path)
         program.chmod(0o700)
         return program
 
-    def _prove(
-        self, options: dict, release: str, name: str, task_vars: dict | None, by_leader: bool
+    def _verify(
+        self, options: dict, release: str, name: str, task_vars: dict | None, from_leader: bool
     ) -> dict:
         """Run the module on the worker, which installs and verifies the release.
 
-        With ``by_leader``, the worker copies the release from its leader. ``mismatch`` in the
+        With ``from_leader``, the worker copies the release from its leader. ``mismatch`` in the
         result means that the release could not be copied, or that files are missing or wrong.
         """
         arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
-        arguments["from_leader"] = by_leader
+        arguments["from_leader"] = from_leader
         return self._execute_module(
             module_name="tpufleet.core.release", module_args=arguments, task_vars=task_vars
         )
 
 
 @dataclass(frozen=True)
-class Way:
+class ReleaseSource:
     """The source of the release for one worker: the controller or, if it has one, its leader.
 
-    ``leads`` says whether this worker is a leader, which gets the release from the controller.
-    ``mark`` is the file in which the leader's task reports whether it succeeded; None if there is
-    no other worker or the leader is not in the play.
+    ``is_leader`` says whether this worker is a leader, which gets the release from the controller.
+    ``result_file`` is the file in which the leader's task reports whether it succeeded; None if
+    there is no other worker or the leader is not in the play.
     """
 
-    leads: bool
-    mark: Path | None
+    is_leader: bool
+    result_file: Path | None
 
     @classmethod
-    def of(cls, task_vars: Mapping[str, Any], folder: Path) -> Way:
+    def for_worker(cls, task_vars: Mapping[str, Any], directory: Path) -> ReleaseSource:
         """Return the source for a worker, from its variables and the hosts of the play.
 
-        ``folder`` is the directory of the file ``mark``.
+        ``directory`` is the directory for ``result_file``.
         """
         tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
         if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:
             return cls(True, None)
-        mark = folder / re.sub(r"[^A-Za-z0-9_-]", "-", f"leader-{tpu}")
+        result_file = directory / re.sub(r"[^A-Za-z0-9_-]", "-", f"leader-{tpu}")
         if int(task_vars.get("tpu_worker_id", 0)) == 0:
-            return cls(True, mark)
+            return cls(True, result_file)
         hostvars = task_vars["hostvars"]
-        leads = any(
+        leader_in_play = any(
             hostvars[host].get("tpu_worker_id") == 0
             and (hostvars[host].get("tpu_id") or hostvars[host].get("tpu_name")) == tpu
             for host in task_vars.get("ansible_play_hosts", [])
         )
-        return cls(False, mark if leads else None)
+        return cls(False, result_file if leader_in_play else None)
 
-    def tell(self, good: bool) -> None:
-        """Report to the workers that wait for this leader whether its task succeeded (``good``)."""
-        if self.leads and self.mark:
-            replace_file(self.mark, b"good" if good else b"bad")
+    def report_result(self, succeeded: bool) -> None:
+        """Report to the workers that wait for this leader whether its task succeeded."""
+        if self.is_leader and self.result_file:
+            replace_file(self.result_file, b"good" if succeeded else b"bad")
 
-    def wait(self) -> bool:
+    def wait_for_leader(self) -> bool:
         """Wait for the leader's task; return whether to try to copy the release from the leader.
 
         Also returns True if the leader is not in the play, since it may have the release already.
         """
-        if self.leads:
+        if self.is_leader:
             return False
-        if not self.mark:
+        if not self.result_file:
             return True
-        last = time.monotonic() + LEADER_SECONDS
-        while not self.mark.exists() and time.monotonic() < last:
+        deadline = time.monotonic() + LEADER_SECONDS
+        while not self.result_file.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        return self.mark.exists() and self.mark.read_text(encoding="ascii") == "good"
+        return self.result_file.exists() and self.result_file.read_text(encoding="ascii") == "good"
 
 
-def explain(complaint: str) -> str:
+def explain(output: str) -> str:
     """Return the line of ssh's or rsync's error output that states the cause of the failure."""
-    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    telling = [line for line in lines if not AFTERMATH.match(line)]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if not FOLLOW_UP_ERRORS.match(line)]
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
         return "no rsync on the worker. Install it: ansible-playbook setup.yml --tags base"
-    return (telling or lines or ["no error output"])[-1]
+    return (causes or lines or ["no error output"])[-1]

@@ -29,7 +29,7 @@ from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
 AT_ONCE = 2
 """Number of runs whose output is read in parallel; each needs memory for all of its steps."""
-_SERVED_AS = {
+_OBJECT_METADATA = {
     "contentType": "text/html; charset=utf-8",
     "contentEncoding": "gzip",
     "cacheControl": "no-cache",
@@ -48,7 +48,7 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Read the run records and the stored output; write the page atomically."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(
+        _, options = self.validate_argument_spec(
             argument_spec={
                 "path": {"type": "path", "required": True},
                 **STORE_OPTIONS,
@@ -60,31 +60,34 @@ class ActionModule(ActionBase):
                 "publish": {"type": "str", "default": ""},
             }
         )
-        api = given["api"]
+        api = options["api"]
         try:
-            found = RunStore.of(given["fleet_state"], api).read_all(archived=True)
+            stored = RunStore.of(options["fleet_state"], api).read_all(archived=True)
         except RecordError as error:
             raise AnsibleActionFail(str(error)) from None
-        records = {run: record for run, record in found.usable.items() if given["run"] in ("", run)}
-        outputs, unread = read_outputs(
-            RunOutputs(given["directory"], given["cache"], api), records.values()
+        records = {
+            run: record for run, record in stored.usable.items() if options["run"] in ("", run)
+        }
+        outputs, output_warnings = read_outputs(
+            RunOutputs(options["directory"], options["cache"], api), records.values()
         )
         now = time.time()
         views = run_views(
             {run: record.fields() for run, record in records.items()},
-            plain(given["answers"]),
+            plain(options["answers"]),
             outputs,
-            plain(given["tpu_states"]),
+            plain(options["tpu_states"]),
             now,
-            given["run"],
+            options["run"],
         )
-        if given["run"] and not views:
+        if options["run"] and not views:
             raise AnsibleActionFail(
-                f"there is no run {given['run']}: ansible-playbook playbooks/status.yml lists runs"
+                f"there is no run {options['run']}: ansible-playbook playbooks/status.yml lists "
+                "runs"
             )
         fleet = str(api.get("project") or "the fleet")
         text = page(views, fleet, now)
-        path = Path(given["path"])
+        path = Path(options["path"])
         try:
             before = path.read_text("utf-8", errors="replace") if path.is_file() else ""
             if not self._task.check_mode:
@@ -92,16 +95,16 @@ class ActionModule(ActionBase):
         except OSError as error:
             raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
         url = ""
-        if given["publish"]:
+        if options["publish"]:
             try:
-                url = _publish(text, given["publish"], api, is_dry=self._task.check_mode)
+                url = _publish(text, options["publish"], api, is_dry=self._task.check_mode)
             except CloudError as error:
                 raise AnsibleActionFail(str(error)) from None
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
-        warnings = [each.why for each in found.unusable] + unread
-        shown = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
-        return result | shown | {"warnings": warnings}
+        warnings = [unusable.why for unusable in stored.unusable] + output_warnings
+        output = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
+        return result | output | {"warnings": warnings}
 
 
 def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) -> str:
@@ -118,7 +121,7 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
         )
     bucket = Bucket.of(folder, api)
     if not is_dry:
-        bucket.upload(name, gzip.compress(text.encode("utf-8")), _SERVED_AS)
+        bucket.upload(name, gzip.compress(text.encode("utf-8")), _OBJECT_METADATA)
     return bucket.browser_url(name)
 
 
@@ -130,18 +133,20 @@ def read_outputs(
     The messages say which output can't be read or is shortened.
     """
 
-    def one(record: RunRecord) -> RunOutput | str:
+    def summarize(record: RunRecord) -> RunOutput | str:
         try:
             store = outputs.store_of(record.launch)
             return cached_summary(store, record.run, store.list(record.run), outputs.summaries)
         except OutputError as error:
             return str(error)
 
-    wanted = list(records)
+    selected = list(records)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = dict(zip((each.run for each in wanted), pool.map(one, wanted), strict=True))
+        results = dict(
+            zip((record.run for record in selected), pool.map(summarize, selected), strict=True)
+        )
     trim(outputs.segments)
-    found = {run: each for run, each in read.items() if isinstance(each, RunOutput)}
-    errors = {each for each in read.values() if isinstance(each, str)}
-    cut = [text for run, each in found.items() for text in each.warnings(run)]
-    return found, sorted(errors) + cut
+    summaries = {run: output for run, output in results.items() if isinstance(output, RunOutput)}
+    errors = {error for error in results.values() if isinstance(error, str)}
+    shortened = [text for run, summary in summaries.items() for text in summary.warnings(run)]
+    return summaries, sorted(errors) + shortened

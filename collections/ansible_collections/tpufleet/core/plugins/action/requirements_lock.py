@@ -42,9 +42,9 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=_SPEC)
         options = plain(options)
-        given = options["requirements"]
+        requirements = options["requirements"]
         sources = Sources(
-            Path(given).resolve() if given else None,
+            Path(requirements).resolve() if requirements else None,
             extra_words(options["extras"]),
             Path(options["project"]).resolve(),
             options["jax_requirements"],
@@ -63,13 +63,13 @@ class ActionModule(ActionBase):
                 f"ansible-playbook setup.yml {sources.option()}"
             )
         sources.digest()  # raises if a file can't be read, before the lock's directory is created
-        answer = {"changed": False, "lock": str(lock)}
+        result = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):
             if is_current(sources, lock) and not options["relock"]:
-                return answer
+                return result
             before = lock.read_text(encoding="utf-8") if lock.is_file() else ""
             after = lock_text(sources, lock, options["env"], options["relock"])
             if not self._task.check_mode:
                 replace_file(lock, after.encode(), 0o644)
         old, new = ("\n".join([*packages(text), ""]) for text in (before, after))
-        return {**answer, "changed": after != before, "diff": {"before": old, "after": new}}
+        return {**result, "changed": after != before, "diff": {"before": old, "after": new}}

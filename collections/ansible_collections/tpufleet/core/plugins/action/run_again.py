@@ -40,18 +40,18 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
         result = super().run(tmp, task_vars)
-        names = {"run": "str", "project": "path", "cache": "path", "log": "path"}
-        spec = {name: {"type": kind, "required": True} for name, kind in names.items()}
+        required = {"run": "str", "project": "path", "cache": "path", "log": "path"}
+        spec = {name: {"type": kind, "required": True} for name, kind in required.items()}
         spec |= STORE_OPTIONS
         spec["fleet_name"] = {"type": "str", "default": DEFAULT_FLEET_NAME}
         spec["even_if_stopped"] = {"type": "bool", "default": False}
-        _, given = self.validate_argument_spec(argument_spec=spec)
-        variables, api = task_vars or {}, given["api"]
+        _, options = self.validate_argument_spec(argument_spec=spec)
+        variables, api = task_vars or {}, options["api"]
         try:
-            run, store = check_name(given["run"]), RunStore.of(given["fleet_state"], api)
-            record = self._record(run, store, given["even_if_stopped"])
-            kept = Path(given["cache"]).expanduser()
-            if missing := missing_here(record.launch, kept):
+            run, store = check_name(options["run"]), RunStore.of(options["fleet_state"], api)
+            record = self._record(run, store, options["even_if_stopped"])
+            cache = Path(options["cache"]).expanduser()
+            if missing := missing_here(record.launch, cache):
                 raise RunError(
                     f"run {run}: not restarted, this controller does not have {missing}. Restart "
                     "it on the controller that launched it, or launch it from its code: "
@@ -59,9 +59,9 @@ class ActionModule(ActionBase):
                 )
             if self._task.check_mode:
                 return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
-            leases = Leases(record_store(f"{given['fleet_state'].rstrip('/')}/watch", api))
+            leases = Leases(record_store(f"{options['fleet_state'].rstrip('/')}/watch", api))
             with leases.held(lease_name(record)) as lease:
-                failure = self._restart(given, variables, store, record, lease)
+                failure = self._restart(options, variables, store, record, lease)
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
         if failure:
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
 
     def _restart(
         self,
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
         variables: Mapping[str, Any],
         store: RunStore,
         record: RunRecord,
@@ -102,22 +102,22 @@ class ActionModule(ActionBase):
     ) -> str:
         """Stop and launch the run while holding ``lease``. Return the error; empty on success.
 
-        ``given`` has the module's options, ``variables`` Ansible's variables.
+        ``options`` has the module's options, ``variables`` Ansible's variables.
         """
         hosts = plain(host_facts(variables))
-        listed = tpus_of_inventory(hosts, given["fleet_name"])
-        observed = Snapshot(hosts, {}, (listed,), time.time()).of(record)
+        tpus = tpus_of_inventory(hosts, options["fleet_name"])
+        observed = Snapshot(hosts, {}, (tpus,), time.time()).of(record)
         if observed.is_identified and observed.tpu_state != READY:
             return tpu_blocker(observed.tpu_state)
-        log = WatchLog(Path(given["log"]), quiet=False)
+        log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
         # The run's desired state becomes running, even if this launch fails.
         fields = {**record.wanted_again(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S
-        kept = Path(given["cache"]).expanduser()
-        actor = Actor(Path(given["project"]), kept, given["fleet_state"], log, ends_at)
+        cache = Path(options["cache"]).expanduser()
+        actor = Actor(Path(options["project"]), cache, options["fleet_state"], log, ends_at)
         claim = Claim(lease.lost, lambda: changed_since(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)
 
@@ -125,7 +125,7 @@ class ActionModule(ActionBase):
 def tpu_blocker(tpu_state: str) -> str:
     """Return why a run can't be restarted while its TPU is in a state other than READY."""
     if tpu_state == FOREIGN:
-        why = state_text(RunState.NAME_TAKEN)
+        reason = state_text(RunState.NAME_TAKEN)
     else:
-        why = cause_text(Cause.of(CauseCode.TPU_STATE, tpu_state=tpu_state))
-    return f"{why}. See the TPUs: ansible-playbook playbooks/status.yml"
+        reason = cause_text(Cause.of(CauseCode.TPU_STATE, tpu_state=tpu_state))
+    return f"{reason}. See the TPUs: ansible-playbook playbooks/status.yml"

@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         host = str(variables["inventory_hostname"])
-        hosts = [str(each) for each in variables["ansible_play_hosts"]]
+        hosts = [str(name) for name in variables["ansible_play_hosts"]]
         forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
         if len(hosts) > forks:
             raise AnsibleActionFail(
@@ -54,21 +54,21 @@ class ActionModule(ActionBase):
             )
         folder = Path(constants.DEFAULT_LOCAL_TMP) / f"follow-{self._task._uuid}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        mine = folder / f"{hosts.index(host)}.jsonl"
-        showing = None
+        own_file = folder / f"{hosts.index(host)}.jsonl"
+        display_thread = None
         if host == hosts[0]:
-            showing = threading.Thread(target=show, args=(folder, hosts), daemon=True)
-            showing.start()
+            display_thread = threading.Thread(target=show, args=(folder, hosts), daemon=True)
+            display_thread.start()
         state, run = "", ""
         try:
             for answer in self._poll(options, task_vars):
                 run, state, lines = answer
-                write(mine, {"lines": lines})
+                write(own_file, {"lines": lines})
             return result | {"changed": False, "run": run, "state": state}
         finally:
-            write(mine, {"lines": [f"--- {state}"] if state else [], "end": True})
-            if showing:
-                showing.join()
+            write(own_file, {"lines": [f"--- {state}"] if state else [], "end": True})
+            if display_thread:
+                display_thread.join()
 
     def _poll(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
@@ -81,26 +81,31 @@ class ActionModule(ActionBase):
                 yield "", "no run has a log on this worker", []
                 return
             run = runs[0]["run"]
-        since = -1
+        log_end = -1
         while True:
-            asked = {"run": run, "since": since, "lines": options["lines"], "wait": WAIT_SECONDS}
-            seen = self._ask(asked, task_vars)["runs"][0]
-            if not seen["attempt"]:
+            arguments = {
+                "run": run,
+                "since": log_end,
+                "lines": options["lines"],
+                "wait": WAIT_SECONDS,
+            }
+            observation = self._ask(arguments, task_vars)["runs"][0]
+            if not observation["attempt"]:
                 yield run, "this worker does not have the run", []
                 return
-            since = seen["log_end"]
-            lines = [clean(str(line)) for line in seen["log"]]
-            yield run, process_text(parse_process("", seen)), lines
-            if not seen["active"] and not lines:
+            log_end = observation["log_end"]
+            lines = [clean(str(line)) for line in observation["log"]]
+            yield run, process_text(parse_process("", observation)), lines
+            if not observation["active"] and not lines:
                 return
-            if seen["active"]:
+            if observation["active"]:
                 time.sleep(GATHER_SECONDS)
 
     def _ask(
         self, arguments: dict[str, Any], task_vars: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """Return the result of run_info; retry lost connections for LOST_SECONDS."""
-        last = time.monotonic() + LOST_SECONDS
+        deadline = time.monotonic() + LOST_SECONDS
         while True:
             try:
                 answer = self._execute_module(
@@ -109,7 +114,7 @@ class ActionModule(ActionBase):
                     task_vars=task_vars,
                 )
             except AnsibleConnectionFailure:
-                if time.monotonic() >= last:
+                if time.monotonic() >= deadline:
                     raise
                 time.sleep(GATHER_SECONDS)
                 continue
@@ -126,11 +131,11 @@ def write(file: Path, entry: Mapping[str, Any]) -> None:
 
 def show(folder: Path, hosts: list[str]) -> None:
     """Show the lines that the forks write to their files, until all forks have ended."""
-    stream, read = FoldedStream(hosts), dict.fromkeys(hosts, 0)
+    stream, bytes_read = FoldedStream(hosts), dict.fromkeys(hosts, 0)
     active = set(hosts)
     while True:
-        for number, host in enumerate(hosts):
-            for entry in since(folder / f"{number}.jsonl", read, host):
+        for index, host in enumerate(hosts):
+            for entry in since(folder / f"{index}.jsonl", bytes_read, host):
                 for line in entry["lines"]:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
@@ -143,17 +148,17 @@ def show(folder: Path, hosts: list[str]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
+def since(file: Path, bytes_read: dict[str, int], host: str) -> list[dict[str, Any]]:
     """Return the entries that a fork has appended to its file since the last call.
 
-    ``read`` maps each host to the number of bytes read so far; the function updates it.
+    ``bytes_read`` maps each host to the number of bytes read so far; the function updates it.
     """
     try:
         with file.open("rb") as stream:
-            stream.seek(read[host])
+            stream.seek(bytes_read[host])
             data = stream.read()
     except FileNotFoundError:
         return []
-    whole = data[: data.rfind(b"\n") + 1]
-    read[host] += len(whole)
-    return [json.loads(line) for line in whole.splitlines()]
+    complete_lines = data[: data.rfind(b"\n") + 1]
+    bytes_read[host] += len(complete_lines)
+    return [json.loads(line) for line in complete_lines.splitlines()]

@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Decide how the launch continues after one of its stages."""
         super().run(tmp, task_vars)
-        answers = ("started", "pushed", "restarted", "waited")
+        answer_names = ("started", "pushed", "restarted", "waited")
         _, options = self.validate_argument_spec(
             argument_spec={
                 "plan": {"type": "dict", "required": True},
@@ -55,17 +55,17 @@ class ActionModule(ActionBase):
                     "choices": ["answers", "start", "outcome"],
                     "required": True,
                 },
-                **{name: {"type": "dict", "default": {}} for name in answers},
+                **{name: {"type": "dict", "default": {}} for name in answer_names},
                 "verdict": {"type": "dict", "default": {}},
                 **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
                 "fence": {"type": "int", "default": 0},
             }
         )
-        given = plain(options)
+        plain_options = plain(options)
         try:
-            store = RunStore.of(given["fleet_state"], given["api"])
-            return Judge(store, given, self._task.check_mode).judge(given["stage"])
+            store = RunStore.of(plain_options["fleet_state"], plain_options["api"])
+            return Judge(store, plain_options, self._task.check_mode).judge(plain_options["stage"])
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
@@ -73,12 +73,12 @@ class ActionModule(ActionBase):
 class Judge:
     """The decision after a stage of a launch.
 
-    ``given`` has the module's options. In check mode (``check``) nothing is recorded.
+    ``options`` has the module's options. In check mode (``check``) nothing is recorded.
     """
 
-    def __init__(self, store: RunStore, given: Json, check: bool) -> None:
-        self._store, self._given, self._check = store, given, check
-        self._plan = given["plan"]
+    def __init__(self, store: RunStore, options: Json, check: bool) -> None:
+        self._store, self._options, self._check = store, options, check
+        self._plan = options["plan"]
         self._hosts: dict[str, list[str]] = {}
         for host, process in self._plan["processes"].items():
             self._hosts.setdefault(process["run"], []).append(host)
@@ -87,47 +87,51 @@ class Judge:
 
     def judge(self, stage: str) -> dict[str, Any]:
         """Decide how the launch continues after ``stage``; return the result of the module."""
-        found = {
+        decision = {
             "answers": self.judge_answers,
             "start": self.judge_start,
             "outcome": self.judge_outcome,
         }[stage]()
-        return {"changed": self._has_changed, "warnings": self._warnings, **found}
+        return {"changed": self._has_changed, "warnings": self._warnings, **decision}
 
     def judge_answers(self) -> dict[str, Any]:
         """Decide which runs start, which are refused, and which need no launch."""
-        started, processes = self._given["started"], self._plan["processes"]
+        started, processes = self._options["started"], self._plan["processes"]
         verdict = launch_verdict(started, processes)
         refused, launches, was_wanted = dict(verdict["problems"]), {}, {}
         replaced: set[str] = set()
         for run in verdict["launch"]:
             recorded, launch = self._plan["recorded"][run], self._plan["launches"][run]
-            was = recorded["was_wanted"]
+            run_was_wanted = recorded["was_wanted"]
             if not recorded["is_recorded"]:
                 try:
-                    found = self._want(LaunchSpec.from_json(launch))
+                    request = self._record_launch(LaunchSpec.from_json(launch))
                 except (RecordError, RunError, InvalidLaunchError) as error:
                     refused[run] = [str(error)]
                     continue
-                launch, was = found.launch.to_json(), found.was_wanted
-            elif run in verdict["again"] and (newer := self._newer(run, launch["attempt"])):
+                launch, run_was_wanted = request.launch.to_json(), request.was_wanted
+            elif run in verdict["again"] and (
+                newer_error := self._newer_attempt_error(run, launch["attempt"])
+            ):
                 # Do not stop its processes: they belong to the newer attempt.
                 replaced.add(run)
-                refused[run] = [f"{newer}. See its status: ansible-playbook playbooks/status.yml"]
+                refused[run] = [
+                    f"{newer_error}. See its status: ansible-playbook playbooks/status.yml"
+                ]
                 continue
-            launches[run], was_wanted[run] = launch, was
+            launches[run], was_wanted[run] = launch, run_was_wanted
         for run, lines in refused.items():
             recorded = self._plan["recorded"][run]
             if recorded["is_recorded"]:
                 attempt = self._plan["launches"][run]["attempt"]
-                self._launch_failed(run, attempt, recorded["was_wanted"], lines[0])
+                self._record_failed_launch(run, attempt, recorded["was_wanted"], lines[0])
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
             # Do not change the record of a run that was wanted before: a user may have stopped it.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
-        again = [run for run in verdict["again"] if run in launches]
+        relaunched = [run for run in verdict["again"] if run in launches]
         return {
             "launches": launches,
             "was_wanted": was_wanted,
@@ -136,11 +140,11 @@ class Judge:
                 self._leader(run): f"nothing of run {run} was started: {'; '.join(lines)}"
                 for run, lines in refused.items()
             },
-            "stop": leftovers(started, processes, refused.keys() - replaced, again),
-            "push": one_a_worker(processes, set(again) & set(verdict["push"])),
+            "stop": leftovers(started, processes, refused.keys() - replaced, relaunched),
+            "push": one_a_worker(processes, set(relaunched) & set(verdict["push"])),
             "start": [
                 host
-                for run in again
+                for run in relaunched
                 for host in self._hosts[run]
                 if not started[host]["started"] or run in verdict["push"]
             ],
@@ -148,36 +152,36 @@ class Judge:
 
     def judge_start(self) -> dict[str, Any]:
         """Decide which runs have started on all their workers."""
-        answers = [self._given[name] for name in ("started", "pushed", "restarted")]
-        found, wait = {}, []
-        for run, launch in self._given["verdict"]["launches"].items():
+        answers = [self._options[name] for name in ("started", "pushed", "restarted")]
+        runs, wait = {}, []
+        for run, launch in self._options["verdict"]["launches"].items():
             problems = failures(start_answers(self._hosts[run], *answers))
             if not self._check and self._is_stopped(run):
                 problems.append("it was stopped during its launch")
             failed = bool(problems)
-            found[run] = {
+            runs[run] = {
                 "outcome": {"problems": problems, "launch_failed": failed, "stop": failed},
-                "was_wanted": self._given["verdict"]["was_wanted"][run],
+                "was_wanted": self._options["verdict"]["was_wanted"][run],
                 "attempt": launch["attempt"],
             }
             wait += [] if failed else self._hosts[run]
-        return {"runs": found, "wait": wait}
+        return {"runs": runs, "wait": wait}
 
     def judge_outcome(self) -> dict[str, Any]:
         """Decide which runs have failed; record the failed runs and those that are done."""
         outcomes, logs = {}, {}
-        for run, start in self._given["verdict"]["runs"].items():
-            waited = {host: self._given["waited"].get(host) or {} for host in self._hosts[run]}
+        for run, start in self._options["verdict"]["runs"].items():
+            waited = {host: self._options["waited"].get(host) or {} for host in self._hosts[run]}
             outcome = start["outcome"]
             if not all(answer.get("skipped", not answer) for answer in waited.values()):
                 outcome = wait_outcome(waited)
             outcomes[run], logs[run] = outcome, bad_logs(waited)
             attempt, problems = start["attempt"], outcome["problems"]
-            if problems and (newer := self._newer(run, attempt)):
+            if problems and (newer_error := self._newer_attempt_error(run, attempt)):
                 # To stop the run would also stop processes of the newer attempt.
-                outcomes[run] = {"problems": [newer], "launch_failed": False, "stop": False}
+                outcomes[run] = {"problems": [newer_error], "launch_failed": False, "stop": False}
             elif outcome["launch_failed"]:
-                self._launch_failed(run, attempt, start["was_wanted"], problems[0])
+                self._record_failed_launch(run, attempt, start["was_wanted"], problems[0])
             elif not problems:
                 info = waited[self._leader(run)].get("info") or {}
                 if info.get("state") == RunState.DONE:
@@ -195,23 +199,23 @@ class Judge:
         processes = self._plan["processes"]
         return next(host for host in self._hosts[run] if processes[host]["process_id"] == 0)
 
-    def _want(self, launch: LaunchSpec) -> PlannedLaunch:
-        found = record_launch(
+    def _record_launch(self, launch: LaunchSpec) -> PlannedLaunch:
+        request = record_launch(
             self._store,
             launch,
-            is_relaunch=self._given["relaunch"],
+            is_relaunch=self._options["relaunch"],
             is_checked=True,
-            fence=self._given["fence"],
+            fence=self._options["fence"],
             check=self._check,
         )
         self._has_changed = True
-        return found
+        return request
 
     def _is_stopped(self, run: str) -> bool:
         record = self._read(run)
         return record is not None and record.wanted is DesiredState.STOPPED
 
-    def _newer(self, run: str, attempt: int) -> str:
+    def _newer_attempt_error(self, run: str, attempt: int) -> str:
         """Return an error if another launch has replaced this attempt of the run, else ""."""
         record = self._read(run)
         if record is None or not record.is_wanted or record.attempt <= attempt:
@@ -226,23 +230,23 @@ class Judge:
             self._warnings.append(str(error))
             return None
 
-    def _launch_failed(self, run: str, attempt: int, was_wanted: bool, why: str) -> None:
+    def _record_failed_launch(self, run: str, attempt: int, was_wanted: bool, reason: str) -> None:
         """Record a failed launch, unless the run was launched again since this attempt.
 
         An error becomes a warning, so that the launch of other runs continues.
         """
         try:
             self._has_changed |= record_failure(
-                self._store, run, attempt, why, was_wanted=was_wanted, check=self._check
+                self._store, run, attempt, reason, was_wanted=was_wanted, check=self._check
             )
         except RecordError as error:
             self._warnings.append(str(error))
 
-    def _try_to_record(self, run: str, wanted: DesiredState) -> None:
+    def _try_to_record(self, run: str, desired_state: DesiredState) -> None:
         """Record a desired state; an error becomes a warning."""
         try:
-            answer = change_desired_state(self._store, run, wanted, check=self._check)
+            result = change_desired_state(self._store, run, desired_state, check=self._check)
         except (RecordError, RunError) as error:
             self._warnings.append(str(error))
         else:
-            self._has_changed |= answer["changed"]
+            self._has_changed |= result["changed"]

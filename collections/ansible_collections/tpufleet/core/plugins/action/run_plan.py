@@ -89,8 +89,8 @@ class ActionModule(ActionBase):
                 },
             }
         )
-        if cut := cut_short(WITH_SPACES, "train.yml"):
-            raise AnsibleActionFail(cut)
+        if cut_value_error := cut_short(WITH_SPACES, "train.yml"):
+            raise AnsibleActionFail(cut_value_error)
         try:
             return self._plan(plain(options), task_vars or {})
         except (RunError, RecordError, ReleaseError, InvalidLaunchError) as error:
@@ -112,7 +112,7 @@ class ActionModule(ActionBase):
         config = None
         store = RunStore.of(options["fleet_state"], options["api"])
         if options["relaunch"]:
-            found, launches = self._recorded(options, store, workers, nodes)
+            placements, launches = self._plan_relaunch(options, store, workers, nodes)
         else:
             check_secret_files(task_vars["ansible_inventory_sources"])
             one_for_all({host: hostvars[host] for host in hosts})
@@ -120,41 +120,41 @@ class ActionModule(ActionBase):
                 shared = hostvars[host].get("worker_environment") or {}
                 name = "worker_environment"
                 check_no_secrets(parse_env(shared, name), name)
-            found, launches, config = self._new(options, workers, nodes)
-        checked = [LaunchSpec.from_json(each.to_json()) for each in launches.values()]
-        wanted = self._record(options, store, checked, ready_tpus(task_vars))
+            placements, launches, config = self._plan_new(options, workers, nodes)
+        checked = [LaunchSpec.from_json(launch.to_json()) for launch in launches.values()]
+        results = self._record_launches(options, store, checked, ready_tpus(task_vars))
         return {
-            "changed": any(each.is_recorded for each in wanted),
+            "changed": any(result.is_recorded for result in results),
             "release": checked[0].release,
             "wait": options["wait"],
-            "launches": {each.launch.run: each.launch.to_json() for each in wanted},
+            "launches": {result.launch.run: result.launch.to_json() for result in results},
             "recorded": {
-                each.launch.run: {
-                    "is_recorded": each.is_recorded,
-                    "was_wanted": each.was_wanted,
-                    "finished_attempt": each.finished_attempt,
+                result.launch.run: {
+                    "is_recorded": result.is_recorded,
+                    "was_wanted": result.was_wanted,
+                    "finished_attempt": result.finished_attempt,
                 }
-                for each in wanted
+                for result in results
             },
             "notes": [
-                changed_launch_text(each.launch.run, each.changes)
-                for each in wanted
-                if each.changes
+                changed_launch_text(result.launch.run, result.changes)
+                for result in results
+                if result.changes
             ],
             "processes": {
                 host: {
-                    "run": each.run,
-                    "process_id": each.process_id,
-                    "tpu": each.tpu,
-                    "worker": each.worker,
+                    "run": placement.run,
+                    "process_id": placement.process_id,
+                    "tpu": placement.tpu,
+                    "worker": placement.worker,
                 }
-                for host, each in found.items()
+                for host, placement in placements.items()
             },
             "compile": steps_to_compile(config, checked, hostvars),
             "warnings": list(dict.fromkeys(warnings)),
         }
 
-    def _record(
+    def _record_launches(
         self,
         options: Mapping[str, Any],
         store: RunStore,
@@ -166,7 +166,7 @@ class ActionModule(ActionBase):
         ``ready`` are the READY TPUs.
         """
 
-        def one(launch: LaunchSpec, check: bool = self._task.check_mode) -> PlannedLaunch:
+        def record_one(launch: LaunchSpec, check: bool = self._task.check_mode) -> PlannedLaunch:
             return record_launch(
                 store,
                 launch,
@@ -179,10 +179,10 @@ class ActionModule(ActionBase):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             # Check all runs before recording any, because the watch launches recorded runs.
             if len(launches) > 1:
-                list(pool.map(partial(one, check=True), launches))
-            return list(pool.map(one, launches))
+                list(pool.map(partial(record_one, check=True), launches))
+            return list(pool.map(record_one, launches))
 
-    def _new(
+    def _plan_new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec], Path | None]:
         """Plan the runs that the command line requests.
@@ -192,9 +192,9 @@ class ActionModule(ActionBase):
         """
         command = command_of(options["command"])
         path, text = None, None
-        places = [Path.cwd(), Path(options["project"]).resolve()]
+        directories = [Path.cwd(), Path(options["project"]).resolve()]
         if options["config"]:
-            path = find_config(options["config"], places).resolve()
+            path = find_config(options["config"], directories).resolve()
             text = read_config(path, strict=not options["command"])
         elif not options["command"]:
             raise RunError(
@@ -204,12 +204,12 @@ class ActionModule(ActionBase):
         name = run_name(options["run"], path, command)
         sweep = None
         if options["sweep"]:
-            file = find_config(options["sweep"], places, "sweep")
+            file = find_config(options["sweep"], directories, "sweep")
             sweep = (file, read_sweep(file))
-        found = place(workers, name, sweep)
+        placements = place(workers, name, sweep)
         lock = read_lock(Path(options["lock"]))
         common = {
-            "release": self._release(options, lock),
+            "release": self._cache_code(options, lock),
             "requirements": hashlib.sha256(lock).hexdigest(),
             "jax_requirements": options["jax_requirements"],
             "image": checked_image(options["image"], options["command"]),
@@ -221,14 +221,14 @@ class ActionModule(ActionBase):
             "rendezvous_seconds": options["rendezvous_seconds"],
             "env": parse_env(options["env"]),
         }
-        words = overrides(options["set"])
-        places = options["checkpoints"], options["outputs"]
-        launches = new_launches(common, command, words, *places, found, nodes)
+        arguments = overrides(options["set"])
+        locations = options["checkpoints"], options["outputs"]
+        launches = new_launches(common, command, arguments, *locations, placements, nodes)
         for launch in launches.values():
             check_no_secrets(launch.env, "env")
-        return found, launches, path
+        return placements, launches, path
 
-    def _recorded(
+    def _plan_relaunch(
         self,
         options: Mapping[str, Any],
         store: RunStore,
@@ -253,30 +253,30 @@ class ActionModule(ActionBase):
                 f"expected {record.launch.release}). Relaunch it with "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        found = place(workers, run)
-        others = sorted({each.run for each in found.values()} - {run})
+        placements = place(workers, run)
+        others = sorted({placement.run for placement in placements.values()} - {run})
         if others:
             raise RunError(
                 f"expected only run {run} in a relaunch (also: {', '.join(others)}). Relaunch it: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        return found, {run: relaunched(record.launch, options["outputs"], found, nodes)}
+        return placements, {run: relaunched(record.launch, options["outputs"], placements, nodes)}
 
-    def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
+    def _cache_code(self, options: Mapping[str, Any], lock: bytes) -> str:
         """Cache the code as a release, and the lock file; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
-            kept = Path(options["cache"])
-            cache_release(tree, kept_release(kept, release))
-            keep_lock(kept, lock)
+            cache = Path(options["cache"])
+            cache_release(tree, kept_release(cache, release))
+            keep_lock(cache, lock)
         return release
 
 
 def read_lock(path: Path) -> bytes:
     """Return the content of the environment's lock file. Raises RunError, OSError."""
     if not path.is_file():
-        given = path.with_suffix(".in")
-        option = f" -e requirements={given}" if given.is_file() else ""
+        requirements = path.with_suffix(".in")
+        option = f" -e requirements={requirements}" if requirements.is_file() else ""
         raise RunError(
             f"{path}: there is no such lock file. Create it and install its packages, with the "
             f"requirements and worker_extras of this launch: ansible-playbook setup.yml{option}"
@@ -292,9 +292,9 @@ def steps_to_compile(
     steps: list[list[str]] = []
     for launch in launches if config else ():
         tpu = hostvars[launch.placement[0]]
-        words = compile_words(launch, config, *(str(tpu.get(name) or "") for name in names))
-        if words and words not in steps:
-            steps.append(words)
+        arguments = compile_words(launch, config, *(str(tpu.get(name) or "") for name in names))
+        if arguments and arguments not in steps:
+            steps.append(arguments)
     return steps
 
 

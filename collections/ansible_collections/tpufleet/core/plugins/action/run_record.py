@@ -46,41 +46,43 @@ class ActionModule(ActionBase):
         try:
             store = RunStore.of(options["fleet_state"], api)
             if options["run"]:
-                wanted = DesiredState(options["wanted"]) if options["wanted"] else None
-                found = change_desired_state(
+                desired_state = DesiredState(options["wanted"]) if options["wanted"] else None
+                result = change_desired_state(
                     store,
                     str(options["run"]),
-                    wanted,
+                    desired_state,
                     attempt=options["attempt"],
                     fence=options["fence"],
                     check=self._task.check_mode,
                 )
             else:
-                found = all_records(store)
+                result = all_records(store)
         except (RecordError, RunError) as error:
             # Return the error: Ansible ignores failed_when if a plugin raises.
-            unusable = isinstance(error, UnusableRecordError)
-            return {"failed": True, "msg": str(error), "unusable": unusable}
-        return found | (last_passes(options["fleet_state"], api) if options["passes"] else {})
+            is_unusable = isinstance(error, UnusableRecordError)
+            return {"failed": True, "msg": str(error), "unusable": is_unusable}
+        return result | (last_passes(options["fleet_state"], api) if options["passes"] else {})
 
 
 def all_records(store: RunStore) -> dict[str, Any]:
     """Return the valid records of all runs, and a warning for each invalid record."""
-    found = store.read_all()
+    records = store.read_all()
     return {
         "changed": False,
-        "records": {run: record.fields() for run, record in found.usable.items()},
-        "warnings": [each.why for each in found.unusable],
+        "records": {run: record.fields() for run, record in records.usable.items()},
+        "warnings": [unusable.why for unusable in records.unusable],
     }
 
 
 def last_passes(fleet_state: str, api: Mapping[str, Any]) -> dict[str, Any]:
     """Return each controller's last pass of the watch; empty if they can't be read."""
     try:
-        found = read_heartbeats(fleet_state, api)
+        heartbeats = read_heartbeats(fleet_state, api)
     except HeartbeatError:
         return {"passes": [], "last_pass": ""}
     return {
-        "passes": [asdict(each) | {"outcome": each.outcome.value} for each in found],
-        "last_pass": heartbeat_line(found, time.time()),
+        "passes": [
+            asdict(heartbeat) | {"outcome": heartbeat.outcome.value} for heartbeat in heartbeats
+        ],
+        "last_pass": heartbeat_line(heartbeats, time.time()),
     }

@@ -53,36 +53,36 @@ class ActionModule(ActionBase):
                 "skipped": True,
                 "msg": "nothing was started, so there is nothing to wait for",
             }
-        mark = f"run-wait-{self._task._uuid}-{options['run']}"
-        failed = Path(constants.DEFAULT_LOCAL_TMP) / mark
+        file_name = f"run-wait-{self._task._uuid}-{options['run']}"
+        failure_marker = Path(constants.DEFAULT_LOCAL_TMP) / file_name
         began = time.monotonic()
         running_since: float | None = None
         while True:
             try:
                 answer = self._ask(options, task_vars)
             except AnsibleConnectionFailure:
-                failed.touch()
+                failure_marker.touch()
                 raise
             if answer.get("failed"):
-                failed.touch()
+                failure_marker.touch()
                 return answer
             info = answer["runs"][0]
             process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
-            spent = time.monotonic() - began
+            elapsed_s = time.monotonic() - began
             if options["show"]:
                 Display().display(
-                    f"  {process.host}: {progress_text(process)} ({spent:.0f} s)",
+                    f"  {process.host}: {progress_text(process)} ({elapsed_s:.0f} s)",
                     screen_only=True,
                 )
             if process.state is not RunState.RUNNING:
                 running_since = None
             elif running_since is None:
-                running_since = spent
-            runs_for = 0.0 if running_since is None else spent - running_since
-            outcome = outcome_of(process, answer["settled"], options, spent, runs_for)
+                running_since = elapsed_s
+            running_s = 0.0 if running_since is None else elapsed_s - running_since
+            outcome = outcome_of(process, answer["settled"], options, elapsed_s, running_s)
             if outcome is WaitOutcome.SETTLED and process.has_ended_badly:
-                failed.touch()
-            if outcome is None and failed.exists():
+                failure_marker.touch()
+            if outcome is None and failure_marker.exists():
                 outcome = WaitOutcome.LEFT
             if outcome:
                 return {"changed": False, "outcome": outcome.value, "info": info}
@@ -91,7 +91,7 @@ class ActionModule(ActionBase):
         """Return the result of run_info; retry lost connections for LOST_SECONDS."""
         arguments = {key: options[key] for key in ("run", "until", "lines")}
         poll = POLL_SECONDS if options["heartbeat"] else POLL_PROCESS_SECONDS
-        last = time.monotonic() + LOST_SECONDS
+        deadline = time.monotonic() + LOST_SECONDS
         while True:
             try:
                 return self._execute_module(
@@ -100,29 +100,33 @@ class ActionModule(ActionBase):
                     task_vars=task_vars,
                 )
             except AnsibleConnectionFailure:
-                if time.monotonic() >= last:
+                if time.monotonic() >= deadline:
                     raise
                 time.sleep(POLL_SECONDS)
 
 
 def outcome_of(
-    process: ProcessStatus, settled: bool, options: dict, spent: float, runs_for: float = 0.0
+    process: ProcessStatus,
+    is_settled: bool,
+    options: dict,
+    elapsed_s: float,
+    running_s: float = 0.0,
 ) -> WaitOutcome | None:
     """Return how the waiting ended; None while it continues.
 
     Args:
         process: the process as the worker reported it last.
-        settled: whether run_info found that the run has reached the option ``until`` or has ended.
+        is_settled: whether the run has reached the option ``until`` or has ended, by run_info.
         options: the task's options.
-        spent: how long the task has waited, in seconds.
-        runs_for: how long the trainer has been running, in seconds.
+        elapsed_s: how long the task has waited, in seconds.
+        running_s: how long the trainer has been running, in seconds.
     """
-    if settled:
+    if is_settled:
         return WaitOutcome.SETTLED
-    first_step = options["until"] == "first_step"
+    until_first_step = options["until"] == "first_step"
     is_silent = not options["heartbeat"] and not process.has_heartbeat
-    if first_step and is_silent and runs_for >= PROCESS_SECONDS:
+    if until_first_step and is_silent and running_s >= PROCESS_SECONDS:
         return WaitOutcome.SETTLED
-    if spent > options["seconds"]:
-        return WaitOutcome.TIMED_OUT if first_step else WaitOutcome.CONTINUES
+    if elapsed_s > options["seconds"]:
+        return WaitOutcome.TIMED_OUT if until_first_step else WaitOutcome.CONTINUES
     return None

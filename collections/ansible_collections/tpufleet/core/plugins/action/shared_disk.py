@@ -60,39 +60,39 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Attach or detach the disk; return its zone, its TPUs and whether anything changed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(argument_spec=_SPEC)
+        _, options = self.validate_argument_spec(argument_spec=_SPEC)
         try:
-            parse_fleet_name(given["fleet_name"])
-            result |= _change(given, check=self._task.check_mode)
+            parse_fleet_name(options["fleet_name"])
+            result |= _change(options, check=self._task.check_mode)
         except CloudError as error:
             result |= {"failed": True, "msg": str(error), "reason": error.reason}
         return result
 
 
-def _change(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
-    api, name, state = TpuApi(ApiSettings.of(given["api"])), given["name"], given["state"]
-    zones, fleet = zones_of(given["api"]), parse_fleet(given["fleet"])
+def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
+    api, name, state = TpuApi(ApiSettings.of(options["api"])), options["name"], options["state"]
+    zones, fleet = zones_of(options["api"]), parse_fleet(options["fleet"])
     nodes = [parse_node(entry) for entry in api.list_nodes(zones).entries]
-    ours = [node for node in nodes if is_ours(node.labels, given["fleet_name"])]
-    present = observed.match(fleet, ours, zones).present
-    uses = _uses(fleet, present, name, given["tpu"], api.settings.project)
-    _check_strangers(nodes, uses, name)
-    _check_planned(uses, name, given["planned"])
+    own_nodes = [node for node in nodes if is_ours(node.labels, options["fleet_name"])]
+    present = observed.match(fleet, own_nodes, zones).present
+    uses = _uses(fleet, present, name, options["tpu"], api.settings.project)
+    _check_other_tpus(nodes, uses, name)
+    _check_planned(uses, name, options["planned"])
     sharing = [use.node for use in uses]
-    writer, only = sharing[0], replace(uses[0].spec, data_disks=(uses[0].disk,))
-    deadline = api.polling.deadline_in(given["timeout"] * len(sharing))
+    writer, writer_spec = sharing[0], replace(uses[0].spec, data_disks=(uses[0].disk,))
+    deadline = api.polling.deadline_in(options["timeout"] * len(sharing))
     attached = [_workers_with(api, node, name) for node in sharing]
-    found = read_disk(api.compute, writer.zone, name)
-    is_filled = bool(found and found.access_mode == READ_ONLY_MANY) and not all(attached)
-    missing = missing_disks(api.compute, [only])
+    disk = read_disk(api.compute, writer.zone, name)
+    is_filled = bool(disk and disk.access_mode == READ_ONLY_MANY) and not all(attached)
+    missing = missing_disks(api.compute, [writer_spec])
     changed = False
     if state == "shared":
         changed = ensure_shared(api, name, sharing, deadline=deadline, check=check)
     elif state == "detached" and not is_filled:
         changed = ensure_detached(api, name, sharing, deadline=deadline, check=check)
     elif not is_filled:
-        if only.disks_to_create and not check:
-            ensure_disks(api.compute, only, deadline=deadline)
+        if writer_spec.disks_to_create and not check:
+            ensure_disks(api.compute, writer_spec, deadline=deadline)
         changed = ensure_writable(api, name, writer, deadline=deadline, check=check)
         changed = changed or bool(missing)
     return {
@@ -109,20 +109,20 @@ def _change(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
             for node, workers in zip(sharing, attached, strict=True)
         ],
         "is_filled": is_filled,
-        "description": _filled_words(name, sharing)
+        "description": _filled_text(name, sharing)
         if is_filled
-        else _words(name, sharing, missing, is_hyperdisk=bool(found and found.access_mode)),
+        else _prompt_text(name, sharing, missing, is_hyperdisk=bool(disk and disk.access_mode)),
     }
 
 
 def _workers_with(api: TpuApi, node: Node, disk: str) -> list[int]:
     """Return the numbers of the workers of a TPU that have the disk."""
-    everyone = range(len(node.endpoints))
+    all_workers = range(len(node.endpoints))
     return [
         int(worker)
-        for each in attachments_of(api, node)
-        if each.is_of(node.zone, disk)
-        for worker in each.workers or everyone
+        for attachment in attachments_of(api, node)
+        if attachment.is_of(node.zone, disk)
+        for worker in attachment.workers or all_workers
     ]
 
 
@@ -165,15 +165,15 @@ def _uses(
             f"no READY TPU {writer + ' ' if writer else ''}of this fleet has the disk {name!r:.80} "
             "in data_disks. Add it to fleet.yml, then run: ansible-playbook playbooks/create.yml"
         )
-    if len(found := {use.node.zone for use in uses}) > 1:
+    if len(zones := {use.node.zone for use in uses}) > 1:
         raise NotConfigured(
-            f"TPUs in several zones have a disk {name} ({', '.join(sorted(found))}). Name one of "
+            f"TPUs in several zones have a disk {name} ({', '.join(sorted(zones))}). Name one of "
             f"the TPUs: -e tpu={uses[0].node.name}"
         )
-    if writing := [use for use in uses if use.disk.writable]:
+    if writable_uses := [use for use in uses if use.disk.writable]:
         raise NotConfigured(
-            f"TPU {writing[0].node.where} has the disk {name} for writing, so the disk is not "
-            f"shared. Fill it on that TPU: ssh {writing[0].node.name}-w0"
+            f"TPU {writable_uses[0].node.where} has the disk {name} for writing, so the disk is "
+            f"not shared. Fill it on that TPU: ssh {writable_uses[0].node.name}-w0"
         )
     for use in uses:
         if use.disk.type.startswith("hyperdisk") and use.disk.type != "hyperdisk-ml":
@@ -184,15 +184,15 @@ def _uses(
     return uses
 
 
-def _check_strangers(nodes: Sequence[Node], uses: Sequence[Use], name: str) -> None:
+def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str) -> None:
     """Raise Different if a TPU has the disk attached but is not in ``uses``.
 
     ``uses`` are the READY TPUs that share the disk according to the fleet file.
     """
     sharing, zone = {use.node.key for use in uses}, uses[0].node.zone
     for node in nodes:
-        has = any(disk.name == name for disk in node.data_disks)
-        if has and node.zone == zone and node.key not in sharing:
+        has_disk = any(disk.name == name for disk in node.data_disks)
+        if has_disk and node.zone == zone and node.key not in sharing:
             raise Different(
                 f"TPU {node.where} ({node.state}) also has the disk {name} attached, but it is not "
                 "READY, not of this fleet, or does not list the disk in data_disks of fleet.yml. "
@@ -217,7 +217,7 @@ def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None
         )
 
 
-def _filled_words(name: str, sharing: Sequence[Node]) -> str:
+def _filled_text(name: str, sharing: Sequence[Node]) -> str:
     return (
         f"The disk {name} ({sharing[0].zone}) was filled before, and nobody can write to this "
         "Hyperdisk any more. This playbook copies nothing, and attaches the disk read-only to "
@@ -225,7 +225,7 @@ def _filled_words(name: str, sharing: Sequence[Node]) -> str:
     )
 
 
-def _words(
+def _prompt_text(
     name: str,
     sharing: Sequence[Node],
     missing: Sequence[Mapping[str, Any]],
@@ -239,15 +239,15 @@ def _words(
     """
     writer = sharing[0]
     names = ", ".join(node.name for node in sharing)
-    begin = (
+    first_step = (
         f"creates {missing[0]['description']}"
         if missing
         else f"uses the disk {name} ({writer.zone})"
     )
     is_final = is_hyperdisk or any(disk["type"].startswith("hyperdisk") for disk in missing)
     return (
-        f"This {begin}, attaches it to worker 0 of {writer.name} for writing, formats it if it is "
-        "empty, replaces files on it that are also in the source, and "
+        f"This {first_step}, attaches it to worker 0 of {writer.name} for writing, formats it if "
+        "it is empty, replaces files on it that are also in the source, and "
         f"attaches it read-only to {names}."
         + (" After that, nobody can write to this Hyperdisk any more." if is_final else "")
     )

@@ -25,7 +25,7 @@ PAUSE_S = 5.0
 
 The pause limits the load on a small controller with many workers.
 """
-LONGEST_S = 300.0
+TIMEOUT_S = 300.0
 """Time limit of one status, in seconds."""
 
 
@@ -38,10 +38,10 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Repeat the status until all runs have ended; return its last lines."""
         result = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
+        _, options = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
         # ansible-playbook removes this directory when it ends, also after CTRL+C.
         folder = Path(tempfile.mkdtemp(dir=constants.DEFAULT_LOCAL_TMP))
-        file = Path(given["status_json"] or folder / "status.json")
+        file = Path(options["status_json"] or folder / "status.json")
         try:
             lines = follow(lambda: read_status(folder, file), show)
         except StatusError as error:
@@ -60,18 +60,18 @@ def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
     which it writes the status. Returns the content of this file. Raises StatusError.
     """
     result, output = folder / "result.json", folder / "output"
-    more = json.dumps({"follow": False, "status_json": str(file)})
-    ends_at = time.monotonic() + LONGEST_S
+    extra_vars = json.dumps({"follow": False, "status_json": str(file)})
+    ends_at = time.monotonic() + TIMEOUT_S
 
-    def why_stop() -> str:
-        return f"no status within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
+    def timeout_error() -> str:
+        return f"no status within {TIMEOUT_S:.0f} s" if time.monotonic() > ends_at else ""
 
     result.unlink(missing_ok=True)
     env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(folder / "logs")}
     with output.open("w", encoding="utf-8") as stream:
-        command = [sys.executable, *sys.argv, "-e", more]
-        code, ended = run_process(command, Path.cwd(), env, stream, why_stop)
-    if error := ended or play_error(code, result, output):
+        command = [sys.executable, *sys.argv, "-e", extra_vars]
+        code, stopped = run_process(command, Path.cwd(), env, stream, timeout_error)
+    if error := stopped or play_error(code, result, output):
         raise StatusError(error)
     try:
         return json.loads(file.read_text(encoding="utf-8"))
@@ -81,14 +81,14 @@ def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
         ) from None
 
 
-def is_over(status: Mapping[str, Any]) -> bool:
+def all_ended(status: Mapping[str, Any]) -> bool:
     """Return whether all runs in a ``status_json`` have ended.
 
     Returns False if a run is wanted, even if no worker has it because its TPU is lost or new.
     Also returns False if the wanted runs are unknown, because their records could not be read, or
     if a worker did not answer, because it may have an active run.
     """
-    is_unknown = any("error" in each and "run" not in each for each in status["workers"])
+    is_unknown = any("error" in worker and "run" not in worker for worker in status["workers"])
     return status["wanted"] == [] and not is_unknown and all(map(has_ended, status["runs"]))
 
 
@@ -99,7 +99,7 @@ def has_ended(run: Mapping[str, Any]) -> bool:
 
 def follow(
     read: Callable[[], Mapping[str, Any]],
-    show: Callable[[Sequence[str]], None],
+    show_lines: Callable[[Sequence[str]], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
     """Show the status repeatedly until all runs have ended; return its last lines.
@@ -108,18 +108,18 @@ def follow(
     the first one cannot be read.
     """
     status = read()
-    show(status["lines"])
-    while not is_over(status):
+    show_lines(status["lines"])
+    while not all_ended(status):
         sleep(PAUSE_S)
         try:
             status = read()
-            show(status["lines"])
+            show_lines(status["lines"])
         except StatusError as error:
-            show([*status["lines"], f"No newer status: {error}"])
+            show_lines([*status["lines"], f"No newer status: {error}"])
     return status["lines"]
 
 
 def show(lines: Sequence[str]) -> None:
     """Show a status as one progress message, which a terminal shows in place of the last one."""
-    head = f"status: {time.strftime('%H:%M:%S')}, again in {PAUSE_S:.0f} s, CTRL+C ends"
-    Display().display("\n".join([head, *lines]), screen_only=True)
+    header = f"status: {time.strftime('%H:%M:%S')}, again in {PAUSE_S:.0f} s, CTRL+C ends"
+    Display().display("\n".join([header, *lines]), screen_only=True)

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Return how the last attempt ended, with log lines; copy the output if requested."""
         super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(
+        _, options = self.validate_argument_spec(
             argument_spec={
                 "run": {"type": "str", "required": True},
                 **STORE_OPTIONS,
@@ -51,68 +51,75 @@ class ActionModule(ActionBase):
                 "bundle": {"type": "bool", "default": False},
             }
         )
-        api = given["api"]
-        nothing: dict[str, Any] = {"changed": False, "location": "", "attempt": None}
-        nothing |= {"answers": {}, "files": [], "workers": []}
+        api = options["api"]
+        result: dict[str, Any] = {"changed": False, "location": "", "attempt": None}
+        result |= {"answers": {}, "files": [], "workers": []}
         try:
-            record = RunStore.of(given["fleet_state"], api).read(check_name(given["run"]))
+            record = RunStore.of(options["fleet_state"], api).read(check_name(options["run"]))
             if record is None:
-                return nothing
-            outputs = RunOutputs(given["directory"], given["cache"], api)
+                return result
+            outputs = RunOutputs(options["directory"], options["cache"], api)
             store = outputs.store_of(record.launch)
-            nothing["workers"] = [name for name in record.launch.placement if name]
+            result["workers"] = [name for name in record.launch.placement if name]
             objects = store.list(record.run)
             processes = stored_processes(objects)
             if not processes:
-                return nothing | {"location": store.location}
-            found = cached_summary(store, record.run, objects, outputs.summaries)
-            newest = found.attempts[-1].number
-            last = [each for each in processes if each.attempt == newest]
+                return result | {"location": store.location}
+            summary = cached_summary(store, record.run, objects, outputs.summaries)
+            newest = summary.attempts[-1].number
+            last_processes = [process for process in processes if process.attempt == newest]
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                tails = pool.map(lambda each: log_tail(store, each, given["lines"]), last)
-                logs = {each.process_id: tail for each, tail in zip(last, tails, strict=True)}
+                tails = pool.map(
+                    lambda process: log_tail(store, process, options["lines"]), last_processes
+                )
+                logs = {
+                    process.process_id: tail
+                    for process, tail in zip(last_processes, tails, strict=True)
+                }
             files: list[str] = []
-            if given["to"] and not self._task.check_mode:
-                files = copy(store, processes, Path(given["to"]))
-                files += write_record(record, Path(given["to"])) if given["bundle"] else []
+            if options["to"] and not self._task.check_mode:
+                files = copy(store, processes, Path(options["to"]))
+                files += write_record(record, Path(options["to"])) if options["bundle"] else []
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
             # Return the error: Ansible ignores failed_when if a plugin raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
-        return nothing | {
+        return result | {
             "changed": bool(files),
             "location": f"{store.location}/{record.run}",
             "attempt": newest,
-            "answers": stored_answers(record.run, found, logs),
+            "answers": stored_answers(record.run, summary, logs),
             "files": files,
-            "warnings": found.warnings(record.run),
+            "warnings": summary.warnings(record.run),
             "msg": f"{record.run}: attempt {newest} is read from {store.location}/{record.run}",
         }
 
 
-def copy(store: OutputStore, processes: Sequence[StoredProcess], to: Path) -> list[str]:
-    """Copy the output of all attempts to ATTEMPT/PROCESS below ``to``; return the files' names.
+def copy(store: OutputStore, processes: Sequence[StoredProcess], destination: Path) -> list[str]:
+    """Copy the output of all attempts to ATTEMPT/PROCESS below ``destination``.
 
-    Raises OutputError, OSError.
+    Returns the names of the files. Raises OutputError, OSError.
     """
     files = []
-    for each in processes:
-        folder = Path(str(each.attempt), str(each.process_id))
-        for name, streamed in FILES.items():
-            segments = getattr(each, name)
+    for process in processes:
+        folder = Path(str(process.attempt), str(process.process_id))
+        for name, file_name in FILES.items():
+            segments = getattr(process, name)
             if segments:
-                files.append(write(to, folder / streamed, pieces(contents(store, segments))))
-        for stored in filter(None, (each.start, each.exit)):
+                files.append(
+                    write(destination, folder / file_name, pieces(contents(store, segments)))
+                )
+        for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]
-            files.append(write(to, folder / name, [store.read(stored)]))
+            files.append(write(destination, folder / name, [store.read(stored)]))
     return files
 
 
-def write(to: Path, name: Path, content: Iterable[bytes]) -> str:
-    """Write a file below ``to``; return its name. Raises OutputError, OSError."""
-    path = to / name
+def write(destination: Path, name: Path, content: Iterable[bytes]) -> str:
+    """Write a file below ``destination``; return its name. Raises OutputError, OSError."""
+    path = destination / name
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     with partial.open("wb") as stream:
@@ -121,7 +128,7 @@ def write(to: Path, name: Path, content: Iterable[bytes]) -> str:
     return str(name)
 
 
-def write_record(record: RunRecord, to: Path) -> list[str]:
+def write_record(record: RunRecord, destination: Path) -> list[str]:
     """Write the run's record without environment variables. Raises OSError."""
-    shown = {name: value for name, value in record.fields().items() if name != "env"}
-    return [write(to, Path("record.json"), [json.dumps(shown, indent=1).encode()])]
+    fields = {name: value for name, value in record.fields().items() if name != "env"}
+    return [write(destination, Path("record.json"), [json.dumps(fields, indent=1).encode()])]

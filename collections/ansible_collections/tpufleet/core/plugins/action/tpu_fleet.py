@@ -77,129 +77,138 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Return one result for all TPUs, failed if any of them failed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(argument_spec=_SPEC)
+        _, options = self.validate_argument_spec(argument_spec=_SPEC)
         try:
-            if given["only"] is not None and not given["only"].strip():
+            if options["only"] is not None and not options["only"].strip():
                 raise NotConfigured("the name of the TPU is empty. Name a TPU, or omit -e tpu=")
-            if given["node_id"] == "":
+            if options["node_id"] == "":
                 raise NotConfigured(
                     "node_id is empty. Set it to the id of the TPU, or omit -e node_id="
                 )
-            if given["only"]:
-                only, zone = name_and_zone(given["only"])
-                given |= {"only": only, "zone": zone or given["zone"]}
-            elif given["zone"]:
+            if options["only"]:
+                only, zone = name_and_zone(options["only"])
+                options |= {"only": only, "zone": zone or options["zone"]}
+            elif options["zone"]:
                 raise NotConfigured(
-                    f"the zone {given['zone']!r:.40} was given without a TPU. Name the TPU: "
+                    f"the zone {options['zone']!r:.40} was given without a TPU. Name the TPU: "
                     "-e tpu=NAME"
                 )
-            parse_fleet_name(given["fleet_name"])
-            source = open_source(given["api"])
+            parse_fleet_name(options["fleet_name"])
+            source = open_source(options["api"])
             states = {"present": self._present, "absent": self._absent, "planned": _planned}
-            result |= states[given["state"]](source, given)
+            result |= states[options["state"]](source, options)
         except CloudError as error:
             result |= {"failed": True, "msg": str(error), "reason": error.reason}
         return result
 
-    def _present(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-        fleet = whole_fleet = parse_fleet(given["fleet"])
-        if given["only"] and given["zone"]:
-            fleet = in_zone(fleet, given["only"], given["zone"])
-        is_own = _is_own(given)
-        zones = zones_of(given["api"])
+    def _present(self, source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+        fleet = all_entries = parse_fleet(options["fleet"])
+        if options["only"] and options["zone"]:
+            fleet = in_zone(fleet, options["only"], options["zone"])
+        is_own = _ownership_test(options)
+        zones = zones_of(options["api"])
         nodes = list_nodes(source, zones)
-        found = observed.match(fleet, nodes, zones, is_own)
-        unwanted = observed.match(whole_fleet, nodes, zones, is_own).unwanted
+        matched = observed.match(fleet, nodes, zones, is_own)
+        unwanted = observed.match(all_entries, nodes, zones, is_own).unwanted
         key = ""
-        if given["ssh_public_key_file"] and not given["os_login"]:
-            key = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
+        if options["ssh_public_key_file"] and not options["os_login"]:
+            key = f"{options['ssh_user']}:{self._public_key(options['ssh_public_key_file'])}"
         selected = tuple(
             replace(
                 tpu,
                 specs=tuple(
-                    _complete(spec, given, key, found.present.get(tpu.name)) for spec in tpu.specs
+                    _completed_spec(spec, options, key, matched.present.get(tpu.name))
+                    for spec in tpu.specs
                 ),
             )
-            for tpu in select(fleet, given["only"] or "")
+            for tpu in select(fleet, options["only"] or "")
         )
-        done = reconcile.create(source, selected, found.present, self._options(given))
-        return _result(done) | {
+        results = reconcile.create(source, selected, matched.present, self._change_options(options))
+        return _result(results) | {
             "unwanted": [observed.described(node) for node in unwanted if is_own(node)],
-            "to_delete": [observed.described(each.replaced) for each in done if each.replaced],
+            "to_delete": [
+                observed.described(outcome.replaced) for outcome in results if outcome.replaced
+            ],
         }
 
-    def _absent(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-        if given["node_id"]:
-            if given["disks"]:
+    def _absent(self, source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+        if options["node_id"]:
+            if options["disks"]:
                 raise NotConfigured(
                     "disks can't be combined with node_id, which deletes without showing the disks "
                     "first. Omit -e disks=true, or omit -e node_id="
                 )
-            return self._absent_by_id(source, given)
-        zones = zones_of(given["api"])
-        listed, queue = list_nodes(source, zones), source.list_queued(zones)
-        whole_fleet = parse_fleet(given["fleet"])
-        name, zone = given["only"], given["zone"]
-        fleet = tuple(tpu for tpu in whole_fleet if not name or tpu.name == name)
-        kept: list[str] = []
+            return self._absent_by_id(source, options)
+        zones = zones_of(options["api"])
+        all_nodes, queue = list_nodes(source, zones), source.list_queued(zones)
+        all_entries = parse_fleet(options["fleet"])
+        name, zone = options["only"], options["zone"]
+        fleet = tuple(tpu for tpu in all_entries if not name or tpu.name == name)
+        not_deleted: list[str] = []
         if name:
-            living = [node for node in listed if not node.is_lost]
-            requests = observed.waiting_requests(queue, living, {(name, zone)})
+            alive = [node for node in all_nodes if not node.is_lost]
+            requests = observed.waiting_requests(queue, alive, {(name, zone)})
             # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
             # name is an error.
-            known = any(zone in ("", *tpu.zones) for tpu in fleet)
-            nodes = observed.find(listed, name, zone, requests=requests, known=known)
+            is_known = any(zone in ("", *tpu.zones) for tpu in fleet)
+            nodes = observed.find(all_nodes, name, zone, requests=requests, known=is_known)
             requests = without_nodes(requests, nodes)  # deleting a TPU also deletes its request
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
-            requests = observed.waiting_requests(queue, listed, queued)
-            own = _is_own(given)
-            nodes = list(observed.match(fleet, listed, zones, own).present.values())
-            kept = [_kept_line(node) for node in nodes if not own(node)]
-            kept += filter(None, (request_blocker(each, given["fleet_name"]) for each in requests))
-            nodes = [node for node in nodes if own(node)]
-            requests = [each for each in requests if is_ours(each.labels, given["fleet_name"])]
+            requests = observed.waiting_requests(queue, all_nodes, queued)
+            is_own = _ownership_test(options)
+            nodes = list(observed.match(fleet, all_nodes, zones, is_own).present.values())
+            not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
+            not_deleted += filter(
+                None, (request_blocker(request, options["fleet_name"]) for request in requests)
+            )
+            nodes = [node for node in nodes if is_own(node)]
+            requests = [
+                request for request in requests if is_ours(request.labels, options["fleet_name"])
+            ]
         # Find the disks before the TPUs are deleted, because the API lists them with the TPUs.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
-        others = [spec for tpu in whole_fleet if tpu not in fleet for spec in tpu.specs]
-        disks = owned_disks(source.compute, nodes, specs, others) if given["disks"] else []
-        options = self._options(given)
-        done = reconcile.delete_requests(source, requests, options)
-        done += reconcile.delete(source, nodes, options)
-        if not any(each.failed for each in done):
-            done += reconcile.delete_disks(source, disks, options)
-        doomed = [observed.described_request(request) for request in requests]
-        doomed += [_described(node, given) for node in nodes]
-        result = _result(done) | {"to_delete": [*doomed, *(disk.described() for disk in disks)]}
-        if kept:
-            result["warnings"] = [*result.get("warnings", []), *kept]
+        others = [spec for tpu in all_entries if tpu not in fleet for spec in tpu.specs]
+        disks = owned_disks(source.compute, nodes, specs, others) if options["disks"] else []
+        change_options = self._change_options(options)
+        results = reconcile.delete_requests(source, requests, change_options)
+        results += reconcile.delete(source, nodes, change_options)
+        if not any(outcome.failed for outcome in results):
+            results += reconcile.delete_disks(source, disks, change_options)
+        to_delete = [observed.described_request(request) for request in requests]
+        to_delete += [_description(node, options) for node in nodes]
+        result = _result(results) | {
+            "to_delete": [*to_delete, *(disk.described() for disk in disks)]
+        }
+        if not_deleted:
+            result["warnings"] = [*result.get("warnings", []), *not_deleted]
         return result
 
-    def _absent_by_id(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _absent_by_id(self, source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
         """Delete one TPU unattended, only if it has the given id and this fleet's label."""
         try:
-            expected = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
+            expected = NodeIdentity.parse(options["only"], options["zone"], options["node_id"])
         except ValueError as error:
             raise NotConfigured(str(error)) from None
         node = source.describe(expected.zone, expected.name)
         if node is None:
             msg = f"TPU {expected.name} ({expected.zone}) is deleted already"
             return _result([]) | {"to_delete": [], "msg": msg}
-        if blocker := deletion_blocker(node, expected, given["fleet_name"]):
+        if blocker := deletion_blocker(node, expected, options["fleet_name"]):
             raise Different(f"{blocker}. Nothing was deleted")
-        done = reconcile.delete(source, [node], self._options(given))
-        return _result(done) | {"to_delete": [_described(node, given)]}
+        results = reconcile.delete(source, [node], self._change_options(options))
+        return _result(results) | {"to_delete": [_description(node, options)]}
 
-    def _options(self, given: Mapping[str, Any]) -> ChangeOptions:
+    def _change_options(self, options: Mapping[str, Any]) -> ChangeOptions:
         return ChangeOptions(
             check=self._task.check_mode,
-            recreate=given["recreate"],
-            replace_dead=given["replace_dead"],
-            timeout=given["timeout"],
-            wait_for_capacity=given["wait_for_capacity"],
-            known_hosts_file=given["known_hosts_file"],
-            agreed=given["confirmed"],
-            check_owner=_owner_check(given),
+            recreate=options["recreate"],
+            replace_dead=options["replace_dead"],
+            timeout=options["timeout"],
+            wait_for_capacity=options["wait_for_capacity"],
+            known_hosts_file=options["known_hosts_file"],
+            agreed=options["confirmed"],
+            check_owner=_owner_check(options),
             report=_Reporter(),
         )
 
@@ -225,100 +234,100 @@ class _Reporter:
     def __call__(self, name: str, state: str) -> None:
         now = time.monotonic()
         with self._lock:
-            before, when = self._shown.get(name, ("", 0.0))
-            if state == before and now - when < REPORT_EVERY_S:
+            last_state, shown_at = self._shown.get(name, ("", 0.0))
+            if state == last_state and now - shown_at < REPORT_EVERY_S:
                 return
             self._shown[name] = (state, now)
             Display().display(f"  {name}: {state}, {now - self._began:.0f} s", screen_only=True)
 
 
-def _planned(source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-    ends = parse_date(given["grant_ends"])
-    fleet = parse_fleet(given["fleet"])
-    zones = zones_of(given["api"])
-    found = observed.match(fleet, list_nodes(source, zones), zones)
+def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+    grant_end = parse_date(options["grant_ends"])
+    fleet = parse_fleet(options["fleet"])
+    zones = zones_of(options["api"])
+    matched = observed.match(fleet, list_nodes(source, zones), zones)
     requests = source.list_queued(zones)
-    existing = found.present
+    existing = matched.present
     specs = [
         tpu.spec_in(existing[tpu.name].zone) if tpu.name in existing else tpu.specs[0]
         for tpu in fleet
     ]
     disks = missing_disks(source.compute, specs)
-    wanted = [_possible(source, tpu, existing.get(tpu.name)) for tpu in fleet]
+    entries = [_with_attachable_disks(source, tpu, existing.get(tpu.name)) for tpu in fleet]
     today = datetime.now(UTC).date()
-    plan = make_plan(wanted, found, requests, disks=disks, grant_ends=ends, today=today)
+    plan = make_plan(entries, matched, requests, disks=disks, grant_ends=grant_end, today=today)
     warnings = list(plan.warnings)
-    if given["bucket"]:
+    if options["bucket"]:
         used_zones = [zone for tpu in fleet for zone in tpu.zones]
         used_zones += [node.zone for node in existing.values()]
-        settings = ApiSettings.of(given["api"])
-        if warning := bucket_warning(settings, given["bucket"], used_zones):
+        settings = ApiSettings.of(options["api"])
+        if warning := bucket_warning(settings, options["bucket"], used_zones):
             warnings.append(warning)
     for error_line in plan.errors:
         Display().error(error_line, wrap_text=False)
     lines = list(plan.lines())
-    shown = {"lines": lines, "errors": list(plan.errors), "msg": "\n".join(lines)}
-    return shown | {"changed": False, "warnings": warnings}
+    result = {"lines": lines, "errors": list(plan.errors), "msg": "\n".join(lines)}
+    return result | {"changed": False, "warnings": warnings}
 
 
-def _possible(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
+def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
     """Return the fleet entry without the disks that can't be attached to its existing TPU yet."""
     if node is None or node.is_lost or node.is_being_deleted:
         return tpu
     return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))
 
 
-def _is_own(given: Mapping[str, Any]) -> Callable[[Node], bool]:
-    return lambda node: is_ours(node.labels, given["fleet_name"])
+def _ownership_test(options: Mapping[str, Any]) -> Callable[[Node], bool]:
+    return lambda node: is_ours(node.labels, options["fleet_name"])
 
 
-def _owner_check(given: Mapping[str, Any]) -> Callable[[Node | QueuedResource], None]:
+def _owner_check(options: Mapping[str, Any]) -> Callable[[Node | QueuedResource], None]:
     def check(node: Node | QueuedResource) -> None:
         if isinstance(node, QueuedResource):
-            if blocker := request_blocker(node, given["fleet_name"]):
+            if blocker := request_blocker(node, options["fleet_name"]):
                 raise Different(blocker)
             return
-        if blocker := adoption_blocker(node, given["fleet_name"], given["adopt"]):
+        if blocker := adoption_blocker(node, options["fleet_name"], options["adopt"]):
             raise Different(blocker)
-        if given["node_id"] and node.is_lost and node.id != given["node_id"]:
+        if options["node_id"] and node.is_lost and node.id != options["node_id"]:
             raise Different(
                 f"TPU {node.where} is {node.state}, but not the TPU to replace (id {node.id}, "
-                f"expected {given['node_id']}). Replace it: ansible-playbook playbooks/create.yml "
-                f"-e tpu={node.name}"
+                f"expected {options['node_id']}). Replace it: ansible-playbook "
+                f"playbooks/create.yml -e tpu={node.name}"
             )
 
     return check
 
 
-def _described(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
-    return observed.described(node) | {"is_ours": _is_own(given)(node)}
+def _description(node: Node, options: Mapping[str, Any]) -> dict[str, Any]:
+    return observed.described(node) | {"is_ours": _ownership_test(options)(node)}
 
 
-def _kept_line(node: Node) -> str:
+def _not_deleted_text(node: Node) -> str:
     return (
         f"TPU {node.where} stays: this fleet did not create it. To delete it, name it: "
         f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}"
     )
 
 
-def _complete(
-    spec: NodeSpec, given: Mapping[str, Any], key: str, existing: Node | None
+def _completed_spec(
+    spec: NodeSpec, options: Mapping[str, Any], key: str, existing: Node | None
 ) -> NodeSpec:
     """Add the inventory's settings to the spec of a TPU.
 
-    If the spec has no labels or no tags, those of the existing TPU are kept. ``given`` has the
+    If the spec has no labels or no tags, those of the existing TPU are kept. ``options`` has the
     module's options. ``key`` is the line ``user:public key`` for the metadata, empty for none.
     ``existing`` is the TPU if it exists.
     """
     labels = existing.labels if existing and spec.labels is None else spec.labels or {}
-    spec = replace(spec, labels={**labels, LABEL: given["fleet_name"]})
+    spec = replace(spec, labels={**labels, LABEL: options["fleet_name"]})
     if spec.external_ip is None:
-        spec = replace(spec, external_ip=given["external_ip"])
-    if given["tag"]:
+        spec = replace(spec, external_ip=options["external_ip"])
+    if options["tag"]:
         tags = spec.tags or (existing.tags if existing else ())
-        spec = replace(spec, tags=tuple(dict.fromkeys([*tags, given["tag"]])))
+        spec = replace(spec, tags=tuple(dict.fromkeys([*tags, options["tag"]])))
     metadata = dict(spec.metadata or {})
-    if given["os_login"]:
+    if options["os_login"]:
         return replace(spec, metadata=metadata | {OS_LOGIN_ENTRY: "TRUE"})
     if key:
         lines = dict.fromkeys([*metadata.get(KEYS_ENTRY, "").splitlines(), key])
@@ -326,36 +335,36 @@ def _complete(
     return spec
 
 
-def _result(done: Sequence[reconcile.Result]) -> dict[str, Any]:
-    failed = [each for each in done if each.failed]
+def _result(results: Sequence[reconcile.Result]) -> dict[str, Any]:
+    failed = [outcome for outcome in results if outcome.failed]
     result: dict[str, Any] = {
-        "changed": any(each.changed for each in done),
+        "changed": any(outcome.changed for outcome in results),
         "failed": bool(failed),
-        "msg": "; ".join(each.msg for each in failed or done) or "no TPU is selected",
+        "msg": "; ".join(outcome.msg for outcome in failed or results) or "no TPU is selected",
         "tpus": [
             {
-                "name": each.name,
-                "zone": each.zone,
-                "changed": each.changed,
-                "failed": each.failed,
-                "reason": each.reason,
-                "msg": each.msg,
-                "node": dict(each.node),
+                "name": outcome.name,
+                "zone": outcome.zone,
+                "changed": outcome.changed,
+                "failed": outcome.failed,
+                "reason": outcome.reason,
+                "msg": outcome.msg,
+                "node": dict(outcome.node),
             }
-            for each in done
+            for outcome in results
         ],
         "diff": [
             {
-                "before": dict(each.before),
-                "after": dict(each.after),
-                "before_header": f"TPU {each.name}",
-                "after_header": f"TPU {each.name}",
+                "before": dict(outcome.before),
+                "after": dict(outcome.after),
+                "before_header": f"TPU {outcome.name}",
+                "after_header": f"TPU {outcome.name}",
             }
-            for each in done
-            if each.changed
+            for outcome in results
+            if outcome.changed
         ],
     }
-    warnings = [warning for each in done for warning in each.warnings]
+    warnings = [warning for outcome in results for warning in outcome.warnings]
     if warnings:
         result["warnings"] = warnings
     if failed:

@@ -63,8 +63,8 @@ class ActionModule(ActionBase):
                 "names": {"type": "str", "choices": ["transformers", "plain"]},
             }
         )
-        if cut := cut_short(WITH_SPACES, f"playbooks/{options['command']}.yml"):
-            raise AnsibleActionFail(cut)
+        if cut_value_error := cut_short(WITH_SPACES, f"playbooks/{options['command']}.yml"):
+            raise AnsibleActionFail(cut_value_error)
         try:
             return self._plan(plain(options), task_vars or {})
         except (RunError, RecordError, InvalidLaunchError) as error:
@@ -85,32 +85,34 @@ class ActionModule(ActionBase):
         workers = [worker_of(host, facts[host]) for host in workers_of(task_vars["groups"], tpu)]
         env = parse_env(options["env"])
         check_no_secrets(env, "env")
-        placed = where(run, placements(launch, command, tpu, workers, env), {})
+        placement = where(run, placements(launch, command, tpu, workers, env), {})
         target = bucket_target(options["to"])
-        given = {name: options[name] for each in OPTIONS.values() for name in each}
-        given["to"] = target
-        words = overrides(options["set"])
+        command_options = {name: options[name] for names in OPTIONS.values() for name in names}
+        command_options["to"] = target
+        arguments = overrides(options["set"])
         # The number selects the ports, and is random so that parallel commands use other ports.
         attempt = randbelow(ATTEMPT_PORTS)
-        planned = command_launch(launch, command, given, words, env, placed, attempt)
+        planned = command_launch(
+            launch, command, command_options, arguments, env, placement, attempt
+        )
         checked = LaunchSpec.from_json(planned.to_json())
         is_fetched = command == EXPORT and not target
         return {
             "changed": False,
             "workers": list(checked.placement),
             "launch": checked.to_json(),
-            "code": release_here(launch, Path(options["cache"])),
+            "code": cached_release(launch, Path(options["cache"])),
             "setup": setup_command(launch, tpu, Path(options["cache"])),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
 
 
-def release_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of a launch's release below ``kept``, this controller's state directory.
+def cached_release(launch: LaunchSpec, cache: Path) -> str:
+    """Return the path of a launch's release below ``cache``, this controller's state directory.
 
     Returns an empty string if the release is not there or is damaged.
     """
-    release = kept_release(kept, launch.release)
+    release = kept_release(cache, launch.release)
     try:
         verify_release(release)
     except ReleaseError:
@@ -118,13 +120,13 @@ def release_here(launch: LaunchSpec, kept: Path) -> str:
     return str(release)
 
 
-def setup_command(launch: LaunchSpec, tpu: str, kept: Path) -> str:
+def setup_command(launch: LaunchSpec, tpu: str, cache: Path) -> str:
     """Return the command that installs the environment of a launch on a TPU.
 
-    ``kept`` is this controller's state directory, which may have the launch's lock file.
+    ``cache`` is this controller's state directory, which may have the launch's lock file.
     """
-    lock = kept_lock(kept, launch.requirements)
-    words = f"ansible-playbook setup.yml -e tpu={tpu}"
+    lock = kept_lock(cache, launch.requirements)
+    command = f"ansible-playbook setup.yml -e tpu={tpu}"
     if not is_whole(lock, launch.requirements):
-        return words
-    return f"{words} -e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"
+        return command
+    return f"{command} -e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"

@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Run a pass of the watch, and record when and how it ended (its heartbeat)."""
         result = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(
+        _, options = self.validate_argument_spec(
             argument_spec={
                 **STORE_OPTIONS,
                 "answers": {"type": "dict", "required": True},
@@ -65,72 +65,74 @@ class ActionModule(ActionBase):
         )
         began = time.time()
         try:
-            outcomes, upkeep = self._pass(given, task_vars or {})
+            outcomes, upkeep = self._run_pass(options, task_vars or {})
         except (RecordError, CloudError, TypeError, ValueError) as error:
-            self._heartbeat(given, began, str(error))
+            self._write_heartbeat(options, began, str(error))
             raise AnsibleActionFail(str(error)) from None
-        failed = [each.text for each in outcomes if each.failed]
-        why = "; ".join(failed + ([upkeep.error] if upkeep.error else []))
-        self._heartbeat(given, began, why)
-        acted = any(each.action is not Action.NOTHING for each in outcomes)
+        failures = [outcome.text for outcome in outcomes if outcome.failed]
+        errors = "; ".join(failures + ([upkeep.error] if upkeep.error else []))
+        self._write_heartbeat(options, began, errors)
+        has_acted = any(outcome.action is not Action.NOTHING for outcome in outcomes)
         return result | {
-            "changed": acted or bool(upkeep.deleted),
-            "failed": bool(why),
-            "runs": [run_fields(each) for each in outcomes],
+            "changed": has_acted or bool(upkeep.deleted),
+            "failed": bool(errors),
+            "runs": [run_fields(outcome) for outcome in outcomes],
             "deleted_tpus": upkeep.deleted,
-            "lines": [each.text for each in outcomes] or ["no run has a record"],
-            "msg": why or "the pass succeeded",
+            "lines": [outcome.text for outcome in outcomes] or ["no run has a record"],
+            "msg": errors or "the pass succeeded",
         }
 
-    def _pass(
-        self, given: Mapping[str, Any], variables: Mapping[str, Any]
+    def _run_pass(
+        self, options: Mapping[str, Any], variables: Mapping[str, Any]
     ) -> tuple[list[RunOutcome], UpkeepOutcome]:
-        fleet_state, api = given["fleet_state"], given["api"]
+        fleet_state, api = options["fleet_state"], options["api"]
         check = bool(self._task.check_mode)
-        log = WatchLog(Path(given["log"]), quiet=check)
-        fleet_name = parse_fleet_name(given["fleet_name"])
+        log = WatchLog(Path(options["log"]), quiet=check)
+        fleet_name = parse_fleet_name(options["fleet_name"])
         hosts = plain(host_facts(variables))
-        listed = tpus_of_inventory(hosts, fleet_name)
+        tpus = tpus_of_inventory(hosts, fleet_name)
         zones = zones_of(api)
-        snapshot = Snapshot(hosts, plain(given["answers"]), (listed,), given["asked_at"], zones)
+        snapshot = Snapshot(hosts, plain(options["answers"]), (tpus,), options["asked_at"], zones)
         watch = WatchPass(
             store=RunStore.of(fleet_state, api),
             leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
             actor=Actor(
-                Path(given["project"]),
-                Path(given["cache"]).expanduser(),
+                Path(options["project"]),
+                Path(options["cache"]).expanduser(),
                 fleet_state,
                 log,
                 time.monotonic() + PASS_S,
             ),
             log=log,
-            limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
+            limits=Limits(**{key: float(value) for key, value in options["limits"].items()}),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
             list_tpus=lambda: tpus_of_nodes(list_nodes(open_source(api), zones), fleet_name),
             check=check,
         )
         records = watch.store.read_all()
-        only = {run: each for run, each in records.usable.items() if given["run"] in ("", run)}
-        snapshot = watch.confirm(only.values(), snapshot)
-        outcomes = watch.act(only, snapshot)
+        selected = {
+            run: record for run, record in records.usable.items() if options["run"] in ("", run)
+        }
+        snapshot = watch.confirm(selected.values(), snapshot)
+        outcomes = watch.act(selected, snapshot)
         outcomes += unusable_outcomes(
-            each for each in records.unusable if given["run"] in ("", each.name)
+            record for record in records.unusable if options["run"] in ("", record.name)
         )
-        if given["run"]:
+        if options["run"]:
             return outcomes, UpkeepOutcome()
         # Not an option of the module: an invalid fleet file must not stop the recovery of runs.
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)
 
-    def _heartbeat(self, given: Mapping[str, Any], began: float, why: str) -> None:
+    def _write_heartbeat(self, options: Mapping[str, Any], began: float, error_text: str) -> None:
         if self._task.check_mode:
             return
         now, name = time.time(), controller_name(socket.gethostname())
-        outcome = PassOutcome.FAILED if why else PassOutcome.OK
-        last = Heartbeat(name, now, now - began, outcome, why)
+        outcome = PassOutcome.FAILED if error_text else PassOutcome.OK
+        heartbeat = Heartbeat(name, now, now - began, outcome, error_text)
         try:
-            write_heartbeat(given["fleet_state"], last, given["api"])
+            write_heartbeat(options["fleet_state"], heartbeat, options["api"])
         except HeartbeatError as error:
             Display().warning(str(error))
 

@@ -121,4 +121,9 @@ def described_request(request: QueuedResource) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
     description = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"
-    return {"name": request.name, "zone": request.zone, "id": request.key, "description": description}
+    return {
+        "name": request.name,
+        "zone": request.zone,
+        "id": request.key,
+        "description": description,
+    }
