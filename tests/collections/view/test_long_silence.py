@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view import screen as screen_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import LINE, Screen
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import (
+    MAX_LINE_CHARS,
+    Screen,
+)
 
 TASK = "jax : Install the packages of the lock file and check that JAX sees its devices  bench"
 
@@ -27,7 +30,7 @@ def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypat
     shown._stopped.set()  # the test calls what the ticker would call
     shown._ticker.join()
     for _ in range(30):
-        shown._break_silence()
+        shown._print_progress()
     shown.display("changed")
     shown.close()
     printed = "".join(texts)
@@ -37,6 +40,6 @@ def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypat
     assert printed.startswith(f"  {TASK}  1/32 9 s")
     assert last == "changed"
     assert len(lines) <= 5
-    assert all(len(line) <= LINE + 8 for line in lines)
+    assert all(len(line) <= MAX_LINE_CHARS + 8 for line in lines)
     assert all(line.startswith("    1/32 ") for line in lines[1:])
     assert lines[-1].endswith(" s")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.suggested_commands import (
-    completed,
     fleet_options,
+    with_fleet_options,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def test_every_command_in_a_text_gets_the_fleet_options():
         "pod-w0: not set up. Run: ansible-playbook setup.yml --limit pod-w0, "
         "or ansible-playbook playbooks/delete.yml -e tpu=pod"
     )
-    assert completed(text, "-i inventory/local") == (
+    assert with_fleet_options(text, "-i inventory/local") == (
         "pod-w0: not set up. Run: ansible-playbook -i inventory/local setup.yml --limit pod-w0, "
         "or ansible-playbook -i inventory/local playbooks/delete.yml -e tpu=pod"
     )
@@ -44,12 +44,14 @@ def test_every_command_in_a_text_gets_the_fleet_options():
 
 def test_other_text_is_not_changed():
     for text in ("ansible-playbook is missing", "ansible-playbook -i mine setup.yml", ""):
-        assert completed(text, "-i inventory/local") == text
+        assert with_fleet_options(text, "-i inventory/local") == text
 
 
 @given(st.text(min_size=1).filter(lambda path: "," not in path and "\0" not in path))
 def test_an_inventory_of_any_name_is_quoted_as_one_shell_argument(path):
-    line = completed("ansible-playbook setup.yml", fleet_options({"inventory": [path]}, [GCP]))
+    line = with_fleet_options(
+        "ansible-playbook setup.yml", fleet_options({"inventory": [path]}, [GCP])
+    )
     assert shlex.split(line) == ["ansible-playbook", "-i", path, "setup.yml"]
 
 

@@ -52,12 +52,12 @@ from ..plugin_utils.view import task_tally as tally
 from ..plugin_utils.view.folded_names import folded
 from ..plugin_utils.view.full_log import FullLog
 from ..plugin_utils.view.screen import Screen
-from ..plugin_utils.view.suggested_commands import completed, fleet_options
+from ..plugin_utils.view.suggested_commands import fleet_options, with_fleet_options
 from ..plugin_utils.view.task_tally import TaskTally
 from ..plugin_utils.view.unreachable import unreachable_text
 
 _COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
-_SHORT = 140
+_MAX_ERROR_CHARS = 140
 _DEBUG = ("ansible.builtin.debug", "debug")
 
 
@@ -71,13 +71,13 @@ class CallbackModule(Default):
     def __init__(self) -> None:
         super().__init__()
         self._began = time.monotonic()
-        self._check = bool(context.CLIARGS.get("check"))
+        self._is_check_mode = bool(context.CLIARGS.get("check"))
         self._fleet_options = fleet_options(context.CLIARGS, constants.DEFAULT_HOST_LIST)
         self._tally: TaskTally | None = None
         self._play_name = ""
         self._hosts: list[str] = []
         self._play_is_shown = True
-        self._as_default = self._display.verbosity > 0
+        self._is_default_view = self._display.verbosity > 0
         self._failures: list[tally.Failure] = []
         self._messages: dict[str, list[str]] = {}
         self._diffs: dict[str, list[str]] = {}
@@ -98,126 +98,130 @@ class CallbackModule(Default):
             super().v2_playbook_on_start(playbook)
         else:
             self._screen = Screen(
-                self._display, _terminal(), self._live, self._brief, self._take_progress
+                self._display,
+                _terminal_stream(),
+                self._live_lines,
+                self._brief_progress,
+                self._store_progress,
             )
-            if self._check:
-                self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
+            if self._is_check_mode:
+                self._print_line("check mode: nothing is changed", constants.COLOR_VERBOSE)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Store the play's name, which is shown before the first output of the play."""
         self._end_task()
-        self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
+        self._is_default_view = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
             "free",
             "host_pinned",
         )
         self._play_name, self._play_is_shown = play.get_name().strip(), False
-        self._write(f"play: {self._play_name}")
-        if self._as_default:
+        self._log_line(f"play: {self._play_name}")
+        if self._is_default_view:
             super().v2_playbook_on_play_start(play)
         self._hosts = list(play.hosts)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """End the previous task and start to count the results of this one."""
         self._begin_task(task)
-        if self._as_default:
+        if self._is_default_view:
             super().v2_playbook_on_task_start(task, is_conditional)
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
         """End the previous task and start to count the results of this handler."""
         self._begin_task(task)
-        if self._as_default:
+        if self._is_default_view:
             super().v2_playbook_on_handler_task_start(task)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Record that a host has started."""
         if self._tally:
             self._tally.started.append(host.get_name())
-        if self._as_default:
+        if self._is_default_view:
             super().v2_runner_on_start(host, task)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Count the result; store the message of a debug task until the task ends."""
         if not isinstance(result.task, TaskInclude):
-            self._answered(result, tally.CHANGED if _changed(result) else tally.OK)
-        if self._as_default:
+            self._record_outcome(result, tally.CHANGED if _has_changed(result) else tally.OK)
+        if self._is_default_view:
             return super().v2_runner_on_ok(result)
-        self._warned(result)
+        self._store_warnings(result)
         self._handle_warnings_and_exception(result)
         if result.task.action in _DEBUG and not result.task.loop:
-            self._message(result)
+            self._store_message(result)
         return None
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         """Count the result; skipped tasks are not printed."""
-        self._answered(result, tally.SKIPPED)
-        if self._as_default:
+        self._record_outcome(result, tally.SKIPPED)
+        if self._is_default_view:
             super().v2_runner_on_skipped(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Show the failure in one line; it is printed in full at the end."""
-        self._answered(result, tally.IGNORED if ignore_errors else tally.FAILED)
+        self._record_outcome(result, tally.IGNORED if ignore_errors else tally.FAILED)
         if not ignore_errors:
-            self._failed(result, tally.FAILED)
-        if self._as_default:
+            self._record_failure(result, tally.FAILED)
+        if self._is_default_view:
             super().v2_runner_on_failed(result, ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Show the unreachable host in one line; its error is printed in full at the end."""
         ignored = bool(result.task.ignore_unreachable)
-        self._answered(result, tally.IGNORED if ignored else tally.UNREACHABLE)
+        self._record_outcome(result, tally.IGNORED if ignored else tally.UNREACHABLE)
         if not ignored:
-            self._failed(result, tally.UNREACHABLE)
-        if self._as_default:
+            self._record_failure(result, tally.UNREACHABLE)
+        if self._is_default_view:
             super().v2_runner_on_unreachable(result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
         """Store the label of a changed loop item until the task ends."""
-        if self._as_default:
+        if self._is_default_view:
             return super().v2_runner_item_on_ok(result)
-        if self._tally and _changed(result):
+        if self._tally and _has_changed(result):
             self._tally.items.append(str(self._get_item_label(result.result)))
         if result.task.action in _DEBUG:
-            self._message(result)
+            self._store_message(result)
         return None
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
         """Print nothing, since the failure of the whole loop contains its items."""
-        if self._as_default:
+        if self._is_default_view:
             super().v2_runner_item_on_failed(result)
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
         """Print nothing for a skipped loop item."""
-        if self._as_default:
+        if self._is_default_view:
             super().v2_runner_item_on_skipped(result)
 
     def v2_runner_retry(self, result: Any) -> None:
         """Show the retry in the live lines."""
-        if self._as_default:
+        if self._is_default_view:
             return super().v2_runner_retry(result)
         if self._tally:
-            tried, of = result.result.get("attempts"), result.result.get("retries")
+            attempt, retries = result.result.get("attempts"), result.result.get("retries")
             host = result.host.get_name()
-            self._tally.progress[host] = f"{host}: try {tried} of {of} failed"
+            self._tally.progress[host] = f"{host}: try {attempt} of {retries} failed"
         return None
 
     def v2_on_file_diff(self, result: Any) -> None:
         """Store a diff until the task ends, so that equal diffs are shown only once."""
-        if self._as_default:
+        if self._is_default_view:
             return super().v2_on_file_diff(result)
         items = result.result["results"] if result.task.loop and "results" in result.result else ()
-        for one in items or (result.result,):
-            if one.get("diff") and one.get("changed") and (text := self._get_diff(one["diff"])):
+        for item in items or (result.result,):
+            if item.get("diff") and item.get("changed") and (text := self._get_diff(item["diff"])):
                 self._diffs.setdefault(text, []).append(result.host.get_name())
         return None
 
     def v2_playbook_on_include(self, included_file: Any) -> None:
         """Print nothing for included files."""
-        if self._as_default:
+        if self._is_default_view:
             super().v2_playbook_on_include(included_file)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """Warn if --limit excludes a play on localhost; ignore plays with ``hosts: "!all"``."""
-        if self._hosts == ["!all"] and not self._as_default:
+        if self._hosts == ["!all"] and not self._is_default_view:
             return
         limit = context.CLIARGS.get("subset")
         if limit and self._hosts == ["localhost"]:
@@ -230,7 +234,7 @@ class CallbackModule(Default):
 
     def v2_playbook_on_no_hosts_remaining(self) -> None:
         """Print nothing, since the printed failures explain why no hosts remain."""
-        if self._as_default:
+        if self._is_default_view:
             super().v2_playbook_on_no_hosts_remaining()
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
@@ -240,7 +244,7 @@ class CallbackModule(Default):
         recap = tally.recap_lines(counts)
         failures = tally.failure_lines(self._failures)
         for line in (*failures, *recap):
-            self._write(line)
+            self._log_line(line)
         if self._display.verbosity > 0:
             super().v2_playbook_on_stats(stats)
         else:
@@ -249,9 +253,9 @@ class CallbackModule(Default):
             for line in recap:
                 self._display.display(line)
         self._write_result()
-        spent = f"{time.monotonic() - self._began:.0f} s"
+        elapsed = f"{time.monotonic() - self._began:.0f} s"
         if self._log:
-            self._display.display(f"{spent}; the full log is {_short_path(self._log.path)}")
+            self._display.display(f"{elapsed}; the full log is {_short_path(self._log.path)}")
             self._log.close()
         if self._screen:
             self._screen.close()
@@ -261,26 +265,28 @@ class CallbackModule(Default):
     def _begin_task(self, task: Any) -> None:
         self._end_task()
         name = task.get_name().strip()
-        self._write(f"task: {name}")
+        self._log_line(f"task: {name}")
         self._tally = TaskTally(name, time.monotonic())
 
     def _end_task(self) -> None:
         ended, self._tally = self._tally, None
-        if ended and not self._as_default:
-            for outcome, (word, what, hosts) in ended.lines(self._check):
-                self._say_change(outcome, word, what, hosts)
+        if ended and not self._is_default_view:
+            for outcome, (label, task, hosts) in ended.lines(self._is_check_mode):
+                self._print_change(outcome, label, task, hosts)
             for text, hosts in self._warnings.items():
-                whose = f"{folded(hosts)}: " if hosts else ""
-                self._display.warning(f"{whose}{text}")
+                prefix = f"{folded(hosts)}: " if hosts else ""
+                self._display.warning(f"{prefix}{text}")
             for text, hosts in self._diffs.items():
-                self._say(f"    {folded(hosts)}:")
+                self._print_line(f"    {folded(hosts)}:")
                 self._display.display(text.rstrip("\n"))
             for text, hosts in self._messages.items():
-                behind = "\n" if "\n" in text else " "
-                self._say(f"{folded(hosts)}:{behind}{text}" if len(ended.outcomes) > 1 else text)
+                separator = "\n" if "\n" in text else " "
+                self._print_line(
+                    f"{folded(hosts)}:{separator}{text}" if len(ended.outcomes) > 1 else text
+                )
         self._diffs, self._messages, self._warnings = {}, {}, {}
 
-    def _answered(self, result: Any, outcome: str) -> None:
+    def _record_outcome(self, result: Any, outcome: str) -> None:
         host = self.host_label(result)
         if self._tally:
             self._tally.outcomes[result.host.get_name()] = outcome
@@ -288,57 +294,61 @@ class CallbackModule(Default):
         if self._log:
             self._log.result(host, outcome, result.result)
 
-    def _failed(self, result: Any, outcome: str) -> None:
+    def _record_failure(self, result: Any, outcome: str) -> None:
         text = tally.failure_text(result.result)
         if outcome == tally.UNREACHABLE:
             text = unreachable_text(text, str(result.host.vars.get("tpu_name", "")))
-        text = completed(text, self._fleet_options)
+        text = with_fleet_options(text, self._fleet_options)
         host, task = self.host_label(result), result.task.get_name().strip()
         self._failures.append(tally.Failure(task, host, outcome, text))
-        if not self._as_default:
-            self._warned(result)
+        if not self._is_default_view:
+            self._store_warnings(result)
             self._handle_warnings(result.result)  # prints deprecation warnings
-            first = (text.splitlines() or [""])[0]
-            short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
-            self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
+            first_line = (text.splitlines() or [""])[0]
+            shortened = (
+                first_line
+                if len(first_line) <= _MAX_ERROR_CHARS
+                else first_line[: _MAX_ERROR_CHARS - 1] + "…"
+            )
+            self._print_line(f"  {outcome:<8}  {task}  {host}: {shortened}", constants.COLOR_ERROR)
 
-    def _warned(self, result: Any) -> None:
+    def _store_warnings(self, result: Any) -> None:
         """Store warnings until the task ends, so that equal ones are shown once, with their hosts.
 
         The warnings of a ``run_once`` task are shown without a host, since the task runs
         for all hosts.
         """
         host = result.host.get_name()
-        whose = [] if result.task.run_once or host == "localhost" else [host]
+        named_hosts = [] if result.task.run_once or host == "localhost" else [host]
         for warning in result.result.pop("warnings", ()):
             hosts = self._warnings.setdefault(str(warning), [])
-            hosts += [name for name in whose if name not in hosts]
+            hosts += [name for name in named_hosts if name not in hosts]
 
-    def _message(self, result: Any) -> None:
-        words = result.result.get("msg")
-        if words is None:
+    def _store_message(self, result: Any) -> None:
+        message = result.result.get("msg")
+        if message is None:
             self._clean_results(result.result, result.task.action)
-            words = self._dump_results(result.result)
-        text = "\n".join(map(str, words)) if isinstance(words, list) else str(words)
-        text = completed(text, self._fleet_options)
+            message = self._dump_results(result.result)
+        text = "\n".join(map(str, message)) if isinstance(message, list) else str(message)
+        text = with_fleet_options(text, self._fleet_options)
         self._messages.setdefault(text, []).append(result.host.get_name())
 
-    def _say_change(self, outcome: str, word: str, what: str, hosts: str) -> None:
-        role, colon, name = what.partition(" : ")
+    def _print_change(self, outcome: str, label: str, task: str, hosts: str) -> None:
+        role, colon, name = task.partition(" : ")
         if not self._screen or not colon:
-            self._say(f"  {word:<8}  {what}  {hosts}", _COLORS[outcome])
+            self._print_line(f"  {label:<8}  {task}  {hosts}", _COLORS[outcome])
             return
-        self._say_play()
-        before = f"  {word:<8}  {role} : "
-        self._screen.append(before, name, f"  {hosts}", _COLORS[outcome])
+        self._print_play_name()
+        prefix = f"  {label:<8}  {role} : "
+        self._screen.append(prefix, name, f"  {hosts}", _COLORS[outcome])
 
-    def _say_play(self) -> None:
+    def _print_play_name(self) -> None:
         if not self._play_is_shown and self._play_name:
             self._display.display(self._play_name, color=constants.COLOR_HIGHLIGHT)
         self._play_is_shown = True
 
-    def _say(self, text: str, color: str | None = None) -> None:
-        self._say_play()
+    def _print_line(self, text: str, color: str | None = None) -> None:
+        self._print_play_name()
         self._display.display(text, color=color)
 
     def _write_result(self) -> None:
@@ -348,21 +358,21 @@ class CallbackModule(Default):
             except OSError as error:
                 self._display.warning(f"{path}: can't write the result ({error.strerror})")
 
-    def _write(self, text: str) -> None:
+    def _log_line(self, text: str) -> None:
         if self._log:
             self._log.line(text)
 
-    def _live(self, now: float) -> list[str]:
-        current = self._tally
-        return current.live(now) if current and not self._as_default else []
+    def _live_lines(self, now: float) -> list[str]:
+        running_task = self._tally
+        return running_task.live_lines(now) if running_task and not self._is_default_view else []
 
-    def _brief(self, now: float) -> tuple[str, str] | None:
+    def _brief_progress(self, now: float) -> tuple[str, str] | None:
         # CI systems show only complete lines, so a growing progress line is useless there.
-        if self._as_default or not self._tally or os.environ.get("CI"):
+        if self._is_default_view or not self._tally or os.environ.get("CI"):
             return None
-        return self._tally.brief(now)
+        return self._tally.brief_progress(now)
 
-    def _take_progress(self, text: str) -> bool:
+    def _store_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; it replaces the last one of the same name.
 
         The name is the text before the colon. For a message of several lines, the live lines may
@@ -370,21 +380,21 @@ class CallbackModule(Default):
         """
         if not self._tally:
             return False
-        self._write(f"progress: {text.strip()}")
+        self._log_line(f"progress: {text.strip()}")
         self._tally.progress[text.strip().partition(":")[0]] = text.strip()
         if self._screen:
             self._screen.fill = "\n" in text.strip()
         return True
 
 
-def _changed(result: Any) -> bool:
+def _has_changed(result: Any) -> bool:
     return bool(result.result.get("changed", False))
 
 
-def _terminal() -> Any:
+def _terminal_stream() -> Any:
     """Return standard output if it is a terminal that supports escape sequences, else None."""
-    plain = os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb"
-    return sys.stdout if sys.stdout.isatty() and not plain else None
+    is_plain = os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdout if sys.stdout.isatty() and not is_plain else None
 
 
 def _short_path(path: Path) -> str:

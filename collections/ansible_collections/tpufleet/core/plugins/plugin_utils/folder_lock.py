@@ -16,9 +16,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
     Other forks of this play and other plays wait until the context ends. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(opened)
+        os.close(descriptor)

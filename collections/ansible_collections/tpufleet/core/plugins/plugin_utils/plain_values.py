@@ -6,10 +6,10 @@ from __future__ import annotations
 def plain(value):
     """Return a value as plain JSON types, without the tags that Ansible adds to values."""
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
+        return [plain(item) for item in value]
+    for type_ in (bool, int, float, str):
+        if isinstance(value, type_):
+            return type_(value)
     return value

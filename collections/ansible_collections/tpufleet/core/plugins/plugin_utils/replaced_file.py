@@ -14,14 +14,14 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool
     the old or the new content.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            os.fchmod(handle, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            os.fchmod(descriptor, mode)
             stream.write(content)
             if durable:
                 stream.flush()
-                os.fsync(handle)
+                os.fsync(descriptor)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -14,11 +14,13 @@ def folded(names: Iterable[str]) -> str:
     ``pod-w0 pod-w1 pod-w2 other`` becomes ``pod-w[0-2], other``. Names whose number has leading
     zeros are returned unchanged.
     """
-    words: dict[tuple[str, bool], set[int]] = {}
+    numbers_by_stem: dict[tuple[str, bool], set[int]] = {}
     for name in names:
         stem, number = _split(name)
-        words.setdefault((stem, number is None), set()).update(() if number is None else (number,))
-    return ", ".join(_word(stem, numbers) for (stem, _), numbers in words.items())
+        numbers_by_stem.setdefault((stem, number is None), set()).update(
+            () if number is None else (number,)
+        )
+    return ", ".join(_folded_stem(stem, numbers) for (stem, _), numbers in numbers_by_stem.items())
 
 
 def stem_of(name: str) -> str:
@@ -29,8 +31,8 @@ def stem_of(name: str) -> str:
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that sorts numbers by value, so that w2 comes before w10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+    pieces = re.split(r"([0-9]+)", name)
+    return [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in pieces if piece]
 
 
 def _split(name: str) -> tuple[str, int | None]:
@@ -38,7 +40,7 @@ def _split(name: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match and match[1] else (name, None)
 
 
-def _word(stem: str, numbers: set[int]) -> str:
+def _folded_stem(stem: str, numbers: set[int]) -> str:
     if len(numbers) < 2:
         return "".join([stem, *map(str, numbers)])
     return f"{stem}[{','.join(_ranges(sorted(numbers)))}]"

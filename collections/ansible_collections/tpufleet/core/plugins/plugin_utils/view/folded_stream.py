@@ -12,9 +12,9 @@ HOLD_SECONDS = 3.0
 
 
 @dataclass
-class _Line:
+class _PendingLine:
     text: str
-    first: float
+    received_at: float
     hosts: list[str] = field(default_factory=list)
 
 
@@ -26,19 +26,19 @@ class FoldedStream:
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._order = {name: place for place, name in enumerate(hosts)}
-        self._held: list[_Line] = []
+        self._order = {name: index for index, name in enumerate(hosts)}
+        self._pending: list[_PendingLine] = []
 
     def add(self, host: str, text: str, now: float) -> None:
         """Add the next line of a worker's log, received at ``now``."""
-        behind = max(
-            (place for place, line in enumerate(self._held) if host in line.hosts), default=-1
+        last_index = max(
+            (index for index, line in enumerate(self._pending) if host in line.hosts), default=-1
         )
-        for line in self._held[behind + 1 :]:
+        for line in self._pending[last_index + 1 :]:
             if line.text == text:
                 line.hosts.append(host)
                 return
-        self._held.append(_Line(text, now, [host]))
+        self._pending.append(_PendingLine(text, now, [host]))
 
     def due(self, now: float, active: Set[str]) -> list[str]:
         """Remove and return the lines that are due, each prefixed with the names of its workers.
@@ -46,12 +46,12 @@ class FoldedStream:
         ``active`` are the workers that may send more lines. A line is due when all of them have
         sent it, at the latest after HOLD_SECONDS.
         """
-        out = []
-        while self._held:
-            line = self._held[0]
-            if now - line.first < HOLD_SECONDS and active - {*line.hosts}:
+        due_lines = []
+        while self._pending:
+            line = self._pending[0]
+            if now - line.received_at < HOLD_SECONDS and active - {*line.hosts}:
                 break
             names = folded(sorted(line.hosts, key=self._order.__getitem__))
-            out.append(f"{names}: {line.text}")
-            self._held.pop(0)
-        return out
+            due_lines.append(f"{names}: {line.text}")
+            self._pending.pop(0)
+        return due_lines

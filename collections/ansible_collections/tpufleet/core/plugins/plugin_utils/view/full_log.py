@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 #: Maximum number of logs in a directory; the oldest ones are deleted.
-KEPT = 100
+MAX_LOGS = 100
 
 _OMITTED = ("invocation", "ansible_facts")
 
@@ -37,12 +37,12 @@ class FullLog:
 
         Ansible has already censored the results of ``no_log`` tasks.
         """
-        kept = {
+        fields = {
             key: value
             for key, value in result.items()
             if key not in _OMITTED and not key.startswith("_ansible")
         }
-        self.line(f"{outcome} {host} {json.dumps(kept, default=str, ensure_ascii=False)}")
+        self.line(f"{outcome} {host} {json.dumps(fields, default=str, ensure_ascii=False)}")
 
     def close(self) -> None:
         """Close the file."""
@@ -51,5 +51,5 @@ class FullLog:
 
 def _prune(directory: Path) -> None:
     logs = sorted(directory.glob("*.log"))
-    for old in logs[: max(0, len(logs) - KEPT + 1)]:
-        old.unlink(missing_ok=True)
+    for log in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
+        log.unlink(missing_ok=True)

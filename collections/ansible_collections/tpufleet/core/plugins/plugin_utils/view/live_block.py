@@ -20,27 +20,27 @@ class LiveBlock:
     def __init__(self, stream: TextIO) -> None:
         """Create a block on ``stream``, which must be a terminal."""
         self._stream = stream
-        self._drawn = 0
+        self._line_count = 0
 
     def show(self, lines: Sequence[str], fill: bool = False) -> None:
         """Replace the lines of the block; ``fill`` allows more than half of the terminal's rows."""
         columns, rows = shutil.get_terminal_size()
-        fitting = fit(lines, columns, rows, fill)
-        self._stream.write(self._cleared() + "\n".join(fitting))
+        fitting_lines = fit(lines, columns, rows, fill)
+        self._stream.write(self._clear_sequence() + "\n".join(fitting_lines))
         self._stream.flush()
-        self._drawn = len(fitting)
+        self._line_count = len(fitting_lines)
 
     def hide(self) -> None:
         """Remove the block, so that output can be printed in its place."""
-        if self._drawn:
-            self._stream.write(self._cleared())
+        if self._line_count:
+            self._stream.write(self._clear_sequence())
             self._stream.flush()
-            self._drawn = 0
+            self._line_count = 0
 
-    def _cleared(self) -> str:
-        if not self._drawn:
+    def _clear_sequence(self) -> str:
+        if not self._line_count:
             return ""
-        return (_UP.format(self._drawn - 1) if self._drawn > 1 else "") + _CLEAR_BELOW
+        return (_UP.format(self._line_count - 1) if self._line_count > 1 else "") + _CLEAR_BELOW
 
 
 def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> list[str]:
@@ -49,11 +49,15 @@ def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> li
     The last column stays free. At most half of the rows are used, with ``fill`` all but two. If
     there are more lines, the last returned line is their total number.
     """
-    room = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
-    shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]
-    return [_cut(line, max(1, columns - 1)) for line in shown]
+    max_lines = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
+    fitting_lines = (
+        list(lines)
+        if len(lines) <= max_lines
+        else [*lines[: max_lines - 1], f"… {len(lines)} in total"]
+    )
+    return [_cut(line, max(1, columns - 1)) for line in fitting_lines]
 
 
 def _cut(line: str, columns: int) -> str:
-    plain = "".join(char if char.isprintable() else " " for char in line)
-    return plain if len(plain) <= columns else plain[: columns - 1] + "…"
+    printable = "".join(char if char.isprintable() else " " for char in line)
+    return printable if len(printable) <= columns else printable[: columns - 1] + "…"

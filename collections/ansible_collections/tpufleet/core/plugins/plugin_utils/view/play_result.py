@@ -14,7 +14,7 @@ from .folded_names import folded
 from .task_tally import Failure
 
 VARIABLE = "TPUFLEET_RESULT_FILE"
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 
 
 class ResultError(Exception):
@@ -23,8 +23,10 @@ class ResultError(Exception):
 
 def write_result(path: Path, failures: Iterable[Failure]) -> None:
     """Write a playbook's result file, with its failures, atomically to ``path``. Raises OSError."""
-    shown = [{"host": each.host, "task": each.task, "error": each.text} for each in failures]
-    replace_file(path, json.dumps({"failures": shown}).encode())
+    entries = [
+        {"host": failure.host, "task": failure.task, "error": failure.text} for failure in failures
+    ]
+    replace_file(path, json.dumps({"failures": entries}).encode())
 
 
 def read_error(path: Path) -> str:
@@ -34,15 +36,15 @@ def read_error(path: Path) -> str:
     """
     try:
         with path.open(encoding="utf-8") as stream:
-            value = json.loads(stream.read(MOST_BYTES))
+            content = json.loads(stream.read(MAX_BYTES))
     except FileNotFoundError:
         raise ResultError("it left no result") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ResultError(f"its result cannot be read ({error})") from None
-    found = value.get("failures") if isinstance(value, dict) else None
-    if not isinstance(found, list):
+    failures = content.get("failures") if isinstance(content, dict) else None
+    if not isinstance(failures, list):
         raise ResultError("its result has no list of failures")
-    pairs = [(_text(each, "host"), _text(each, "error")) for each in found]
+    pairs = [(_text(failure, "host"), _text(failure, "error")) for failure in failures]
     if not pairs:
         return ""
     first = pairs[0][1]

@@ -16,7 +16,7 @@ REDRAW_EVERY_S = 0.2
 #: Without a terminal, progress is printed if nothing else was printed for this many seconds.
 QUIET_S = 9.0
 #: The length in characters up to which progress, or changes of one role, are joined on one line.
-LINE = 110
+MAX_LINE_CHARS = 110
 
 
 class Screen:
@@ -32,31 +32,37 @@ class Screen:
         self,
         display: Any,
         terminal: TextIO | None,
-        live: Callable[[float], list[str]],
-        brief: Callable[[float], tuple[str, str] | None],
-        take_progress: Callable[[str], bool],
+        live_lines: Callable[[float], list[str]],
+        brief_progress: Callable[[float], tuple[str, str] | None],
+        store_progress: Callable[[str], bool],
     ) -> None:
         """Replace the methods ``display`` and ``prompt_until`` of Ansible's display.
 
         Args:
             display: Ansible's display object.
             terminal: the stream to draw on; None for a pipe or a file.
-            live: returns the lines of the live block at a monotonic time; empty to show no block.
-            brief: returns the task and its progress at a monotonic time. If there is no terminal,
-                later progress of the task is appended to the same line. None to print the lines of
-                ``live`` instead, because the task has progress messages.
-            take_progress: stores a progress message for ``live``; returns False if no task runs.
+            live_lines: returns the lines of the live block at a monotonic time; empty to show no
+                block.
+            brief_progress: returns the task and its progress at a monotonic time. If there is no
+                terminal, later progress of the task is appended to the same line. None to print the
+                lines of ``live_lines`` instead, because the task has progress messages.
+            store_progress: stores a progress message for ``live_lines``; returns False if no task
+                runs.
         """
-        self._print, self._prompt = display.display, display.prompt_until
-        self._live, self._brief, self._take_progress = live, brief, take_progress
-        self._open, self._width = "", 0
-        self._held: tuple[str, str, str | None] | None = None
+        self._original_display, self._original_prompt = display.display, display.prompt_until
+        self._live_lines, self._brief_progress, self._store_progress = (
+            live_lines,
+            brief_progress,
+            store_progress,
+        )
+        self._open_task, self._line_width = "", 0
+        self._pending: tuple[str, str, str | None] | None = None
         self._block = LiveBlock(terminal) if terminal else None
         self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._pid = os.getpid()
-        self._last = time.monotonic()
-        self._asking = False
+        self._last_output = time.monotonic()
+        self._is_prompting = False
         self.fill = False
         """Whether the live block may use more than half of the terminal's rows."""
         display.display, display.prompt_until = self.display, self.prompt_until
@@ -64,7 +70,7 @@ class Screen:
         self._ticker = threading.Thread(target=self._tick, name="live view", daemon=True)
         self._ticker.start()
 
-    def display(self, msg: str, *positional: Any, **named: Any) -> Any:
+    def display(self, msg: str, *args: Any, **kwargs: Any) -> Any:
         """Print a message, or show it in the live block if it is a progress message.
 
         A ``screen_only`` message during a task is a progress message. This method replaces
@@ -72,106 +78,111 @@ class Screen:
         """
         if os.getpid() != self._pid:
             with _signals_blocked():
-                return self._print(msg, *positional, **named)
+                return self._original_display(msg, *args, **kwargs)
         with self._lock:
-            if named.get("screen_only") and self._take_progress(str(msg)) and self._block:
-                self._draw()
+            if kwargs.get("screen_only") and self._store_progress(str(msg)) and self._block:
+                self._draw_block()
                 return None
-            self._make_room()
-            self._last = time.monotonic()
-            return self._print(msg, *positional, **named)
+            self._clear_for_output()
+            self._last_output = time.monotonic()
+            return self._original_display(msg, *args, **kwargs)
 
-    def append(self, before: str, word: str, after: str, color: str | None) -> None:
-        """Print ``before``, ``word`` and ``after`` as one line.
+    def append(self, prefix: str, item: str, suffix: str, color: str | None) -> None:
+        """Print ``prefix``, ``item`` and ``suffix`` as one line.
 
-        Without a terminal, successive words with the same ``before`` and ``after`` are joined on
+        Without a terminal, successive items with the same ``prefix`` and ``suffix`` are joined on
         one line. That line is printed before the next other line, after QUIET_S, or by close().
         ``color`` is an Ansible color.
         """
         with self._lock:
             if self._block:
-                self.display(f"{before}{word}{after}", color=color)
+                self.display(f"{prefix}{item}{suffix}", color=color)
                 return
-            held = self._held
-            joined = f"{held[0]}; {word}" if held else ""
-            alike = held and held[1:] == (after, color) and joined.startswith(before)
-            if alike and len(joined) + len(after) <= LINE:
-                self._held = (joined, after, color)
+            pending = self._pending
+            joined = f"{pending[0]}; {item}" if pending else ""
+            continues_line = (
+                pending and pending[1:] == (suffix, color) and joined.startswith(prefix)
+            )
+            if continues_line and len(joined) + len(suffix) <= MAX_LINE_CHARS:
+                self._pending = (joined, suffix, color)
                 return
             self._end_line()
-            self._held = (f"{before}{word}", after, color)
-            self._last = time.monotonic()
+            self._pending = (f"{prefix}{item}", suffix, color)
+            self._last_output = time.monotonic()
 
-    def prompt_until(self, *positional: Any, **named: Any) -> Any:
+    def prompt_until(self, *args: Any, **kwargs: Any) -> Any:
         """Prompt the user while the live block is hidden. Replaces ``Display.prompt_until``."""
         if os.getpid() != self._pid:
-            return self._prompt(*positional, **named)
+            return self._original_prompt(*args, **kwargs)
         with self._lock:
-            self._make_room()
-            self._asking = True
+            self._clear_for_output()
+            self._is_prompting = True
         try:
-            return self._prompt(*positional, **named)
+            return self._original_prompt(*args, **kwargs)
         finally:
-            self._asking = False
-            self._last = time.monotonic()
+            self._is_prompting = False
+            self._last_output = time.monotonic()
 
     def close(self) -> None:
         """Remove the block and restore the display's methods."""
         self._stopped.set()
         self._ticker.join(timeout=2)
         with self._lock:
-            self._make_room()
-        self._display.display, self._display.prompt_until = self._print, self._prompt
+            self._clear_for_output()
+        self._display.display, self._display.prompt_until = (
+            self._original_display,
+            self._original_prompt,
+        )
 
     def _tick(self) -> None:
         while not self._stopped.wait(REDRAW_EVERY_S if self._block else 1.0):
             with self._lock:
-                if not self._asking:
-                    self._draw() if self._block else self._break_silence()
+                if not self._is_prompting:
+                    self._draw_block() if self._block else self._print_progress()
 
-    def _draw(self) -> None:
-        lines = self._live(time.monotonic())
+    def _draw_block(self) -> None:
+        lines = self._live_lines(time.monotonic())
         if self._block and lines:
             self._block.show(lines, self.fill)
         elif self._block:
             self._block.hide()
 
-    def _break_silence(self) -> None:
+    def _print_progress(self) -> None:
         now = time.monotonic()
         # With self.fill, the lines of the live block have been printed already, in full.
-        if self.fill or now - self._last < QUIET_S or not (lines := self._live(now)):
+        if self.fill or now - self._last_output < QUIET_S or not (lines := self._live_lines(now)):
             return
-        self._last = now
-        if self._held:
+        self._last_output = now
+        if self._pending:
             self._end_line()
-        if not (brief := self._brief(now)):
+        if not (progress := self._brief_progress(now)):
             self._end_line()
-            self._print("\n".join(lines))
+            self._original_display("\n".join(lines))
             return
-        what, how_far = brief
-        if self._open != what:
+        task, progress_text = progress
+        if self._open_task != task:
             self._end_line()
-            self._open, self._width, text = what, 0, f"  {what}  {how_far}"
-        elif self._width + len(how_far) + 2 > LINE:
-            self._print("")
-            self._width, text = 0, f"    {how_far}"
+            self._open_task, self._line_width, text = task, 0, f"  {task}  {progress_text}"
+        elif self._line_width + len(progress_text) + 2 > MAX_LINE_CHARS:
+            self._original_display("")
+            self._line_width, text = 0, f"    {progress_text}"
         else:
-            text = f", {how_far}"
-        self._width += len(text)
-        self._print(text, newline=False)
+            text = f", {progress_text}"
+        self._line_width += len(text)
+        self._original_display(text, newline=False)
 
-    def _make_room(self) -> None:
+    def _clear_for_output(self) -> None:
         if self._block:
             self._block.hide()
         self._end_line()
 
     def _end_line(self) -> None:
-        if self._open:
-            self._open = ""
-            self._print("")
-        if self._held:
-            (text, after, color), self._held = self._held, None
-            self._print(f"{text}{after}", color=color)
+        if self._open_task:
+            self._open_task = ""
+            self._original_display("")
+        if self._pending:
+            (text, suffix, color), self._pending = self._pending, None
+            self._original_display(f"{text}{suffix}", color=color)
 
 
 @contextmanager
@@ -182,8 +193,8 @@ def _signals_blocked() -> Iterator[None]:
     process before it ends. If the worker died with the lock, ansible-playbook would hang after
     CTRL+C. Other threads, task results and warnings are not protected.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)

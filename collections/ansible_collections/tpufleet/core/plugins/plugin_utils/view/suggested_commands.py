@@ -16,7 +16,7 @@ from ansible.parsing.splitter import parse_kv
 
 #: Extra variables that select the fleet. Only these, and files of variables (``-e @FILE``), are
 #: added to suggested commands.
-OF_THE_FLEET = ("fleet_state",)
+FLEET_VARIABLES = ("fleet_state",)
 _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
 
@@ -26,32 +26,32 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
     ``arguments`` are Ansible's ``context.CLIARGS``. ``default_inventory`` has the inventories that
     Ansible uses without ``-i``; for these no option is needed.
     """
-    words: list[str] = []
+    options: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]
     if inventories != [str(source) for source in default_inventory]:
         for source in inventories:
-            words += ["-i", _short(source)]
-    for given in map(str, arguments.get("extra_vars") or ()):
-        if given.startswith("@"):
-            words += ["-e", given]
-        elif not given.startswith(("{", "[")):
-            named = parse_kv(given)
-            words += [
-                word
-                for name in OF_THE_FLEET
-                if name in named
-                for word in ("-e", f"{name}={shlex.quote(str(named[name]))}")
+            options += ["-i", _relative_path(source)]
+    for extra_vars in map(str, arguments.get("extra_vars") or ()):
+        if extra_vars.startswith("@"):
+            options += ["-e", extra_vars]
+        elif not extra_vars.startswith(("{", "[")):
+            variables = parse_kv(extra_vars)
+            options += [
+                argument
+                for name in FLEET_VARIABLES
+                if name in variables
+                for argument in ("-e", f"{name}={shlex.quote(str(variables[name]))}")
             ]
-    return shlex.join(words)
+    return shlex.join(options)
 
 
-def completed(text: str, options: str) -> str:
+def with_fleet_options(text: str, options: str) -> str:
     """Return ``text`` with ``options`` added to each ``ansible-playbook NAME.yml`` in it."""
     if not options:
         return text
-    return _PLAYBOOK.sub(lambda found: f"{found[0]}{options} ", text)
+    return _PLAYBOOK.sub(lambda match: f"{match[0]}{options} ", text)
 
 
-def _short(source: str) -> str:
-    path, here = Path(source), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else source
+def _relative_path(source: str) -> str:
+    path, directory = Path(source), Path.cwd()
+    return str(path.relative_to(directory)) if path.is_relative_to(directory) else source

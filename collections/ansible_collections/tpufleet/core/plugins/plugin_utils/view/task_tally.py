@@ -47,54 +47,58 @@ class TaskTally:
 
         ``text`` is the outcome in words. ``check`` is whether Ansible is in check mode.
         """
-        found = (
-            (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_words()}"),
+        kinds = (
+            (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
             (IGNORED, IGNORED, self.name),
         )
         return [
-            (outcome, (word, task, folded(hosts)))
-            for outcome, word, task in found
-            if (hosts := [host for host, ended in self.outcomes.items() if ended == outcome])
+            (outcome, (label, task, folded(hosts)))
+            for outcome, label, task in kinds
+            if (
+                hosts := [
+                    host for host, host_outcome in self.outcomes.items() if host_outcome == outcome
+                ]
+            )
         ]
 
-    def _item_words(self) -> str:
+    def _item_text(self) -> str:
         if not self.items:
             return ""
         labels = list(dict.fromkeys(self.items))
         more = f", {len(labels) - _ITEMS_SHOWN} more" if len(labels) > _ITEMS_SHOWN else ""
         return f" ({', '.join(labels[:_ITEMS_SHOWN])}{more})"
 
-    def live(self, now: float) -> list[str]:
+    def live_lines(self, now: float) -> list[str]:
         """Return the lines of the live block: one for each unfinished TPU, then progress messages.
 
         ``now`` is a monotonic time.
         """
-        spent = f"{now - self.began:.0f} s"
-        waiting: dict[str, list[int]] = {}
+        elapsed = f"{now - self.began:.0f} s"
+        counts: dict[str, list[int]] = {}
         for host in self.started:
-            count = waiting.setdefault(stem_of(host), [0, 0])
+            count = counts.setdefault(stem_of(host), [0, 0])
             count[0] += host in self.outcomes
             count[1] += 1
         lines = [
-            f"  {self.name}  {stem}{_of(done, all_)}  {spent}"
-            for stem, (done, all_) in waiting.items()
-            if done < all_
+            f"  {self.name}  {stem}{_count_text(done, total)}  {elapsed}"
+            for stem, (done, total) in counts.items()
+            if done < total
         ]
         messages = [line for text in self.progress.values() for line in text.splitlines()]
-        return (lines or [f"  {self.name}  {spent}"]) + [f"    {line}" for line in messages]
+        return (lines or [f"  {self.name}  {elapsed}"]) + [f"    {line}" for line in messages]
 
-    def brief(self, now: float) -> tuple[str, str] | None:
+    def brief_progress(self, now: float) -> tuple[str, str] | None:
         """Return the task with its TPUs, and their progress; None if it has progress messages."""
         if self.progress or not self.started:
             return None
         done = sum(host in self.outcomes for host in self.started)
-        whose = folded(dict.fromkeys(stem_of(host) for host in self.started))
-        spent = f"{now - self.began:.0f} s"
-        return f"{self.name}  {whose}", f"{_of(done, len(self.started))} {spent}".strip()
+        tpus = folded(dict.fromkeys(stem_of(host) for host in self.started))
+        elapsed = f"{now - self.began:.0f} s"
+        return f"{self.name}  {tpus}", f"{_count_text(done, len(self.started))} {elapsed}".strip()
 
 
-def _of(done: int, all_: int) -> str:
-    return f" {done}/{all_}" if all_ > 1 else ""
+def _count_text(done: int, total: int) -> str:
+    return f" {done}/{total}" if total > 1 else ""
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
@@ -110,15 +114,15 @@ def failure_text(result: Mapping[str, Any]) -> str:
     ]
     if failed:
         return "\n".join(dict.fromkeys(failure_text(item) for item in failed))
-    words = str(result.get("msg") or "").strip().rpartition(_MANDATORY)[2]
-    printed = str(
+    message = str(result.get("msg") or "").strip().rpartition(_MANDATORY)[2]
+    output = str(
         result.get("stderr") or result.get("module_stderr") or result.get("stdout") or ""
     ).strip()
-    if words and printed and any(empty in words for empty in _WITHOUT_CAUSE):
-        return f"{words.rstrip('.')}: {_last_lines(printed)}"
-    if words:
-        return words
-    return _last_lines(printed) if printed else f"no reason given: {dict(result)}"
+    if message and output and any(text in message for text in _WITHOUT_CAUSE):
+        return f"{message.rstrip('.')}: {_last_lines(output)}"
+    if message:
+        return message
+    return _last_lines(output) if output else f"no reason given: {dict(result)}"
 
 
 def _last_lines(text: str) -> str:
@@ -127,11 +131,13 @@ def _last_lines(text: str) -> str:
 
 def failure_lines(failures: list[Failure]) -> list[str]:
     """Format all failures; equal failures of a task are printed once, with all their hosts."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    hosts_by_failure: dict[tuple[str, str, str], list[str]] = {}
     for failure in failures:
-        alike.setdefault((failure.task, failure.outcome, failure.text), []).append(failure.host)
+        hosts_by_failure.setdefault((failure.task, failure.outcome, failure.text), []).append(
+            failure.host
+        )
     lines = []
-    for (task, outcome, text), hosts in alike.items():
+    for (task, outcome, text), hosts in hosts_by_failure.items():
         lines.append(f"{outcome.upper()}  {folded(hosts)}  {task}")
         lines += [f"  {line}" for line in text.splitlines() or [""]]
     return lines
@@ -142,14 +148,16 @@ def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
 
     ``changed=N`` has Ansible's format, because scripts and molecule parse it.
     """
-    alike: dict[str, list[str]] = {}
+    hosts_by_counts: dict[str, list[str]] = {}
     for host in sorted(stats, key=natural_order):
-        counts = {word: stats[host].get(key, 0) for word, key in _RECAP.items()}
-        shown = [
-            f"{word}={count}" for word, count in counts.items() if count or word in ("ok", CHANGED)
+        counts = {label: stats[host].get(key, 0) for label, key in _RECAP.items()}
+        shown_counts = [
+            f"{label}={count}"
+            for label, count in counts.items()
+            if count or label in ("ok", CHANGED)
         ]
-        alike.setdefault(" ".join(shown), []).append(host)
-    return [f"{folded(hosts)} : {counts}" for counts, hosts in alike.items()]
+        hosts_by_counts.setdefault(" ".join(shown_counts), []).append(host)
+    return [f"{folded(hosts)} : {counts}" for counts, hosts in hosts_by_counts.items()]
 
 
 #: The words of the recap, with Ansible's keys of the counts.
