@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.collect_outputs import (
     COLLECTED,
-    MOST_CALLS,
+    MAX_CALLS,
     collect,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
@@ -83,7 +83,7 @@ def test_a_worker_with_endless_output_is_continued_in_the_next_pass(tmp_path):
         return {"files": [], "state": {}, "more": True}
 
     assert collect(tmp_path, "pod-w0", endless)["more"]
-    assert len(asked) == MOST_CALLS
+    assert len(asked) == MAX_CALLS
 
 
 def test_a_worker_whose_output_is_being_copied_is_not_asked_again(tmp_path):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import (
-    MOST_POINTS,
+    MAX_POINTS,
     Rows,
     curve,
     gaps,
@@ -28,7 +28,7 @@ def rows_of(records: list[object]) -> Rows:
 @pytest.mark.parametrize("steps", [7, 999, 1001, 2500, 4001])
 def test_a_curve_has_every_loss_or_the_means_of_equal_groups(steps):
     points = [(step, 5 / step) for step in range(1, steps + 1)]
-    n = math.ceil(steps / MOST_POINTS)
+    n = math.ceil(steps / MAX_POINTS)
     groups = [points[i : i + n] for i in range(0, steps, n)]
     means = [
         tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups

@@ -126,7 +126,7 @@ def test_a_disk_that_fails_is_an_error(tmp_path, monkeypatch):
 
 
 def test_more_objects_than_can_be_read_are_an_error(emulator, tmp_path, monkeypatch):
-    monkeypatch.setattr(objects, "MOST_OBJECTS", len(OBJECTS) - 1)
+    monkeypatch.setattr(objects, "MAX_OBJECTS", len(OBJECTS) - 1)
     for store in (
         in_directory(tmp_path / "outputs", OBJECTS),
         in_bucket(emulator, "many", tmp_path / "cache", OBJECTS),

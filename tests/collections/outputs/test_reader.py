@@ -43,7 +43,7 @@ def test_a_line_may_begin_in_a_full_segment_and_end_in_the_next(tmp_path):
     objects = attempt(log=long + b"next\n")
     assert len([name for name in objects if "/log/" in name]) == 2
     store, process = one_process(tmp_path, objects)
-    assert b"".join(reader.pieces(reader.contents(store, process.log))) == long + b"next\n"
+    assert b"".join(reader.joined_content(reader.contents(store, process.log))) == long + b"next\n"
 
 
 def test_a_cut_line_is_not_joined_with_the_text_after_a_missing_segment(tmp_path):
@@ -84,7 +84,7 @@ def test_the_tail_of_a_long_log_reads_only_its_end(tmp_path):
 
 def test_the_tail_of_a_log_with_one_endless_line_is_limited(tmp_path):
     found = tail(tmp_path, b"x" * (10 * SEGMENT_BYTES), 10)
-    assert sum(map(len, found)) <= reader.MOST_TAIL + 1
+    assert sum(map(len, found)) <= reader.MAX_TAIL_BYTES + 1
 
 
 def test_control_characters_of_a_log_are_removed(tmp_path):

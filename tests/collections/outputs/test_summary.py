@@ -5,7 +5,7 @@ import json
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary as summary_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary_cache
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import MOST_POINTS
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import MAX_POINTS
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.stored_answers import (
     progress_of,
@@ -127,13 +127,13 @@ def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
 
 def test_a_long_run_is_reduced_to_few_points(tmp_path):
     found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
-    assert (found.last["step"], len(found.curves["loss"])) == (20_000, MOST_POINTS)
+    assert (found.last["step"], len(found.curves["loss"])) == (20_000, MAX_POINTS)
     assert len(found.to_json()) < 200_000
 
 
 @pytest.mark.parametrize(("most", "steps"), [(4, 2), (5, 3), (6, 3)])
 def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeypatch, most, steps):
-    monkeypatch.setattr(summary_module, "MOST_LINES", most)
+    monkeypatch.setattr(summary_module, "MAX_LINES", most)
     found = summary(
         tmp_path,
         attempt(1, metrics=jsonl(map(line, (1, 1, 1)))),

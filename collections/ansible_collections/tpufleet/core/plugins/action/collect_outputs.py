@@ -16,9 +16,9 @@ from ansible.plugins.action import ActionBase
 from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError
 from ..plugin_utils.replaced_file import replace_file
 
-MOST_CALLS = 16
+MAX_CALLS = 16
 """Maximum number of calls of run_output in one task. The next task copies what is left."""
-MOST_STATE = 1 << 22
+MAX_STATE_BYTES = 1 << 22
 """Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"
 """Directory below the output directory, with a file for the last ``state`` of each worker."""
@@ -98,7 +98,7 @@ def _collect(
 ) -> dict[str, Any]:
     state, files, more = read_state(path), 0, True
     skipped: list[str] = []
-    for _ in range(MOST_CALLS):
+    for _ in range(MAX_CALLS):
         answer = call_module(state)
         if answer.get("failed") or answer.get("unreachable"):
             return dict(answer)
@@ -178,7 +178,7 @@ def write_state(path: Path, state: object) -> dict[str, Any]:
     Raises OutputError if the state is not valid, OSError if it can't be written.
     """
     text = json.dumps(state).encode()
-    if not isinstance(state, dict) or len(text) > MOST_STATE:
+    if not isinstance(state, dict) or len(text) > MAX_STATE_BYTES:
         raise OutputError(f"{MALFORMED}: invalid state ({len(text)} bytes). {SETUP}")
     replace_file(path, text)
     return state

@@ -17,8 +17,8 @@ from ..plugin_utils.outputs.reader import (
     AT_ONCE,
     StoredProcess,
     contents,
+    joined_content,
     log_tail,
-    pieces,
     stored_processes,
 )
 from ..plugin_utils.outputs.run_outputs import RunOutputs
@@ -109,7 +109,9 @@ def copy(store: OutputStore, processes: Sequence[StoredProcess], destination: Pa
             segments = getattr(process, name)
             if segments:
                 files.append(
-                    write(destination, folder / file_name, pieces(contents(store, segments)))
+                    write(
+                        destination, folder / file_name, joined_content(contents(store, segments))
+                    )
                 )
         for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from ...module_utils.worker.run_files import as_number
 
 #: Maximum number of points of a curve; with more steps, each point is the mean of several steps.
-MOST_POINTS = 1000
-_STEPS = 1 << 63
+MAX_POINTS = 1000
+_MAX_STEP = 1 << 63
 _COLUMNS = (
     *("step", "loss", "time", "tokens_per_second", "heldout_loss", "mfu"),
     *("device_bytes", "device_limit_bytes", "save_seconds", "start_seconds"),
@@ -38,7 +38,7 @@ class Rows:
         whether the line has a valid step; a line without one is not added.
         """
         step = _number(record.get("step")) if isinstance(record, dict) else math.nan
-        if not 0 <= step < _STEPS:
+        if not 0 <= step < _MAX_STEP:
             return False
         steps = self.columns["step"]
         while steps and steps[-1] >= step:
@@ -50,32 +50,33 @@ class Rows:
         return True
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """Reduce a curve to at most ``most`` points, each the mean of the same number of ``points``."""
-    each = -(-len(points) // most)
-    if each <= 1:
+def thinned(points: Sequence[tuple[float, float]], max_points: int = MAX_POINTS) -> Points:
+    """Reduce a curve to at most ``max_points``, each the mean of the same number of ``points``."""
+    group_size = -(-len(points) // max_points)
+    if group_size <= 1:
         return list(points)
-    parts = [points[start : start + each] for start in range(0, len(points), each)]
+    groups = [points[start : start + group_size] for start in range(0, len(points), group_size)]
     return [
-        (sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts
+        (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))
+        for group in groups
     ]
 
 
 def curve(rows: Rows, column: str) -> Points:
-    """Return a column's points (step, value) without NaN, reduced to at most MOST_POINTS."""
+    """Return a column's points (step, value) without NaN, reduced to at most MAX_POINTS."""
     pairs = zip(rows.columns["step"], rows.columns[column], strict=True)
     return thinned([(step, value) for step, value in pairs if math.isfinite(value)])
 
 
 def gaps(rows: Rows, column: str) -> list[float]:
-    """Return the steps at which a column becomes NaN or infinite: at most the last MOST_POINTS."""
-    found: list[float] = []
-    before = math.nan
+    """Return the steps at which a column becomes NaN or infinite: at most the last MAX_POINTS."""
+    steps: list[float] = []
+    previous = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column], strict=True):
-        if math.isfinite(before) and not math.isfinite(value):
-            found.append(step)
-        before = value
-    return found[-MOST_POINTS:]
+        if math.isfinite(previous) and not math.isfinite(value):
+            steps.append(step)
+        previous = value
+    return steps[-MAX_POINTS:]
 
 
 def _number(value: object) -> float:

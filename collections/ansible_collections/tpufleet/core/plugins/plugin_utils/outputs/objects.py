@@ -23,9 +23,9 @@ from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
 from ..replaced_file import replace_file
 
-MOST_OBJECTS = 200_000
+MAX_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
-LEAST_FREE = 1 << 30
+MIN_FREE_BYTES = 1 << 30
 """Bytes of the controller's disk that stored output must leave free, for run records."""
 CACHE_BYTES = 1 << 30
 """Maximum size in bytes of the cache of segments that no longer change."""
@@ -84,18 +84,20 @@ class OutputDirectory:
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
-        found: list[StoredObject] = []
+        objects: list[StoredObject] = []
         try:
-            for folder, _, names in (self._folder / checked(run)).walk(on_error=_unless_missing):
+            for folder, _, names in (self._folder / checked_name(run)).walk(
+                on_error=_raise_unless_missing
+            ):
                 for path in (folder / name for name in names):
                     with suppress(FileNotFoundError):
                         info = path.lstat()
                         if stat.S_ISREG(info.st_mode):
                             name = str(path.relative_to(self._folder))
-                            found.append(StoredObject(name, info.st_size, info.st_mtime_ns))
+                            objects.append(StoredObject(name, info.st_size, info.st_mtime_ns))
         except OSError as error:
             raise OutputError(f"{error.filename}: {error.strerror}") from None
-        return readable(self.location, run, found)
+        return readable(self.location, run, objects)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -113,8 +115,8 @@ class OutputDirectory:
 
         Raises OutputError; InvalidObjectError if the name or the size is invalid.
         """
-        run, _, rest = name.partition("/")
-        is_valid = RUN_NAME.fullmatch(run) and _NAME.fullmatch(rest)
+        run, _, object_name = name.partition("/")
+        is_valid = RUN_NAME.fullmatch(run) and _NAME.fullmatch(object_name)
         if not is_valid or len(content) > SEGMENT_BYTES:
             raise InvalidObjectError(
                 f"{self.location}: refused an object whose name or size is invalid ({name!r:.200})"
@@ -122,12 +124,12 @@ class OutputDirectory:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._folder).free
-            if free < LEAST_FREE:
+            if free < MIN_FREE_BYTES:
                 raise OutputError(
                     f"{self.location}: not stored, because less than 1 GiB is free on its disk "
                     f"({free >> 20} MiB). Delete the directories of runs that you no longer need"
                 )
-            replace_file(self._folder / run / rest, content)
+            replace_file(self._folder / run / object_name, content)
         except OSError as error:
             raise OutputError(f"{error.filename}: {error.strerror}") from None
 
@@ -145,9 +147,9 @@ class OutputBucket:
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
-        with self._errors():
-            found = self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS + 1)
-            return readable(self.location, run, found)
+        with self._cloud_errors():
+            objects = self._bucket.list(start=f"{checked_name(run)}/", most=MAX_OBJECTS + 1)
+            return readable(self.location, run, objects)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -163,23 +165,23 @@ class OutputBucket:
         return content
 
     def _download(self, stored: StoredObject) -> bytes:
-        with self._errors():
+        with self._cloud_errors():
             for _ in range(_READ_TRIES):
                 try:
                     return self._bucket.content(stored.name, generation=stored.generation)
                 except NotFound:
                     run = stored.name.partition("/")[0]
-                    found = self._bucket.list(start=stored.name, most=1)
-                    listed = readable(self.location, run, found)
-                    if not listed:
+                    objects = self._bucket.list(start=stored.name, most=1)
+                    valid_objects = readable(self.location, run, objects)
+                    if not valid_objects:
                         return b""
-                    stored = listed[0]
+                    stored = valid_objects[0]
         raise OutputError(
             f"{self.location}/{stored.name}: replaced during each of {_READ_TRIES} reads. Try again"
         )
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _cloud_errors(self) -> Iterator[None]:
         if self._error:
             raise OutputError(self._error)
         try:
@@ -190,37 +192,37 @@ class OutputBucket:
             raise OutputError(str(error)) from None
 
 
-def _unless_missing(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
-def readable(location: str, run: str, found: Sequence[StoredObject]) -> list[StoredObject]:
+def readable(location: str, run: str, objects: Sequence[StoredObject]) -> list[StoredObject]:
     """Return the valid objects of the run at a location, sorted by name.
 
     An object is invalid if its name or its size is invalid, or if it is compressed. Raises
-    OutputError if there are more than MOST_OBJECTS.
+    OutputError if there are more than MAX_OBJECTS.
     """
-    if len(found) > MOST_OBJECTS:
+    if len(objects) > MAX_OBJECTS:
         raise OutputError(
-            f"{location}/{run}: more than {MOST_OBJECTS:,} objects. Delete those that you do not "
+            f"{location}/{run}: more than {MAX_OBJECTS:,} objects. Delete those that you do not "
             "need"
         )
-    start = f"{run}/"
+    prefix = f"{run}/"
     return sorted(
         (
-            each
-            for each in found
-            if each.name.startswith(start)
-            and _NAME.fullmatch(each.name[len(start) :])
-            and each.size <= SEGMENT_BYTES
-            and not each.encoding
+            stored
+            for stored in objects
+            if stored.name.startswith(prefix)
+            and _NAME.fullmatch(stored.name[len(prefix) :])
+            and stored.size <= SEGMENT_BYTES
+            and not stored.encoding
         ),
-        key=lambda each: each.name,
+        key=lambda stored: stored.name,
     )
 
 
-def checked(run: str) -> str:
+def checked_name(run: str) -> str:
     """Return ``run`` if it is a valid name of a run, else raise OutputError."""
     try:
         return check_name(run)
@@ -231,11 +233,11 @@ def checked(run: str) -> str:
 def trim(cache: Path) -> None:
     """Remove the oldest files of a cache until it has at most CACHE_BYTES."""
     try:
-        files = [(each.stat(), each) for each in cache.iterdir() if each.is_file()]
+        files = [(path.stat(), path) for path in cache.iterdir() if path.is_file()]
     except OSError:
         return
     size = sum(info.st_size for info, _ in files)
-    for info, path in sorted(files, key=lambda each: each[0].st_mtime):
+    for info, path in sorted(files, key=lambda file: file[0].st_mtime):
         if size <= CACHE_BYTES:
             return
         with suppress(OSError):

@@ -52,17 +52,21 @@ class BucketAndDirectory:
 
         If an attempt is in both locations, only its objects in the bucket are listed.
         """
-        stored = self._bucket.list(run)
-        attempts = {_attempt_of(each) for each in stored}
-        other = [each for each in self._directory.list(run) if _attempt_of(each) not in attempts]
-        self._in_directory = frozenset(each.name for each in other)
-        self.location = (self._bucket if stored or not other else self._directory).location
-        return sorted(stored + other, key=lambda each: each.name)
+        in_bucket = self._bucket.list(run)
+        attempts = {_attempt_of(stored) for stored in in_bucket}
+        in_directory = [
+            stored for stored in self._directory.list(run) if _attempt_of(stored) not in attempts
+        ]
+        self._in_directory = frozenset(stored.name for stored in in_directory)
+        self.location = (
+            self._bucket if in_bucket or not in_directory else self._directory
+        ).location
+        return sorted(in_bucket + in_directory, key=lambda stored: stored.name)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
-        is_here = stored.name in self._in_directory
-        return (self._directory if is_here else self._bucket).read(stored, is_final)
+        is_in_directory = stored.name in self._in_directory
+        return (self._directory if is_in_directory else self._bucket).read(stored, is_final)
 
 
 def _attempt_of(stored: StoredObject) -> str:

@@ -14,45 +14,47 @@ Answer = dict[str, Any]
 
 
 def stored_answers(
-    run: str, found: RunOutput, logs: Mapping[int, Sequence[str]]
+    run: str, summary: RunOutput, logs: Mapping[int, Sequence[str]]
 ) -> dict[str, Answer]:
     """Return a result like that of the module run_info for each worker of the last attempt.
 
     Args:
         run: the name of the run.
-        found: the summary of its stored output.
+        summary: the summary of its stored output.
         logs: the last lines of each process's log, by process id.
     """
-    if not found.attempts:
+    if not summary.attempts:
         return {}
-    attempt = found.attempts[-1]
+    attempt = summary.attempts[-1]
     answers: dict[str, Answer] = {}
-    for each in attempt.processes:
-        answer = _answer(run, attempt.number, each) | {"log": list(logs.get(each.process_id, ()))}
-        if each is attempt.processes[0]:
-            answer |= {"heartbeat": _heartbeat(found), "progress": progress_of(found)}
-        if f"{each.name}, attempt {attempt.number}" == found.log_from:
-            answer |= {"error": found.error}
-        answers.setdefault(each.name, {"runs": []})["runs"].append(answer)
+    for process in attempt.processes:
+        answer = _answer(run, attempt.number, process) | {
+            "log": list(logs.get(process.process_id, ()))
+        }
+        if process is attempt.processes[0]:
+            answer |= {"heartbeat": _heartbeat(summary), "progress": progress_of(summary)}
+        if f"{process.name}, attempt {attempt.number}" == summary.log_from:
+            answer |= {"error": summary.error}
+        answers.setdefault(process.name, {"runs": []})["runs"].append(answer)
     return answers
 
 
-def progress_of(found: RunOutput) -> dict[str, float] | None:
+def progress_of(summary: RunOutput) -> dict[str, float] | None:
     """Return the first and last step, and the seconds of steps that counted, for goodput.
 
     For the format see module_utils/worker/run_progress.py. Returns None for fewer than two steps.
     """
-    steps = [each for each in found.attempts if each.first_step is not None]
-    if not steps or not found.last:
+    attempts = [attempt for attempt in summary.attempts if attempt.first_step is not None]
+    if not attempts or not summary.last:
         return None
-    first, last = steps[0].first_step or 0, int(found.last["step"] or 0)
-    counted = sum(each.kept for each in steps)
-    return {"first": first, "last": last, "counted": counted} if last > first else None
+    first, last = attempts[0].first_step or 0, int(summary.last["step"] or 0)
+    counted_s = sum(attempt.kept for attempt in attempts)
+    return {"first": first, "last": last, "counted": counted_s} if last > first else None
 
 
-def _heartbeat(found: RunOutput) -> Answer | None:
-    beat = read_heartbeat(found.last) if found.last else None
-    return beat._asdict() if beat else None
+def _heartbeat(summary: RunOutput) -> Answer | None:
+    heartbeat = read_heartbeat(summary.last) if summary.last else None
+    return heartbeat._asdict() if heartbeat else None
 
 
 def _answer(run: str, attempt: int, process: ProcessOutput) -> Answer:

@@ -20,7 +20,7 @@ from ..runs.observation import ProcessStatus, deciding_process
 from .curves import Points, Rows, curve, gaps
 from .reader import (
     AT_ONCE,
-    MOST_SECONDS,
+    MAX_SECONDS,
     StoredProcess,
     log_tail,
     metrics_records,
@@ -42,13 +42,13 @@ CURVES = {
 """The column of the metrics for each curve, by the curve's name."""
 MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
 """The column of the metrics, in bytes, for each value in GiB."""
-NOW_AND_THEN = ("heldout_loss", "mfu")
+OCCASIONAL_COLUMNS = ("heldout_loss", "mfu")
 """Columns of the metrics that trainers write only at some steps."""
 GIB = 1 << 30
 LOG_LINES = 50
 ERROR_LINES = 200
 """Number of log lines that are searched for the error message of a failed attempt."""
-MOST_LINES = 1_000_000
+MAX_LINES = 1_000_000
 """Maximum number of lines of metrics that are read for a run."""
 
 
@@ -131,7 +131,7 @@ class RunOutput:
         last: the values of the last step, by column. For values that trainers write only at some
             steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in
             use) and ``device_limit_gib`` (total memory).
-        is_cut: whether there are more than MOST_LINES lines of metrics; later lines are not read.
+        is_cut: whether there are more than MAX_LINES lines of metrics; later lines are not read.
         log: the last lines of the log of the process that decides how the last attempt ended.
         log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         error: the error message in this log, if that process has failed.
@@ -148,7 +148,7 @@ class RunOutput:
 
     def warnings(self, run: str) -> list[str]:
         """Return a list with a warning if not all lines of metrics were read, else an empty one."""
-        text = f"{run}: has over {MOST_LINES:,} lines of metrics; only the first ones are read"
+        text = f"{run}: has over {MAX_LINES:,} lines of metrics; only the first ones are read"
         return [text] if self.is_cut else []
 
     def to_json(self) -> str:
@@ -158,16 +158,16 @@ class RunOutput:
     @classmethod
     def from_json(cls, text: str | bytes) -> RunOutput:
         """Parse a summary that ``to_json`` wrote. Raises ValueError, TypeError or KeyError."""
-        found = json.loads(text)
+        fields = json.loads(text)
         attempts = tuple(
-            AttemptOutput(**{**each, "processes": tuple(map(_process_of, each["processes"]))})
-            for each in found["attempts"]
+            AttemptOutput(**{**attempt, "processes": tuple(map(_process_of, attempt["processes"]))})
+            for attempt in fields["attempts"]
         )
-        return cls(**{**found, "attempts": attempts, "log": tuple(found["log"])})
+        return cls(**{**fields, "attempts": attempts, "log": tuple(fields["log"])})
 
 
-def _process_of(found: Mapping) -> ProcessOutput:
-    return ProcessOutput(**{**found, "end": Exit(*found["end"]) if found["end"] else None})
+def _process_of(fields: Mapping) -> ProcessOutput:
+    return ProcessOutput(**{**fields, "end": Exit(*fields["end"]) if fields["end"] else None})
 
 
 class OwnSteps:
@@ -193,7 +193,7 @@ class OwnSteps:
             start: for the first step, the seconds from the start of the trainer to the step's end;
                 NaN for other steps.
         """
-        if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MOST_SECONDS:
+        if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MAX_SECONDS:
             if not self.steps:
                 self.start_seconds = _duration(start)
             self.steps.append(step)
@@ -207,15 +207,15 @@ class OwnSteps:
         """
         if not self.steps:
             return attempt
-        place = bisect_left(self.steps, resumed_at)
-        kept = self.times[place - 1] - self.times[0] if place else 0.0
+        index = bisect_left(self.steps, resumed_at)
+        kept_s = self.times[index - 1] - self.times[0] if index else 0.0
         return replace(
             attempt,
             first_step=int(self.steps[0]),
             first=self.times[0],
             last=self.times[-1],
-            kept=kept,
-            redone=self.times[-1] - self.times[0] - kept,
+            kept=kept_s,
+            redone=self.times[-1] - self.times[0] - kept_s,
             saves=self.saves,
             start_seconds=self.start_seconds,
         )
@@ -225,41 +225,43 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     """Read and summarize the stored output of a run's processes. Raises OutputError."""
     rows = Rows()
     attempts: list[AttemptOutput] = []
-    done: list[OwnSteps] = []
-    left, is_cut = MOST_LINES, False
+    own_steps: list[OwnSteps] = []
+    remaining_lines, is_cut = MAX_LINES, False
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = list(pool.map(lambda each: process_output(store, each), processes))
-    by_attempt = groupby(zip(processes, read, strict=True), lambda each: each[0].attempt)
+        outputs = list(pool.map(lambda process: process_output(store, process), processes))
+    by_attempt = groupby(zip(processes, outputs, strict=True), lambda pair: pair[0].attempt)
     for number, group in by_attempt:
-        mine = list(group)
-        attempt = _attempt(number, tuple(process for _, process in mine))
-        earlier = max((each.began or 0.0 for each in attempts), default=0.0)
+        members = list(group)
+        attempt = _attempt(number, tuple(process for _, process in members))
+        earlier = max((attempt.began or 0.0 for attempt in attempts), default=0.0)
         if attempt.began is not None and attempt.began < earlier:
             continue  # this attempt is of an older run with the same name
         attempts.append(attempt)
         # tpufleet's trainer writes metrics in process 0; other trainers may use another process.
-        writer, process = next((each for each in mine if each[0].metrics), mine[0])
-        done.append(OwnSteps(process.began))
+        writer, process = next((pair for pair in members if pair[0].metrics), members[0])
+        own_steps.append(OwnSteps(process.began))
         records = metrics_records(store, writer)
-        left -= add_records(rows, done[-1], islice(records, left))
-        is_cut = is_cut or (not left and next(records, None) is not None)
+        remaining_lines -= add_records(rows, own_steps[-1], islice(records, remaining_lines))
+        is_cut = is_cut or (not remaining_lines and next(records, None) is not None)
     resumed_at = float("inf")
-    for place in reversed(range(len(attempts))):
-        attempts[place] = done[place].measured(attempts[place], resumed_at)
-        resumed_at = min(resumed_at, done[place].steps[0] if done[place].steps else resumed_at)
-    found = RunOutput(attempts=tuple(attempts), is_cut=is_cut)
-    found = _with_log(store, run, processes, found)
+    for index in reversed(range(len(attempts))):
+        attempts[index] = own_steps[index].measured(attempts[index], resumed_at)
+        resumed_at = min(
+            resumed_at, own_steps[index].steps[0] if own_steps[index].steps else resumed_at
+        )
+    summary = RunOutput(attempts=tuple(attempts), is_cut=is_cut)
+    summary = _with_log(store, run, processes, summary)
     if not len(rows):
-        return found
+        return summary
     curves = {name: curve(rows, column) for name, column in CURVES.items()}
     curves["memory"] = [(step, used / GIB) for step, used in curves["memory"]]
     last = {name: _plain(column[-1]) for name, column in rows.columns.items()}
-    last |= {name: _latest(rows.columns[name]) for name in NOW_AND_THEN}
+    last |= {name: _latest(rows.columns[name]) for name in OCCASIONAL_COLUMNS}
     for name, column in MEMORY.items():
         size = _latest(rows.columns[column])
         last[name] = None if size is None else size / GIB
     return replace(
-        found,
+        summary,
         curves={name: points for name, points in curves.items() if points},
         gaps=gaps(rows, "loss"),
         last=last,
@@ -267,43 +269,46 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
 
 
 def _with_log(
-    store: OutputStore, run: str, processes: Sequence[StoredProcess], found: RunOutput
+    store: OutputStore, run: str, processes: Sequence[StoredProcess], summary: RunOutput
 ) -> RunOutput:
-    """Return ``found`` with the end of the log of the process that decides how the run ended."""
-    logs = {(each.attempt, each.process_id): each for each in processes if each.log}
-    written = {number for number, _ in logs}
-    attempt = next((each for each in reversed(found.attempts) if each.number in written), None)
+    """Return ``summary`` with the end of the log of the process that decides how the run ended."""
+    logs = {(process.attempt, process.process_id): process for process in processes if process.log}
+    attempts_with_log = {number for number, _ in logs}
+    attempt = next(
+        (attempt for attempt in reversed(summary.attempts) if attempt.number in attempts_with_log),
+        None,
+    )
     if attempt is None:
-        return found
-    newest = attempt.number
-    mine = [each for each in attempt.processes if (newest, each.process_id) in logs]
-    statuses = [each.status(run, newest) for each in mine]
-    decisive = mine[statuses.index(deciding_process(statuses))]
-    lines = log_tail(store, logs[newest, decisive.process_id], ERROR_LINES)
+        return summary
+    number = attempt.number
+    candidates = [process for process in attempt.processes if (number, process.process_id) in logs]
+    statuses = [process.status(run, number) for process in candidates]
+    decisive = candidates[statuses.index(deciding_process(statuses))]
+    lines = log_tail(store, logs[number, decisive.process_id], ERROR_LINES)
     state = decisive.state
     has_error = state.state is RunState.FAILED and state.reason_code not in KILLED_REASONS
     return replace(
-        found,
+        summary,
         log=tuple(lines[-LOG_LINES:]),
-        log_from=f"{decisive.name}, attempt {newest}",
+        log_from=f"{decisive.name}, attempt {number}",
         error=error_line(last_attempt(lines)) if has_error else "",
     )
 
 
-def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> int:
-    """Add lines of metrics to ``rows`` and ``own``; return the number of lines.
+def add_records(rows: Rows, own_steps: OwnSteps, records: Iterable[object]) -> int:
+    """Add lines of metrics to ``rows`` and ``own_steps``; return the number of lines.
 
-    ``rows`` has the steps of all attempts, ``own`` the steps of the attempt that wrote the lines.
+    ``rows`` has the steps of all attempts, ``own_steps`` those of the attempt that wrote the lines.
     ``records`` are the lines, parsed from JSON; invalid ones are counted but not added.
     """
-    count = 0
+    line_count = 0
     names = ("step", "time", "save_seconds", "start_seconds")
     columns = [rows.columns[name] for name in names]
     for record in records:
-        count += 1
+        line_count += 1
         if rows.add(record):
-            own.add(*(column[-1] for column in columns))
-    return count
+            own_steps.add(*(column[-1] for column in columns))
+    return line_count
 
 
 def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:
@@ -314,19 +319,21 @@ def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:
 
 
 def _attempt(number: int, processes: tuple[ProcessOutput, ...]) -> AttemptOutput:
-    began = [each.began for each in processes if each.began is not None]
-    ends = [each.end.time for each in processes if each.end and each.end.time is not None]
-    is_over = all(each.end for each in processes)
+    starts = [process.began for process in processes if process.began is not None]
+    ends = [
+        process.end.time for process in processes if process.end and process.end.time is not None
+    ]
+    has_ended = all(process.end for process in processes)
     return AttemptOutput(
         number,
-        min(began, default=None),
-        max(ends, default=None) if is_over else None,
+        min(starts, default=None),
+        max(ends, default=None) if has_ended else None,
         processes=processes,
     )
 
 
 def _duration(seconds: float) -> float | None:
-    return seconds if 0 <= seconds <= MOST_SECONDS else None
+    return seconds if 0 <= seconds <= MAX_SECONDS else None
 
 
 def _latest(column: Sequence[float]) -> float | None:

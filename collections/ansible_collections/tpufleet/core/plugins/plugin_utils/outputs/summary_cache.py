@@ -34,18 +34,18 @@ def cached_summary(
     """
     key, path = _key(store, objects), cache / f"{run}.json"
     try:
-        head, _, text = path.read_bytes().partition(b"\n")
-        if head.decode() == key:
+        cached_key, _, text = path.read_bytes().partition(b"\n")
+        if cached_key.decode() == key:
             return RunOutput.from_json(text)
     except (OSError, ValueError, TypeError, KeyError):
         pass  # there is no valid cached summary
-    found = summary_of(store, run, stored_processes(objects))
+    summary = summary_of(store, run, stored_processes(objects))
     with suppress(OSError):  # not cached: the next call reads the output again
-        replace_file(path, f"{key}\n{found.to_json()}".encode())
-    return found
+        replace_file(path, f"{key}\n{summary.to_json()}".encode())
+    return summary
 
 
 def _key(store: OutputStore, objects: Sequence[StoredObject]) -> str:
-    listed = [(each.name, each.size, each.generation) for each in objects]
-    listing = json.dumps([FORMAT, sorted(CURVES.items()), store.location, listed])
-    return hashlib.sha256(listing.encode()).hexdigest()
+    versions = [(stored.name, stored.size, stored.generation) for stored in objects]
+    text = json.dumps([FORMAT, sorted(CURVES.items()), store.location, versions])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,7 +8,7 @@ from typing import Any
 from ..runs.launch_outcome import said_once
 from .reader import clean
 
-MOST_TEXT = 200
+MAX_TEXT = 200
 """Maximum length in characters of the reason in a line."""
 
 
@@ -34,4 +34,4 @@ def _reason(answer: Mapping[str, Any]) -> str:
         return "it has more output than one pass copies. Run the playbook again"
     if not answer or answer.get("skipped") or "more" in answer:
         return ""
-    return clean(" ".join(str(answer.get("msg") or "no answer").split()))[:MOST_TEXT]
+    return clean(" ".join(str(answer.get("msg") or "no answer").split()))[:MAX_TEXT]

@@ -18,11 +18,11 @@ from .report_view import RunView
 _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
 
 
-#: Curves that keep all their points; _MOST_POINTS are enough for the small charts of the others.
-_FINE = ("loss", "heldout")
-_MOST_POINTS = 250
+#: Curves that keep all their points; _MAX_POINTS are enough for the small charts of the others.
+_FULL_CURVES = ("loss", "heldout")
+_MAX_POINTS = 250
 #: Larger numbers are not drawn: their axes would be infinite.
-_MOST_NUMBER = 1e100
+_MAX_NUMBER = 1e100
 
 
 class Tone(StrEnum):
@@ -70,10 +70,10 @@ def steps_of(view: RunView) -> str:
     return f"{step} of {view.steps:,}" if step and view.steps else step
 
 
-def card(view: RunView, place: int, *, is_open: bool) -> str:
+def card(view: RunView, index: int, *, is_open: bool) -> str:
     """Return a run as a ``<details>`` element, unfolded if ``is_open``.
 
-    ``place`` is the run's number on the page, from which the ids of its elements are made.
+    ``index`` is the run's number on the page, from which the ids of its elements are made.
     """
     brief = {"step": steps_of(view), "loss": number(view.last.get("loss"), "{:.4f}")}
     text = " · ".join(f"{name} {value}" for name, value in brief.items() if value)
@@ -82,47 +82,51 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
         for name, style in _CHARTS.items()
         if view.curves.get(name)
     )
-    none = '<p class="none">No metrics yet.</p>'
-    spent = time_spent(view.goodput_by_cause or {})
-    parts = [
-        f'<details class="fold run" id="run-{place}" data-run="{place}"'
+    no_metrics = '<p class="none">No metrics yet.</p>'
+    time_bar = time_spent(view.goodput_by_cause or {})
+    elements = [
+        f'<details class="fold run" id="run-{index}" data-run="{index}"'
         f"{' open' if is_open else ''}>"
         f"<summary><h3>{escaped(view.name)}</h3>{state_of(view)}"
         f'<span class="brief">{escaped(text)}</span></summary><div class="body">',
         _alarm(view),
         _figures(view),
-        f'<div class="charts">{curves}</div>' if curves else none,
-        f"<h4>Where the time went</h4>{spent}" if spent else "",
+        f'<div class="charts">{curves}</div>' if curves else no_metrics,
+        f"<h4>Where the time went</h4>{time_bar}" if time_bar else "",
         f"<h4>Attempts</h4>{timeline(view)}",
         _folded(f"Events ({len(view.events)})", event_table(view.events) if view.events else ""),
         _folded(f"Workers ({len(view.workers)})", _workers(view)),
         "" if tone_of(view) is Tone.FAILED else _folded(_log_title(view), _log(view.log)),
         "</div>",
-        chart_data(view, place),
+        chart_data(view, index),
         "</details>",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(element for element in elements if element)
 
 
-def chart_data(view: RunView, place: int) -> str:
+def chart_data(view: RunView, index: int) -> str:
     """Return the element with a run's curves as JSON, for report_page.js.
 
     The JSON object has ``curves`` (``{name: [steps, values]}``; the values of ``times`` are seconds
     since the first time), ``gaps`` (the steps at which the loss becomes NaN) and ``starts`` (the
     number and the first step of each attempt but the first). ``<``, ``>`` and ``&`` are escaped, so
-    that no text ends the element. ``place`` is the run's number on the page.
+    that no text ends the element. ``index`` is the run's number on the page.
     """
     curves = {}
     for name, points in view.curves.items():
-        few = points if name in _FINE else thinned(points, _MOST_POINTS)
-        began, digits = (few[0][1], 9) if name == "times" and few else (0.0, 5)
-        pairs = [(_short(step, 9), _short(value - began, digits)) for step, value in few]
+        drawn_points = points if name in _FULL_CURVES else thinned(points, _MAX_POINTS)
+        began, digits = (drawn_points[0][1], 9) if name == "times" and drawn_points else (0.0, 5)
+        pairs = [
+            (_rounded(step, 9), _rounded(value - began, digits)) for step, value in drawn_points
+        ]
         # Compare each number, not their max(), which may ignore NaN.
-        if drawn := [(x, y) for x, y in pairs if abs(x) < _MOST_NUMBER and abs(y) < _MOST_NUMBER]:
-            curves[name] = list(zip(*drawn, strict=True))
+        if finite_pairs := [
+            (x, y) for x, y in pairs if abs(x) < _MAX_NUMBER and abs(y) < _MAX_NUMBER
+        ]:
+            curves[name] = list(zip(*finite_pairs, strict=True))
     data = {
         "curves": curves,
-        "gaps": [_short(step, 9) for step in view.gaps if abs(step) < _MOST_NUMBER],
+        "gaps": [_rounded(step, 9) for step in view.gaps if abs(step) < _MAX_NUMBER],
         "starts": [
             [attempt.number, attempt.first_step]
             for attempt in view.attempts[1:]
@@ -130,12 +134,12 @@ def chart_data(view: RunView, place: int) -> str:
         ],
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return f'<script type="application/json" id="data-{place}">{text}</script>'
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f'<script type="application/json" id="data-{index}">{text}</script>'
 
 
-def _short(value: float, digits: int) -> float:
+def _rounded(value: float, digits: int) -> float:
     """Round to significant digits; whole numbers become integers, which are shorter in JSON."""
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
@@ -196,15 +200,15 @@ def _figures(view: RunView) -> str:
 
 def _workers(view: RunView) -> str:
     rows = []
-    for each in view.workers:
-        step, age = each.reached_step, each.heartbeat_age
-        of = f" of {each.steps:,}" if each.steps is not None else ""
+    for process in view.workers:
+        step, age = process.reached_step, process.heartbeat_age
+        total = f" of {process.steps:,}" if process.steps is not None else ""
         cells = [
-            each.host,
-            process_text(each),
-            str(each.attempt or ""),
-            "" if step is None else f"{step:,}{of}",
-            "" if age is None or not each.is_active else f"{duration(age)} ago",
+            process.host,
+            process_text(process),
+            str(process.attempt or ""),
+            "" if step is None else f"{step:,}{total}",
+            "" if age is None or not process.is_active else f"{duration(age)} ago",
         ]
         rows.append(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>")
     if not rows:

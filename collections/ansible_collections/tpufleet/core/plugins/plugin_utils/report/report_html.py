@@ -19,23 +19,23 @@ def escaped(text: str) -> str:
     return html.escape(_UNSHOWABLE.sub("�", text))
 
 
-def moment(when: float) -> str:
+def moment(time_s: float) -> str:
     """Format a time in unix seconds as UTC, to the second; a time before 1970 becomes 1970."""
-    return f"{datetime.fromtimestamp(min(max(when, 0), _LAST_TIME), UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{datetime.fromtimestamp(min(max(time_s, 0), _LAST_TIME), UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float) -> str:
     """Format a duration in seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
-    whole = int(min(max(seconds, 0), _LAST_TIME) + 0.5)
-    for size, name, below, smaller in (
+    rounded = int(min(max(seconds, 0), _LAST_TIME) + 0.5)
+    for size, name, smaller_size, smaller_name in (
         (86400, "d", 3600, "h"),
         (3600, "h", 60, "min"),
         (60, "min", 1, "s"),
     ):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {name}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+        if rounded >= size:
+            rest = rounded % size // smaller_size
+            return f"{rounded // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    return f"{rounded} s"
 
 
 def number(value: float | None, form: str) -> str:

@@ -18,9 +18,9 @@ from .report_html import escaped, moment, number
 from .report_sweeps import Sweep, sweeps
 from .report_view import RunView
 
-_MOST_OPEN = 8
+_MAX_OPEN = 8
 #: Maximum number of runs that are compared: more curves could not be told apart.
-_MOST_COMPARED = 24
+_MAX_COMPARED = 24
 _LOSSES = {"loss": "loss", "heldout_loss": "held-out loss"}
 _OVERVIEW_HEAD = """<thead><tr><th class="tick"></th>
 <th><button type="button">run</button></th><th><button type="button">state</button></th>
@@ -104,28 +104,31 @@ def _counts(views: Sequence[RunView]) -> str:
 
 
 def _runs(views: Sequence[RunView]) -> list[str]:
-    places = {view.name: place for place, view in enumerate(views)}
+    index_by_run = {view.name: index for index, view in enumerate(views)}
     current = [view for view in views if is_current(view)]
     earlier = [view for view in views if not is_current(view)]
     # Unfold the current runs; if there are none, the most recently changed run.
-    opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
-    parts = [_TOOLS, _overview(views, places), _PANEL]
+    open_runs = {view.name for view in (current or list(views)[:1])[:_MAX_OPEN]}
+    sections = [_TOOLS, _overview(views, index_by_run), _PANEL]
     swept = [
-        _sweep(each, places, is_open=any(map(is_current, each.views))) for each in sweeps(views)
+        _sweep(sweep, index_by_run, is_open=any(map(is_current, sweep.views)))
+        for sweep in sweeps(views)
     ]
-    parts.append(_section("Sweeps", swept))
+    sections.append(_section("Sweeps", swept))
     for title, group in (("Current runs", current), ("Earlier runs", earlier)):
-        cards = [card(view, places[view.name], is_open=view.name in opened) for view in group]
-        parts.append(_section(title, cards))
-    return parts
+        cards = [
+            card(view, index_by_run[view.name], is_open=view.name in open_runs) for view in group
+        ]
+        sections.append(_section(title, cards))
+    return sections
 
 
 def _section(title: str, parts: Sequence[str]) -> str:
     return "\n".join([f"<section><h2>{title}</h2>", *parts, "</section>"]) if parts else ""
 
 
-def _overview(views: Sequence[RunView], places: Mapping[str, int]) -> str:
-    rows = "\n".join(_row(view, places[view.name]) for view in views)
+def _overview(views: Sequence[RunView], index_by_run: Mapping[str, int]) -> str:
+    rows = "\n".join(_row(view, index_by_run[view.name]) for view in views)
     return (
         f'<table class="sortable" id="overview">{_OVERVIEW_HEAD}<tbody>\n{rows}\n</tbody></table>'
         '<p class="none" id="no-match" hidden>No run matches.</p>'
@@ -133,14 +136,14 @@ def _overview(views: Sequence[RunView], places: Mapping[str, int]) -> str:
     )
 
 
-def _row(view: RunView, place: int) -> str:
+def _row(view: RunView, index: int) -> str:
     name, last = escaped(view.name), view.last
     changed = (
         _cell(view.changed, moment(view.changed)[:-3], "num age") if view.changed else _cell("", "")
     )
     return (
-        f'<tr data-run="{place}" data-name="{name}">{_pick(view, place)}'
-        f'<td><a href="#run-{place}">{name}</a></td>'
+        f'<tr data-run="{index}" data-name="{name}">{_checkbox(view, index)}'
+        f'<td><a href="#run-{index}">{name}</a></td>'
         f"<td>{state_of(view)}</td>"
         f'<td class="wide">{escaped(view.tpu)}</td>'
         + _cell(last.get("step"), steps_of(view))
@@ -151,10 +154,10 @@ def _row(view: RunView, place: int) -> str:
     )
 
 
-def _pick(view: RunView, place: int) -> str:
+def _checkbox(view: RunView, index: int) -> str:
     label = escaped(f"Compare {view.name}")
     return (
-        f'<td class="tick"><input type="checkbox" data-pick="{place}" autocomplete="off" '
+        f'<td class="tick"><input type="checkbox" data-pick="{index}" autocomplete="off" '
         f'aria-label="{label}"></td>'
     )
 
@@ -164,12 +167,12 @@ def _cell(value: object, text: str, css: str = "num") -> str:
     return f'<td class="{css}"{sortable}>{text}</td>'
 
 
-def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
+def _sweep(sweep: Sweep, index_by_run: Mapping[str, int], *, is_open: bool) -> str:
     """Return the table of a sweep's settings and last losses as HTML, the lowest loss first.
 
-    ``places`` has the number of each run on the page. ``is_open`` unfolds the table.
+    ``index_by_run`` has the number of each run on the page. ``is_open`` unfolds the table.
     """
-    has_heldout = any(each.last.get("heldout_loss") is not None for each in sweep.views)
+    has_heldout = any(view.last.get("heldout_loss") is not None for view in sweep.views)
     column = "heldout_loss" if has_heldout else "loss"
 
     def loss(view: RunView) -> float:
@@ -182,14 +185,16 @@ def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
     brief = f"{len(ordered)} runs" + (
         f" · lowest {_LOSSES[column]} {lowest}: {best.name}" if lowest else ""
     )
-    chosen = " ".join(str(places[view.name]) for view in ordered[:_MOST_COMPARED])
-    which = "all" if len(ordered) <= _MOST_COMPARED else f"the best {_MOST_COMPARED}"
-    rows = "\n".join(_sweep_row(view, sweep.keys, losses, places[view.name]) for view in ordered)
+    compared = " ".join(str(index_by_run[view.name]) for view in ordered[:_MAX_COMPARED])
+    compared_text = "all" if len(ordered) <= _MAX_COMPARED else f"the best {_MAX_COMPARED}"
+    rows = "\n".join(
+        _sweep_row(view, sweep.keys, losses, index_by_run[view.name]) for view in ordered
+    )
     return (
         f'<details class="fold"{" open" if is_open else ""}><summary><h3>{escaped(sweep.name)}</h3>'
         f'<span class="brief">{escaped(brief)}</span></summary><div class="body">'
         '<div class="tools needs-script" hidden><button type="button" class="plain" '
-        f'data-runs="{chosen}">Compare {which}</button></div><div class="scroll">'
+        f'data-runs="{compared}">Compare {compared_text}</button></div><div class="scroll">'
         f'<table class="sortable">{_sweep_head(sweep, losses)}'
         f"<tbody>\n{rows}\n</tbody></table></div></div></details>"
     )
@@ -211,13 +216,13 @@ def _sweep_head(sweep: Sweep, losses: Sequence[str]) -> str:
     return f'<thead><tr><th class="tick"></th>{cells}</tr></thead>'
 
 
-def _sweep_row(view: RunView, keys: Sequence[str], losses: Sequence[str], place: int) -> str:
+def _sweep_row(view: RunView, keys: Sequence[str], losses: Sequence[str], index: int) -> str:
     values = "".join(_value(view.overrides.get(key, "")) for key in keys)
     cells = [_cell(view.last.get(key), number(view.last.get(key), "{:.4f}")) for key in losses]
     step = view.last.get("step")
     return (
-        f'<tr>{_pick(view, place)}<td><a href="#run-{place}">{escaped(view.name)}</a></td>{values}'
-        f"{''.join(cells)}{_cell(step, number(step, '{:,.0f}'), 'num wide')}"
+        f'<tr>{_checkbox(view, index)}<td><a href="#run-{index}">{escaped(view.name)}</a></td>'
+        f"{values}{''.join(cells)}{_cell(step, number(step, '{:,.0f}'), 'num wide')}"
         f'<td class="wide">{state_of(view)}</td></tr>'
     )
 

@@ -69,11 +69,11 @@ def kind_of(event: history.Event) -> str:
 
 def events_of(record: Mapping[str, Any]) -> list[Event]:
     """Return the events in a record's history, oldest first."""
-    found = []
-    for each in record.get("history") or []:
-        event = history.parse_event(each, float(each.get("time") or 0.0))
-        found.append(Event(event.time, kind_of(event), event_text(event)))
-    return sorted(found, key=lambda event: event.time)
+    events = []
+    for fields in record.get("history") or []:
+        event = history.parse_event(fields, float(fields.get("time") or 0.0))
+        events.append(Event(event.time, kind_of(event), event_text(event)))
+    return sorted(events, key=lambda event: event.time)
 
 
 def attempts_of(
@@ -92,49 +92,57 @@ def attempts_of(
         now: unix seconds.
         is_active: whether the last attempt has not ended.
     """
-    stored = {each.number: each for each in output.attempts}
-    recorded = launch_times(record)
-    began = {number: each.began for number, each in stored.items() if each.began is not None}
+    stored = {attempt.number: attempt for attempt in output.attempts}
+    recorded_starts = launch_times(record)
+    stored_starts = {
+        number: attempt.began for number, attempt in stored.items() if attempt.began is not None
+    }
     starts = sorted(
-        ({number: when for number, when in recorded.items() if number > 0} | began).items()
+        (
+            {number: time for number, time in recorded_starts.items() if number > 0} | stored_starts
+        ).items()
     )
-    found = []
-    for place, (number, start) in enumerate(starts):
-        until = starts[place + 1][1] if place + 1 < len(starts) else None
-        each = stored.get(number, AttemptOutput(number))
-        if until is None and is_active:
-            found.append(Attempt(number, start, now, first_step=each.first_step))
+    attempts = []
+    for index, (number, start) in enumerate(starts):
+        next_start = starts[index + 1][1] if index + 1 < len(starts) else None
+        stored_attempt = stored.get(number, AttemptOutput(number))
+        if next_start is None and is_active:
+            attempts.append(Attempt(number, start, now, first_step=stored_attempt.first_step))
             continue
         ends = [
             event
             for event in events
-            if event.kind in ENDS and event.time > start and (until is None or event.time <= until)
+            if event.kind in ENDS
+            and event.time > start
+            and (next_start is None or event.time <= next_start)
         ]
-        found.append(_ended(each, start, until, ends[0] if ends else None))
-    return found
+        attempts.append(_ended(stored_attempt, start, next_start, ends[0] if ends else None))
+    return attempts
 
 
 def _ended(
-    output: AttemptOutput, start: float, until: float | None, event: Event | None
+    output: AttemptOutput, start: float, next_start: float | None, event: Event | None
 ) -> Attempt:
     """Return an attempt that has ended.
 
     Args:
         output: what is stored of the attempt.
         start: when it began, in unix seconds.
-        until: when the next attempt began, in unix seconds; None for the last attempt.
+        next_start: when the next attempt began, in unix seconds; None for the last attempt.
         event: the first event after its start that can be its end; None if there is none.
     """
-    statuses = [each.status("", output.number) for each in output.processes]
+    statuses = [process.status("", output.number) for process in output.processes]
     status = deciding_process(statuses) if statuses else None
-    ended_at = output.ended or (event.time if event else until) or output.last or start
+    ended_at = output.ended or (event.time if event else next_start) or output.last or start
     if event and event.kind == PREEMPTED:
-        kind, how = PREEMPTED, state_text(RunState.PREEMPTED)
+        kind, ending = PREEMPTED, state_text(RunState.PREEMPTED)
     elif status and status.state is not RunState.LOST:
-        kind, how = _end_kind(status), process_text(status)
+        kind, ending = _end_kind(status), process_text(status)
     else:
-        kind, how = (event.kind, event.what) if event else (OTHER if until is not None else "", "")
-    return Attempt(output.number, start, max(start, ended_at), kind, how, output.first_step)
+        kind, ending = (
+            (event.kind, event.text) if event else (OTHER if next_start is not None else "", "")
+        )
+    return Attempt(output.number, start, max(start, ended_at), kind, ending, output.first_step)
 
 
 def _end_kind(process: ProcessStatus) -> str:
@@ -167,24 +175,28 @@ def run_view(
         host: answer["runs"][0] for host, answer in stored_answers(run, output, {}).items()
     }
     progress = progress_of(output)
-    judged = [
+    worker_statuses = [
         WorkerStatus(host, judge_process(host, answer), progress=progress)
         for host, answer in answers.items()
     ]
     status = (
-        judge_run(run, judged, record, now)
+        judge_run(run, worker_statuses, record, now)
         if live
-        else judge_gone(run, judged, record, tpu_state, now)
+        else judge_gone(run, worker_statuses, record, tpu_state, now)
     )
     if has_finished(record, status.processes):
         # Show the run as done already; the next verb that observes its end records it as done.
-        done = {"wanted": str(DesiredState.DONE)}
-        record = {**record, **done, **wanted_time(record, done, {"kind": EventKind.DONE}, now)}
-    is_active = any(each.is_active for each in status.processes)
+        done_fields = {"wanted": str(DesiredState.DONE)}
+        record = {
+            **record,
+            **done_fields,
+            **wanted_time(record, done_fields, {"kind": EventKind.DONE}, now),
+        }
+    is_active = any(process.is_active for process in status.processes)
     attempts = attempts_of(record, events, output, now, is_active)
-    signs = [each.end for each in attempts] + [event.time for event in events]
+    change_times = [attempt.end for attempt in attempts] + [event.time for event in events]
     has_failed = status.state is RunState.FAILED
-    spent = by_cause(record, output.attempts, now) if is_complete(output) else None
+    time_spent = by_cause(record, output.attempts, now) if is_complete(output) else None
     return RunView(
         run,
         str(record.get("wanted") or "no record"),
@@ -196,17 +208,17 @@ def run_view(
         events,
         attempts,
         status.processes,
-        spent.share if spent else status.goodput,
+        time_spent.share if time_spent else status.goodput,
         run_text(status),
         status.state,
         str(record.get("config_name") or ""),
         overrides_of(record.get("command") or ()),
         output.gaps,
-        spent.seconds if spent else None,
+        time_spent.seconds if time_spent else None,
         reason=(status.decided_by.error if status.decided_by else "") if has_failed else "",
         log=output.log,
         log_from=output.log_from,
-        changed=max(signs, default=0.0),
+        changed=max(change_times, default=0.0),
     )
 
 
@@ -222,8 +234,8 @@ def is_complete(output: RunOutput) -> bool:
 
 def overrides_of(command: Sequence[str]) -> dict[str, str]:
     """Return the settings in a trainer's command: its arguments key=value and --key=value."""
-    pairs = (word.lstrip("-").partition("=") for word in command)
-    return {key: value for key, sign, value in pairs if sign and _SETTING.fullmatch(key)}
+    pairs = (argument.lstrip("-").partition("=") for argument in command)
+    return {key: value for key, separator, value in pairs if separator and _SETTING.fullmatch(key)}
 
 
 def run_views(
@@ -248,9 +260,9 @@ def run_views(
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():
-        for seen in answer.get("runs", []):
-            if seen.get("attempt"):
-                by_run.setdefault(str(seen["run"]), {})[host] = seen
+        for observation in answer.get("runs", []):
+            if observation.get("attempt"):
+                by_run.setdefault(str(observation["run"]), {})[host] = observation
     views = []
     for run, live in by_run.items():
         if only not in ("", run):

@@ -28,7 +28,7 @@ def sweeps(views: Sequence[RunView]) -> list[Sweep]:
     for view in views:
         if view.overrides:
             groups[view.config, view.release].append(view)
-    found = []
+    result = []
     for (config, _), members in groups.items():
         settings = {key: None for view in members for key in view.overrides}
         keys = tuple(
@@ -36,14 +36,17 @@ def sweeps(views: Sequence[RunView]) -> list[Sweep]:
         )
         differing = tuple(view for view in members if view.overrides.keys() & set(keys))
         if len(differing) > 1:
-            found.append(Sweep(_common_name(differing) or config, keys, differing))
-    return found
+            result.append(Sweep(_common_name(differing) or config, keys, differing))
+    return result
 
 
 def _common_name(views: Sequence[RunView]) -> str:
     """Return the common start of the runs' names, up to a separator: ``lr`` for lr-10 and lr-11."""
     first, last = min(view.name for view in views), max(view.name for view in views)
     pairs = zip(first, last, strict=False)
-    same = next((place for place, (one, two) in enumerate(pairs) if one != two), len(first))
-    found = re.match(r"(.*)[-_.]", first[:same])
-    return found[1] if found else ""
+    common_length = next(
+        (index for index, (first_char, last_char) in enumerate(pairs) if first_char != last_char),
+        len(first),
+    )
+    match = re.match(r"(.*)[-_.]", first[:common_length])
+    return match[1] if match else ""

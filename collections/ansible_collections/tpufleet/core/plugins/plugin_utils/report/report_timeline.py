@@ -11,17 +11,17 @@ from ..runs.wanted_time import Spent
 from .report_html import duration, escaped, moment
 from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
-_MOST_BARS = 60
+_MAX_BARS = 60
 #: The longest time in seconds from a launch to the start of its attempt; the release is copied in
 #: this time.
-_START_S = 900.0
-_SPENT = {Spent.REDONE: "repeated steps", Spent.CAPACITY: "waiting for capacity"}
-_NAMES = {OTHER: "", LAUNCH: "launch"}
+_MAX_START_S = 900.0
+_CAUSE_NAMES = {Spent.REDONE: "repeated steps", Spent.CAPACITY: "waiting for capacity"}
+_KIND_NAMES = {OTHER: "", LAUNCH: "launch"}
 
 
 def timeline(view: RunView) -> str:
     """Return the list of a run's last attempts as HTML: a bar for each, with marks for events."""
-    attempts = list(view.attempts)[-_MOST_BARS:]
+    attempts = list(view.attempts)[-_MAX_BARS:]
     if not attempts:
         return '<p class="none">No attempts yet.</p>'
     # A launch is recorded before its attempt begins; _row_of returns the row of that attempt.
@@ -31,15 +31,15 @@ def timeline(view: RunView) -> str:
     end = max([attempt.end for attempt in attempts] + [event.time for event, _ in events])
     span = max(end - begin, 1.0)
 
-    def at(when: float) -> float:
-        return (when - begin) / span * 100
+    def position(time_s: float) -> float:
+        return (time_s - begin) / span * 100
 
     lines = ['<ol class="attempts">']
     for row, attempt in enumerate(attempts):
-        mine = [event for event, place in events if place == row]
-        if attempt.ended and not any(event.kind == attempt.ended for event in mine):
-            mine.append(Event(attempt.end, attempt.ended, _how(attempt)))
-        lines.append(_bar(attempt, [_mark(event, at) for event in mine], at))
+        row_events = [event for event, event_row in events if event_row == row]
+        if attempt.ended and not any(event.kind == attempt.ended for event in row_events):
+            row_events.append(Event(attempt.end, attempt.ended, _ending(attempt)))
+        lines.append(_bar(attempt, [_mark(event, position) for event in row_events], position))
     scale = f"<span><span>{moment(begin)}</span><span>{moment(end)}</span></span>"
     lines.append(f'<li class="scale"><span></span>{scale}<span></span></li></ol>')
     return "\n".join(lines)
@@ -51,14 +51,14 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
     before = sum(start <= event.time for start in starts)
     if event.kind != LAUNCH:
         return before - 1
-    follows = [row for row, start in enumerate(starts) if 0 <= start - event.time < _START_S]
+    follows = [row for row, start in enumerate(starts) if 0 <= start - event.time < _MAX_START_S]
     return follows[0] if follows else before - 1
 
 
-def _bar(attempt: Attempt, marks: Sequence[str], at: Callable[[float], float]) -> str:
-    start, end = at(attempt.start), at(attempt.end)
-    lasted = duration(attempt.end - attempt.start)
-    text = ", ".join(filter(None, (lasted, escaped(_how(attempt)))))
+def _bar(attempt: Attempt, marks: Sequence[str], position: Callable[[float], float]) -> str:
+    start, end = position(attempt.start), position(attempt.end)
+    duration_text = duration(attempt.end - attempt.start)
+    text = ", ".join(filter(None, (duration_text, escaped(_ending(attempt)))))
     return (
         f"<li><span>{attempt.number}</span>"
         f'<svg role="img" aria-label="attempt {attempt.number}: {text}">'
@@ -68,14 +68,14 @@ def _bar(attempt: Attempt, marks: Sequence[str], at: Callable[[float], float]) -
     )
 
 
-def _how(attempt: Attempt) -> str:
-    return attempt.how or _NAMES.get(attempt.ended, attempt.ended)
+def _ending(attempt: Attempt) -> str:
+    return attempt.ending or _KIND_NAMES.get(attempt.ended, attempt.ended)
 
 
-def _mark(event: Event, at: Callable[[float], float]) -> str:
-    text = escaped(f"{moment(event.time)} {event.what}")
+def _mark(event: Event, position: Callable[[float], float]) -> str:
+    text = escaped(f"{moment(event.time)} {event.text}")
     return (
-        f'<rect class="m-{event.kind}" x="{at(event.time):.2f}%" width="3" height="20" '
+        f'<rect class="m-{event.kind}" x="{position(event.time):.2f}%" width="3" height="20" '
         f'transform="translate(-1.5)"><title>{text}</title></rect>'
     )
 
@@ -86,7 +86,8 @@ def event_table(events: Sequence[Event]) -> str:
         f'<tr><td class="when">{moment(event.time)}</td><td class="when">'
         f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true">'
         f'<rect class="m-{event.kind}" width="10" height="10" rx="2"/></svg>'
-        f"{escaped(_NAMES.get(event.kind, event.kind))}</td><td>{escaped(event.what)}</td></tr>"
+        f"{escaped(_KIND_NAMES.get(event.kind, event.kind))}</td>"
+        f"<td>{escaped(event.text)}</td></tr>"
         for event in reversed(events)
     ]
     head = "<tr><th>time (UTC)</th><th>kind</th><th>event</th></tr>"
@@ -99,11 +100,11 @@ def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
     if total <= 0:
         return {}
     exact = {name: 100 * value / total for name, value in seconds.items()}
-    found = {name: int(share) for name, share in exact.items()}
-    by_remainder = sorted(exact, key=lambda name: exact[name] - found[name], reverse=True)
-    for name in by_remainder[: 100 - sum(found.values())]:
-        found[name] += 1
-    return found
+    percents = {name: int(share) for name, share in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: exact[name] - percents[name], reverse=True)
+    for name in by_remainder[: 100 - sum(percents.values())]:
+        percents[name] += 1
+    return percents
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
@@ -111,17 +112,17 @@ def time_spent(seconds: Mapping[str, float]) -> str:
 
     Returns an empty string if there are no seconds.
     """
-    spent = {Spent(name): value for name, value in seconds.items() if value > 0}
-    percent = shares(spent)
+    seconds_by_cause = {Spent(cause): value for cause, value in seconds.items() if value > 0}
+    percent = shares(seconds_by_cause)
     if not percent:
         return ""
-    total, begin, parts, legend = sum(spent.values()), 0.0, [], []
-    for name, value in spent.items():
-        css, width = f"t-{name.value}", 100 * value / total
-        share = f"{percent[name]} %" if percent[name] else "&lt;1 %"
-        text = f"{_SPENT.get(name, name.value)} {share}"
-        parts.append(
-            f'<rect class="{css}" x="{begin:.3f}%" width="{width:.3f}%" height="22">'
+    total, offset, bars, legend = sum(seconds_by_cause.values()), 0.0, [], []
+    for cause, value in seconds_by_cause.items():
+        css, width = f"t-{cause.value}", 100 * value / total
+        share = f"{percent[cause]} %" if percent[cause] else "&lt;1 %"
+        text = f"{_CAUSE_NAMES.get(cause, cause.value)} {share}"
+        bars.append(
+            f'<rect class="{css}" x="{offset:.3f}%" width="{width:.3f}%" height="22">'
             f"<title>{text}, {duration(value)}</title></rect>"
         )
         legend.append(
@@ -129,9 +130,11 @@ def time_spent(seconds: Mapping[str, float]) -> str:
             f'<rect class="{css}" width="10" height="10"/></svg>{text}'
             f'<span class="dim">{duration(value)}</span></li>'
         )
-        begin += width
-    label = ", ".join(f"{_SPENT.get(name, name.value)} {percent[name]} %" for name in spent)
+        offset += width
+    label = ", ".join(
+        f"{_CAUSE_NAMES.get(cause, cause.value)} {percent[cause]} %" for cause in seconds_by_cause
+    )
     return (
-        f'<svg class="stack" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+        f'<svg class="stack" role="img" aria-label="{label}">{"".join(bars)}</svg>'
         f'<ul class="legend">{"".join(legend)}</ul>'
     )

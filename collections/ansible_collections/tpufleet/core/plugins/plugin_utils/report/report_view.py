@@ -23,12 +23,12 @@ OTHER = "other"
 class Event:
     """An event of a run at ``time`` (unix seconds). ``kind`` is one of the constants above.
 
-    ``what`` is the text that the report shows.
+    ``text`` is what the report shows.
     """
 
     time: float
     kind: str
-    what: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Attempt:
     """One attempt, from ``start`` to ``end`` in unix seconds.
 
     ``ended`` is the kind of its end (such as CRASH); empty if it is active or the end is unknown.
-    ``how`` says how it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step in its
-    metrics.
+    ``ending`` says how it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step in
+    its metrics.
     """
 
     number: int
     start: float
     end: float
     ended: str = ""
-    how: str = ""
+    ending: str = ""
     first_step: int | None = None
 
 
