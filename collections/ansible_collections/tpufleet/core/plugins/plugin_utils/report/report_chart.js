@@ -11,55 +11,55 @@ const charts = (() => {
   const SIZES = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
   /** Format a number with at most four digits: 2.5, 40k, 3M. */
   function si(value) {
-    const found = SIZES.find(([size]) => Math.abs(value) >= size);
-    return found ? `${+(value / found[0]).toPrecision(4)}${found[1]}` : `${+value.toPrecision(4)}`;
+    const unit = SIZES.find(([size]) => Math.abs(value) >= size);
+    return unit ? `${+(value / unit[0]).toPrecision(4)}${unit[1]}` : `${+value.toPrecision(4)}`;
   }
   const percent = (value) => `${+(100 * value).toPrecision(3)} %`;
-  const whole = (value) => Math.round(value).toLocaleString("en");
+  const formatInteger = (value) => Math.round(value).toLocaleString("en");
 
   // --- Elements ---
-  function made(space, name, attributes, ...children) {
+  function createNode(space, name, attributes, ...children) {
     const element = space ? document.createElementNS(space, name) : document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
     element.append(...children);
     return element;
   }
-  const html = (name, attributes, ...children) => made("", name, attributes, ...children);
-  const svg = (name, attributes, ...children) => made(SVG, name, attributes, ...children);
+  const html = (name, attributes, ...children) => createNode("", name, attributes, ...children);
+  const svg = (name, attributes, ...children) => createNode(SVG, name, attributes, ...children);
 
   // --- Scales ---
-  /** Return at most ``most`` ticks at a distance of 1, 2 or 5 times a power of ten. */
-  function roundTicks(low, high, most) {
+  /** Return at most ``maxTicks`` ticks at a distance of 1, 2 or 5 times a power of ten. */
+  function roundTicks(low, high, maxTicks) {
     if (!(high > low)) return [low];
-    const rough = (high - low) / Math.max(most - 1, 1);
+    const rough = (high - low) / Math.max(maxTicks - 1, 1);
     const power = 10 ** Math.floor(Math.log10(rough));
     const steps = [1, 2, 5, 10].map((digit) => digit * power);
-    const step = steps.find((each) => each >= rough * (1 - 1e-9));
+    const step = steps.find((size) => size >= rough * (1 - 1e-9));
     const ticks = [];
     for (let n = Math.ceil(low / step - 1e-9); n <= Math.floor(high / step + 1e-9); n++)
       ticks.push(+(n * step).toPrecision(12));
     return ticks;
   }
-  /** Return about ``most`` round ticks, at least three where that is possible. */
-  function linearTicks(low, high, most) {
+  /** Return about ``maxTicks`` round ticks, at least three if possible. */
+  function linearTicks(low, high, maxTicks) {
     let ticks = [];
-    for (let count = most; ticks.length < 3 && count < most + 4; count++)
+    for (let count = maxTicks; ticks.length < 3 && count < maxTicks + 4; count++)
       ticks = roundTicks(low, high, count);
     return ticks;
   }
-  /** Return at most ``most`` ticks of a logarithmic axis, with as many digits per decade as fit. */
-  function logTicks(low, high, most) {
+  /** Return at most ``maxTicks`` ticks of a logarithmic axis: as many per decade as fit. */
+  function logTicks(low, high, maxTicks) {
     const from = Math.floor(Math.log10(low));
     const count = Math.ceil(Math.log10(high)) - from + 1;
-    const powers = Array.from({ length: count }, (_, place) => from + place);
+    const powers = Array.from({ length: count }, (_, index) => from + index);
     let ticks = [];
     for (const digits of [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 5], [1]]) {
       ticks = powers.flatMap((power) => digits.map((digit) => +`${digit}e${power}`));
       ticks = ticks.filter((tick) => tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9));
-      if (ticks.length <= most) break;
+      if (ticks.length <= maxTicks) break;
     }
-    ticks = ticks.filter((_, place) => place % Math.ceil(ticks.length / most || 1) === 0);
-    return ticks.length > 1 ? ticks : roundTicks(low, high, most);
+    ticks = ticks.filter((_, index) => index % Math.ceil(ticks.length / maxTicks || 1) === 0);
+    return ticks.length > 1 ? ticks : roundTicks(low, high, maxTicks);
   }
   /** Return the function from values to pixels that maps low to start and high to end. */
   function scale(low, high, start, end, log) {
@@ -96,10 +96,10 @@ const charts = (() => {
   function rangeOf(series, log, isSteady) {
     let [left, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
     for (const { x, y } of series)
-      x.forEach((step, place) => {
-        if (!canShow(y[place], log)) return;
+      x.forEach((step, index) => {
+        if (!canShow(y[index], log)) return;
         [left, last] = [Math.min(left, step), Math.max(last, step)];
-        [low, high] = [Math.min(low, y[place]), Math.max(high, y[place])];
+        [low, high] = [Math.min(low, y[index]), Math.max(high, y[index])];
       });
     if (log) return { left, last, low: low / 1.05, high: high * 1.05 };
     if (isSteady) low = Math.min(low, high * 0.8);
@@ -107,24 +107,26 @@ const charts = (() => {
     const bottom = low >= 0 ? Math.max(0, low - margin) : low - margin;
     return { left, last, low: bottom, high: high + margin };
   }
-  /** Return the path of a curve, broken at gaps and where a logarithmic axis can't show a value. */
+  /** Return the path of a curve, broken at gaps and at values that the axis can't show. */
   function pathOf({ x: steps, y: values, gaps }, x, y, log) {
-    const parts = [];
+    const segments = [];
     let gap = 0;
     let isOpen = false;
-    steps.forEach((step, place) => {
+    steps.forEach((step, index) => {
       const before = gap;
       while (gap < gaps.length && gaps[gap] < step) gap++;
       isOpen = isOpen && gap === before;
-      if (canShow(values[place], log)) {
-        const point = `${x(step).toFixed(1)} ${y(values[place]).toFixed(1)}`;
-        if (isOpen) parts.at(-1).push(point);
-        else parts.push([point]);
+      if (canShow(values[index], log)) {
+        const point = `${x(step).toFixed(1)} ${y(values[index]).toFixed(1)}`;
+        if (isOpen) segments.at(-1).push(point);
+        else segments.push([point]);
       }
-      isOpen = canShow(values[place], log);
+      isOpen = canShow(values[index], log);
     });
     // A single point is a line of length 0, which the round cap shows as a dot.
-    return parts.map((part) => `M${part.join("L")}${part.length > 1 ? "" : `L${part}`}`).join("");
+    return segments
+      .map((points) => `M${points.join("L")}${points.length > 1 ? "" : `L${points}`}`)
+      .join("");
   }
   const keyOf = (style) =>
     svg(
@@ -136,24 +138,26 @@ const charts = (() => {
   /**
    * Draw a chart as wide as its figure. Return whether there was anything to draw.
    *
-   * A series has name, x, y, gaps (values of x where its line is broken), style (CSS classes) and
-   * dots (whether to mark its points). ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` is
-   * called with the values below the pointer, and with null when the pointer leaves the chart;
-   * without ``tell`` the caption shows these values.
+   * A series has name, x, y, gaps (values of x at which its line is broken), style (CSS classes)
+   * and dots (whether to mark its points). ``text`` formats a value, ``starts`` are attempts with
+   * their first steps. ``onPoint`` is called with the values below the pointer, and with null when
+   * the pointer leaves the chart; without ``onPoint`` the caption shows these values.
    */
   function draw(figure, options) {
-    const { title, unit, text, label, series, starts = [], log, isSteady, height, tell } = options;
-    const shown = series.filter((each) => each.y.some((value) => canShow(value, log)));
+    const { title, unit, text, label, series, starts = [], log, isSteady, height, onPoint } =
+      options;
+    const drawn = series.filter((curve) => curve.y.some((value) => canShow(value, log)));
     figure.replaceChildren();
-    if (!shown.length) return false;
+    if (!drawn.length) return false;
     const width = Math.max(figure.clientWidth, 240);
     const right = width - RIGHT;
     const bottom = height - BOTTOM;
-    const { left, last, low, high } = rangeOf(shown, log, isSteady);
+    const { left, last, low, high } = rangeOf(drawn, log, isSteady);
     const x = scale(left, last, LEFT, right);
     const y = scale(low, high, bottom, TOP, log);
-    const ends = shown.map(
-      (each) => `${tell ? `${each.name} ` : ""}from ${text(each.y[0])} to ${text(each.y.at(-1))}`,
+    const ends = drawn.map(
+      (curve) =>
+        `${onPoint ? `${curve.name} ` : ""}from ${text(curve.y[0])} to ${text(curve.y.at(-1))}`,
     );
     const picture = svg("svg", {
       role: "img",
@@ -162,7 +166,7 @@ const charts = (() => {
       height,
       "aria-label": `${title} by ${unit}: ${ends.slice(0, 4).join("; ")}`,
     });
-    const put = (...parts) => picture.append(svg(...parts));
+    const put = (...node) => picture.append(svg(...node));
 
     for (const tick of log ? logTicks(low, high, 7) : linearTicks(low, high, 6)) {
       const at = y(tick).toFixed(1);
@@ -170,35 +174,35 @@ const charts = (() => {
       const name = text === percent ? percent(tick) : si(tick);
       put("text", { class: "end", x: LEFT - 7, y: at, dy: 4 }, name);
     }
-    const most = Math.max(3, Math.min(9, Math.floor(width / 90)));
-    for (const tick of linearTicks(left, last, most)) {
+    const maxTicks = Math.max(3, Math.min(9, Math.floor(width / 90)));
+    for (const tick of linearTicks(left, last, maxTicks)) {
       const at = Math.min(x(tick), right - 8).toFixed(1);
       put("text", { class: "middle", x: at, y: bottom + 15 }, si(tick));
     }
     put("text", { class: "middle", x: (LEFT + right) / 2, y: height - 5 }, unit);
-    const turned = `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`;
-    if (label) put("text", { class: "middle", transform: turned }, label);
-    let labelled = -Infinity;
+    const rotation = `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`;
+    if (label) put("text", { class: "middle", transform: rotation }, label);
+    let lastLabelX = -Infinity;
     for (const [attempt, step] of starts) {
       const at = x(Math.min(Math.max(step, left), last));
-      const name = svg("title", {}, `attempt ${attempt}, from step ${whole(step)}`);
+      const name = svg("title", {}, `attempt ${attempt}, from step ${formatInteger(step)}`);
       put("path", { class: "start", d: `M${at.toFixed(1)} ${TOP}V${bottom}` }, name);
-      if (at - labelled < 14) continue;
-      labelled = at;
+      if (at - lastLabelX < 14) continue;
+      lastLabelX = at;
       put("text", { x: (at + 3).toFixed(1), y: TOP + 9 }, String(attempt));
     }
-    for (const each of shown) {
-      put("path", { class: `curve ${each.style}`, d: pathOf(each, x, y, log) });
-      if (!each.dots || each.x.length > width / 14) continue;
-      each.x.forEach((step, place) => {
-        if (!canShow(each.y[place], log)) return;
-        put("circle", { class: each.style, cx: x(step), cy: y(each.y[place]), r: 2.5 });
+    for (const curve of drawn) {
+      put("path", { class: `curve ${curve.style}`, d: pathOf(curve, x, y, log) });
+      if (!curve.dots || curve.x.length > width / 14) continue;
+      curve.x.forEach((step, index) => {
+        if (!canShow(curve.y[index], log)) return;
+        put("circle", { class: curve.style, cx: x(step), cy: y(curve.y[index]), r: 2.5 });
       });
     }
 
     const caption = html("figcaption", {}, html("b", {}, title));
-    if (shown.length > 1 && !tell)
-      for (const each of shown) caption.append(html("span", {}, keyOf(each.style), each.name));
+    if (drawn.length > 1 && !onPoint)
+      for (const curve of drawn) caption.append(html("span", {}, keyOf(curve.style), curve.name));
     const output = html("output", {});
     caption.append(output);
     const cursor = svg("path", { class: "cursor" });
@@ -207,19 +211,19 @@ const charts = (() => {
       const box = picture.getBoundingClientRect();
       const pixel = (event.clientX - box.left) * (width / box.width);
       const share = Math.min(Math.max((pixel - LEFT) / (right - LEFT), 0), 1);
-      const pointed = left + share * (last - left);
-      // Without tell the chart has one run: move the cursor to the nearest of its points.
-      const at = tell ? pointed : shown[0].x[nearest(shown[0].x, pointed)];
-      const values = shown.map((each) => text(each.y[nearest(each.x, at)]));
-      const where = unit === "step" ? `step ${whole(at)}` : `${at.toPrecision(3)} h`;
+      const pointedX = left + share * (last - left);
+      // Without onPoint the chart has one run: move the cursor to the nearest of its points.
+      const at = onPoint ? pointedX : drawn[0].x[nearest(drawn[0].x, pointedX)];
+      const values = drawn.map((curve) => text(curve.y[nearest(curve.x, at)]));
+      const position = unit === "step" ? `step ${formatInteger(at)}` : `${at.toPrecision(3)} h`;
       cursor.setAttribute("d", `M${x(at).toFixed(1)} ${TOP}V${bottom}`);
-      output.textContent = tell ? where : `${where}: ${values.join(" · ")}`;
-      if (tell) tell(shown.map((each, place) => [each, values[place]]));
+      output.textContent = onPoint ? position : `${position}: ${values.join(" · ")}`;
+      if (onPoint) onPoint(drawn.map((curve, index) => [curve, values[index]]));
     });
     picture.addEventListener("pointerleave", () => {
       cursor.removeAttribute("d");
       output.textContent = "";
-      if (tell) tell(null);
+      if (onPoint) onPoint(null);
     });
     figure.append(caption, picture);
     return true;

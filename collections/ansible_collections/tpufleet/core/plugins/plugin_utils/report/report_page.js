@@ -20,10 +20,10 @@
 
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
-  const read = new Map();
+  const dataByRun = new Map();
   function dataOf(run) {
-    if (!read.has(run)) read.set(run, JSON.parse(byId(`data-${run}`).textContent));
-    return read.get(run);
+    if (!dataByRun.has(run)) dataByRun.set(run, JSON.parse(byId(`data-${run}`).textContent));
+    return dataByRun.get(run);
   }
 
   // --- Curves ---
@@ -59,14 +59,14 @@
     for (const figure of all("figure.chart", element)) {
       const { metric: name, style } = figure.dataset;
       const metric = METRICS[name];
-      const more = { unit: "step", log: isLog(metric) };
+      const axes = { unit: "step", log: isLog(metric) };
       if (name === "loss") {
         const training = { ...seriesOf(run, "loss", style), name: "training" };
         const heldout = { ...seriesOf(run, "heldout", "s1"), name: "held out", dots: true };
         const { starts } = dataOf(run);
-        draw(figure, { ...metric, ...more, series: [training, heldout], starts, height: 260 });
+        draw(figure, { ...metric, ...axes, series: [training, heldout], starts, height: 260 });
       } else {
-        draw(figure, { ...metric, ...more, series: [seriesOf(run, name, style)], height: 170 });
+        draw(figure, { ...metric, ...axes, series: [seriesOf(run, name, style)], height: 170 });
       }
     }
   }
@@ -100,9 +100,9 @@
   function sortBy(table, column) {
     const headers = table.tHead.rows[0].cells;
     const header = headers[column];
-    const was = header.getAttribute("aria-sort");
-    const other = was === "ascending" ? "descending" : "ascending";
-    const order = was ? other : header.dataset.first || "ascending";
+    const currentOrder = header.getAttribute("aria-sort");
+    const other = currentOrder === "ascending" ? "descending" : "ascending";
+    const order = currentOrder ? other : header.dataset.first || "ascending";
     const sign = order === "ascending" ? 1 : -1;
     const rows = [...table.tBodies[0].rows];
     const areNumbers = rows.some((row) => row.cells[column].dataset.v !== undefined);
@@ -113,10 +113,10 @@
       if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
       return sign * (areNumbers ? a - b : a.localeCompare(b, "en", { numeric: true }));
     };
-    const found = rows.map((row) => [valueOf(row.cells[column]), row]);
-    found.sort(([a], [b]) => compareValues(a, b));
-    table.tBodies[0].append(...found.map(([, row]) => row));
-    for (const each of headers) each.removeAttribute("aria-sort");
+    const valuesAndRows = rows.map((row) => [valueOf(row.cells[column]), row]);
+    valuesAndRows.sort(([a], [b]) => compareValues(a, b));
+    table.tBodies[0].append(...valuesAndRows.map(([, row]) => row));
+    for (const cell of headers) cell.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", order);
   }
   for (const table of all("table.sortable"))
@@ -133,11 +133,11 @@
   let unfolded = false;
   function show() {
     if (!overview) return;
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let count = 0;
     let matching = 0;
     for (const row of overview.tBodies[0].rows) {
-      const matches = words.every((word) => row.textContent.toLowerCase().includes(word));
+      const matches = terms.every((term) => row.textContent.toLowerCase().includes(term));
       matching += matches;
       row.hidden = !matches || (!unfolded && count >= ROWS);
       count += !row.hidden;
@@ -152,8 +152,8 @@
       unfolded = !unfolded;
       show();
     });
-    all(".needs-script").forEach((each) => {
-      each.hidden = false;
+    all(".needs-script").forEach((element) => {
+      element.hidden = false;
     });
     show();
   }
@@ -163,11 +163,11 @@
   const together = byId("together");
   const chosen = [];
   const nameOf = (run) => document.querySelector(`#overview [data-run="${run}"]`).dataset.name;
-  const styleOf = (place) => `s${place % COLOURS} d${Math.floor(place / COLOURS) % STYLES}`;
+  const styleOf = (index) => `s${index % COLOURS} d${Math.floor(index / COLOURS) % STYLES}`;
   function choose(run, on) {
-    const place = chosen.indexOf(run);
-    if (on && place < 0) chosen.push(run);
-    if (!on && place >= 0) chosen.splice(place, 1);
+    const index = chosen.indexOf(run);
+    if (on && index < 0) chosen.push(run);
+    if (!on && index >= 0) chosen.splice(index, 1);
     for (const box of all(`input[data-pick="${run}"]`)) box.checked = on;
   }
   function chooseOnly(runs) {
@@ -199,23 +199,25 @@
     const name = byId("metric").value;
     const metric = METRICS[name];
     const byTime = byId("by-time").checked;
-    const series = chosen.map((run, place) => ({
-      ...seriesOf(run, name, styleOf(place), byTime),
+    const series = chosen.map((run, index) => ({
+      ...seriesOf(run, name, styleOf(index), byTime),
       name: nameOf(run),
       run,
     }));
     const lastOf = ({ y }) => (y.length ? metric.text(y.at(-1)) : "no data");
     const values = new Map(
-      series.map((each) => [each.run, html("span", { class: "dim" }, lastOf(each))]),
+      series.map((curve) => [curve.run, html("span", { class: "dim" }, lastOf(curve))]),
     );
-    const tell = (pointed) => {
-      for (const each of series) values.get(each.run).textContent = lastOf(each);
-      for (const [{ run }, value] of pointed || []) values.get(run).textContent = value;
+    const onPoint = (pointedValues) => {
+      for (const curve of series) values.get(curve.run).textContent = lastOf(curve);
+      for (const [{ run }, value] of pointedValues || []) values.get(run).textContent = value;
     };
     const unit = byTime ? "hours since the first step" : "step";
-    if (!draw(together, { ...metric, unit, series, log: isLog(metric), height: 340, tell }))
+    if (!draw(together, { ...metric, unit, series, log: isLog(metric), height: 340, onPoint }))
       together.append(html("p", { class: "none" }, `${metric.title}: no data for these runs.`));
-    byId("chosen").replaceChildren(...series.map((each) => legendItem(each, values.get(each.run))));
+    byId("chosen").replaceChildren(
+      ...series.map((curve) => legendItem(curve, values.get(curve.run))),
+    );
   }
   document.addEventListener("change", ({ target }) => {
     if (target.dataset.pick !== undefined) {
@@ -249,8 +251,8 @@
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
   function ago(time) {
     const seconds = Date.now() / 1000 - time;
-    const found = UNITS.find(([size]) => seconds >= size);
-    return found ? `${Math.floor(seconds / found[0])} ${found[1]} ago` : "just now";
+    const unit = UNITS.find(([size]) => seconds >= size);
+    return unit ? `${Math.floor(seconds / unit[0])} ${unit[1]} ago` : "just now";
   }
   const written = byId("written");
   byId("age").textContent = ` (${ago(+written.dataset.time)})`;
