@@ -177,7 +177,7 @@ def test_a_kill_stops_nothing_after_another_controller_acted_on_the_run(
 
 
 def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
-    result = kill(kill_seen={"runs": []}, kill_stopped={"skipped": True})
+    result = kill(kill_observed={"runs": []}, kill_stopped={"skipped": True})
 
     assert result.returncode == 0, flat(result)
     assert "no run is active" in flat(result)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 pattern = os.environ["TPUFLEET_DEVICE_GLOB"]
-matching = Path("/").glob(pattern.lstrip("/")) if pattern else ()
-found = [path for path in matching if path.name != "vfio"]  # /dev/vfio/vfio is not a chip
-closed = [str(path) for path in found if not os.access(path, os.R_OK | os.W_OK)]
-if closed:
-    sys.exit(f"the user {os.getuid()} may not open {', '.join(sorted(closed))}")
-print(json.dumps({"devices": len(found) if pattern else 1}))
+paths = Path("/").glob(pattern.lstrip("/")) if pattern else ()
+device_paths = [path for path in paths if path.name != "vfio"]  # /dev/vfio/vfio is not a chip
+inaccessible = [str(path) for path in device_paths if not os.access(path, os.R_OK | os.W_OK)]
+if inaccessible:
+    sys.exit(f"the user {os.getuid()} may not open {', '.join(sorted(inaccessible))}")
+print(json.dumps({"devices": len(device_paths) if pattern else 1}))

@@ -14,9 +14,9 @@ LOST_SECONDS = 30  # after this time without an answer a worker is gone (tcp(7))
 MAX_LINE_BYTES = 4096
 
 
-def mac(key, *parts):
+def mac(key, *fields):
     """Return the HMAC-SHA256 of several byte strings under ``key``, in hexadecimal digits."""
-    text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+    text = b"".join(b"%d:%s" % (len(field), field) for field in fields)
     return hmac.new(key, text, hashlib.sha256).hexdigest().encode()
 
 
@@ -35,10 +35,10 @@ class Connection:
     def __init__(self, connection):
         self.connection = connection
         self.name = ""
-        self.left = None  # the exit code that the other worker has reported
-        self.early = []  # messages that arrived together with the message "begin"
+        self.reported_code = None  # the exit code that the other worker has reported
+        self.early_messages = []  # messages that arrived together with the message "begin"
         self._rest = b""
-        self._key, self._sent, self._received, self._side = b"", 0, 0, b""
+        self._key, self._sent, self._received, self._own_side = b"", 0, 0, b""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
             ("TCP_KEEPIDLE", 10),
@@ -60,13 +60,13 @@ class Connection:
         A seal also covers the number and the sender of a message, so messages can't be replayed.
         ``is_server`` says that this worker is worker 0.
         """
-        self._key, self._side = key, b"server" if is_server else b"client"
+        self._key, self._own_side = key, b"server" if is_server else b"client"
 
     def send(self, message):
         """Send an object as a sealed message; return False if the other worker is gone."""
         text = json.dumps(message).encode()
         number, self._sent = b"%d" % self._sent, self._sent + 1
-        return self.send_line(mac(self._key, self._side, number, text) + b" " + text)
+        return self.send_line(mac(self._key, self._own_side, number, text) + b" " + text)
 
     def send_line(self, line):
         """Send a line without a seal; return False if the other worker is gone."""
@@ -79,8 +79,8 @@ class Connection:
     def receive(self):
         """Return the messages that have arrived; None if the worker is gone or a seal is wrong."""
         lines = self.receive_lines()
-        found = [] if lines is None else [self._open(line) for line in lines]
-        return None if lines is None or None in found else found
+        messages = [] if lines is None else [self._verify(line) for line in lines]
+        return None if lines is None or None in messages else messages
 
     def receive_lines(self):
         """Return the complete lines that have arrived, unverified; None if the worker is gone."""
@@ -92,12 +92,12 @@ class Connection:
         too_long = any(len(line) > MAX_LINE_BYTES for line in [*lines, self._rest])
         return None if not data or too_long else lines
 
-    def _open(self, line):
+    def _verify(self, line):
         """Verify the seal of a line, then parse its message; return None if either is invalid."""
         seal, _, text = line.partition(b" ")
-        side = b"client" if self._side == b"server" else b"server"
+        other_side = b"client" if self._own_side == b"server" else b"server"
         number, self._received = b"%d" % self._received, self._received + 1
-        if not hmac.compare_digest(seal, mac(self._key, side, number, text)):
+        if not hmac.compare_digest(seal, mac(self._key, other_side, number, text)):
             return None
         return parse(text)
 

@@ -56,9 +56,9 @@ class Rendezvous:
     def __init__(self, spec, process_id, environment, token, report, shared_seconds=SHARED_SECONDS):
         self.address = spec.rendezvous_address
         self.key = token.encode()
-        self.name, self.count, self.me = spec.worker_name, spec.workers, process_id
-        self.until = time.monotonic() + spec.rendezvous_seconds
-        self.same = {
+        self.name, self.count, self.process_id = spec.worker_name, spec.workers, process_id
+        self.deadline = time.monotonic() + spec.rendezvous_seconds
+        self.identity = {
             "run": spec.run,
             "attempt": spec.attempt,
             "release": spec.release,
@@ -72,7 +72,7 @@ class Rendezvous:
 
     def connect(self):
         """Wait for the other workers; return the connections to them. Raises RendezvousError."""
-        return self.gather() if self.me == 0 else self.join()
+        return self.gather() if self.process_id == 0 else self.join()
 
     # Worker 0
 
@@ -105,8 +105,8 @@ class Rendezvous:
                     peer.close()
                 raise
             finally:
-                for stranger in unverified:
-                    stranger.close()
+                for connection in unverified:
+                    connection.close()
         return list(arrived.values())
 
     def admit(self, listener, arrived, unverified):
@@ -119,51 +119,51 @@ class Rendezvous:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             while True:
-                missing = [n for n in range(1, self.count) if n not in arrived]
+                missing = [number for number in range(1, self.count) if number not in arrived]
                 if missing != reported:
-                    self.report([self.name(n) for n in missing])
+                    self.report([self.name(number) for number in missing])
                     reported = missing
                 if not missing:
                     return
-                left = self.until - time.monotonic()
-                if left <= 0:
-                    names = ", ".join(self.name(n) for n in missing)
+                remaining_s = self.deadline - time.monotonic()
+                if remaining_s <= 0:
+                    names = ", ".join(self.name(number) for number in missing)
                     raise RendezvousError(f"{names} did not arrive")
-                ready = [key.fileobj for key, _ in selector.select(min(left, 1))]
+                ready = [key.fileobj for key, _ in selector.select(min(remaining_s, 1))]
                 for peer in [peer for peer in ready if peer is not listener]:
                     if not self.read_from(peer, arrived, unverified):
                         selector.unregister(peer)
                         peer.close()
-                for stranger in self.surplus_or_late(unverified):
-                    del unverified[stranger]
-                    selector.unregister(stranger)
-                    stranger.close()
+                for connection in self.connections_to_close(unverified):
+                    del unverified[connection]
+                    selector.unregister(connection)
+                    connection.close()
                 if listener in ready:
-                    self.greet(listener, selector, unverified)
+                    self.accept(listener, selector, unverified)
 
     @staticmethod
-    def surplus_or_late(unverified):
+    def connections_to_close(unverified):
         """Return the unverified connections to close: late ones, and the oldest above the limit."""
         now, surplus = time.monotonic(), len(unverified) + 1 - MAX_UNVERIFIED
         return [
-            stranger
-            for place, (stranger, (_, since)) in enumerate(unverified.items())
-            if place < surplus or now - since > UNVERIFIED_SECONDS
+            connection
+            for index, (connection, (_, since)) in enumerate(unverified.items())
+            if index < surplus or now - since > UNVERIFIED_SECONDS
         ]
 
     @staticmethod
-    def greet(listener, selector, unverified):
+    def accept(listener, selector, unverified):
         """Accept a connection, send a nonce over it, and add it to ``unverified``."""
         try:
-            stranger = Connection(listener.accept()[0])
+            connection = Connection(listener.accept()[0])
         except OSError:  # the connection is closed already
             return
         nonce = secrets.token_hex(16).encode()
-        if stranger.send_line(nonce):
-            unverified[stranger] = (nonce, time.monotonic())
-            selector.register(stranger, selectors.EVENT_READ)
+        if connection.send_line(nonce):
+            unverified[connection] = (nonce, time.monotonic())
+            selector.register(connection, selectors.EVENT_READ)
         else:
-            stranger.close()
+            connection.close()
 
     def read_from(self, peer, arrived, unverified):
         """Read from a connection; return False if the caller must close it."""
@@ -175,12 +175,14 @@ class Rendezvous:
             is_hello = lines is not None and len(lines) == 1
             return is_hello and self.verify(peer, lines[0], nonce, arrived)
         if peer.receive() is None or peer not in arrived.values():
-            for number in [n for n, known in arrived.items() if known is peer]:
+            for number in [
+                process_id for process_id, connection in arrived.items() if connection is peer
+            ]:
                 del arrived[number]
             return False
         return True
 
-    def verify(self, stranger, line, nonce, arrived):
+    def verify(self, peer, line, nonce, arrived):
         """Check the first line of an unverified connection; return False if it is invalid.
 
         The line must be sealed with the token and the nonce. Raises RendezvousError if the worker
@@ -190,20 +192,24 @@ class Rendezvous:
         if not hmac.compare_digest(seal, mac(self.key, b"hello", nonce, text)):
             return False
         hello = parse(text) or {}
-        number, same, theirs = hello.get("number"), hello.get("same"), hello.get("nonce")
-        sound = type(number) is int and 0 < number < self.count and isinstance(same, dict)
-        if not sound or not isinstance(theirs, str) or not NONCE.fullmatch(theirs.encode()):
+        number, identity, peer_nonce = hello.get("number"), hello.get("same"), hello.get("nonce")
+        is_valid = type(number) is int and 0 < number < self.count and isinstance(identity, dict)
+        if (
+            not is_valid
+            or not isinstance(peer_nonce, str)
+            or not NONCE.fullmatch(peer_nonce.encode())
+        ):
             return False
-        stranger.name = self.name(number)
-        stranger.seal_with(mac(self.key, b"session", nonce, theirs.encode()), is_server=True)
-        arrived[number] = stranger  # an earlier connection of this worker is closed later
-        stranger.send({"welcome": True})
-        for what in COMPARED:
-            if same.get(what) != self.same[what]:
-                theirs = str(same.get(what))[:100]
+        peer.name = self.name(number)
+        peer.seal_with(mac(self.key, b"session", nonce, peer_nonce.encode()), is_server=True)
+        arrived[number] = peer  # an earlier connection of this worker is closed later
+        peer.send({"welcome": True})
+        for field in COMPARED:
+            if identity.get(field) != self.identity[field]:
+                peer_value = str(identity.get(field))[:100]
                 raise RendezvousError(
-                    f"{stranger.name} arrived with {what} {theirs}, "
-                    f"{self.name(0)} has {self.same[what]}"
+                    f"{peer.name} arrived with {field} {peer_value}, "
+                    f"{self.name(0)} has {self.identity[field]}"
                 )
         return True
 
@@ -235,32 +241,36 @@ class Rendezvous:
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
-        apart = [self.name(n) for n in sorted(arrived) if answers.get(n) is not True]
-        if apart:
-            more = f" and {len(apart) - 3} more" if len(apart) > 3 else ""
+        not_shared = [
+            self.name(number) for number in sorted(arrived) if answers.get(number) is not True
+        ]
+        if not_shared:
+            more = f" and {len(not_shared) - 3} more" if len(not_shared) > 3 else ""
             raise NotSharedError(
-                f"{self.checkpoints} is not the same directory on {', '.join(apart[:3])}{more} "
-                f"as on {self.name(0)}, so a resumed run would lose its checkpoints. Use a bucket "
-                "(-e bucket=gs://BUCKET), NFS (mounts) or a TPU of one worker; "
+                f"{self.checkpoints} is not the same directory on {', '.join(not_shared[:3])}"
+                f"{more} as on {self.name(0)}, so a resumed run would lose its checkpoints. Use a "
+                "bucket (-e bucket=gs://BUCKET), NFS (mounts) or a TPU of one worker; "
                 "-e volatile_checkpoints=true if losing them is fine"
             )
 
-    def collect(self, arrived, until):
+    def collect(self, arrived, deadline):
         """Return whether each other process has found the file, by process id.
 
-        A process that has not answered at ``until`` (monotonic time) is left out. Raises
+        A process that has not answered at ``deadline`` (monotonic time) is left out. Raises
         RendezvousError if a worker is gone.
         """
         answers = {}
         with selectors.DefaultSelector() as selector:
             for number, peer in arrived.items():
                 selector.register(peer, selectors.EVENT_READ, number)
-            while len(answers) < len(arrived) and time.monotonic() < until:
+            while len(answers) < len(arrived) and time.monotonic() < deadline:
                 for key, _ in selector.select(1):
                     messages = key.fileobj.receive()
                     if messages is None:
                         raise RendezvousError(f"{key.fileobj.name} is gone")
-                    answers.update((key.data, m["shared"]) for m in messages if "shared" in m)
+                    answers.update(
+                        (key.data, message["shared"]) for message in messages if "shared" in message
+                    )
         return answers
 
     # The other workers
@@ -271,44 +281,46 @@ class Rendezvous:
         Tries again until the time limit of the rendezvous. Raises RendezvousError.
         """
         self.report([self.name(0)])
-        why = "no answer"
-        while time.monotonic() < self.until:
+        reason = "no answer"
+        while time.monotonic() < self.deadline:
             try:
                 leader = Connection(socket.create_connection(self.address, timeout=5))
             except OSError as error:
-                why = error.strerror or "no answer"
+                reason = error.strerror or "no answer"
                 time.sleep(0.2)
                 continue
             leader.name = self.name(0)
-            if self.introduce(leader):
+            if self.authenticate(leader):
                 return [leader]
             leader.close()
-            why = "connection closed"
+            reason = "connection closed"
             time.sleep(0.2)
         raise RendezvousError(
-            "{} ({}:{}) did not arrive: {}".format(self.name(0), *self.address, why)
+            "{} ({}:{}) did not arrive: {}".format(self.name(0), *self.address, reason)
         )
 
-    def introduce(self, leader):
+    def authenticate(self, leader):
         """Prove to worker 0 that this worker knows the token; return True when it says to begin.
 
         ``leader`` is the connection to worker 0. Returns False if worker 0 is gone or does not know
         the token. Raises RendezvousError if worker 0 says that the attempt fails.
         """
         # Wait longer than worker 0 waits, because it then sends the list of missing workers.
-        until = self.until + self.shared_seconds + 20
-        if not self.wait_for(leader, until):
+        deadline = self.deadline + self.shared_seconds + 20
+        if not self.wait_for(leader, deadline):
             return False
         greeting = leader.receive_lines()
         if not greeting or len(greeting) != 1 or not NONCE.fullmatch(greeting[0]):
             return False
-        mine = secrets.token_hex(16)
-        hello = {"number": self.me, "same": self.same, "nonce": mine}
+        own_nonce = secrets.token_hex(16)
+        hello = {"number": self.process_id, "same": self.identity, "nonce": own_nonce}
         text = json.dumps(hello).encode()
         if not leader.send_line(mac(self.key, b"hello", greeting[0], text) + b" " + text):
             return False
-        leader.seal_with(mac(self.key, b"session", greeting[0], mine.encode()), is_server=False)
-        while self.wait_for(leader, until):
+        leader.seal_with(
+            mac(self.key, b"session", greeting[0], own_nonce.encode()), is_server=False
+        )
+        while self.wait_for(leader, deadline):
             messages = leader.receive()
             if messages is None:
                 return False
@@ -316,49 +328,49 @@ class Rendezvous:
                 if "welcome" in message:
                     self.report([])  # from now on, only worker 0 knows who is missing
                 elif "read" in message:
-                    found = self.finds(leader, str(message["read"]), message.get("digest"))
-                    leader.send({"shared": found})
+                    is_shared = self.sees_file(leader, str(message["read"]), message.get("digest"))
+                    leader.send({"shared": is_shared})
                 elif "no" in message:
-                    error = ERRORS.get(message.get("reason"), RendezvousError)
-                    raise error(str(message["no"]))
+                    error_class = ERRORS.get(message.get("reason"), RendezvousError)
+                    raise error_class(str(message["no"]))
                 elif "begin" in message:
-                    leader.early = messages[number:]
+                    leader.early_messages = messages[number:]
                     return True
         return False
 
     @staticmethod
-    def wait_for(leader, until):
-        """Wait until worker 0 has sent data; return False if there is none at ``until``."""
+    def wait_for(leader, deadline):
+        """Wait until worker 0 has sent data; return False if there is none at ``deadline``."""
         with selectors.DefaultSelector() as selector:
             selector.register(leader, selectors.EVENT_READ)
-            return bool(selector.select(max(0, until - time.monotonic())))
+            return bool(selector.select(max(0, deadline - time.monotonic())))
 
-    def finds(self, leader, path, digest):
+    def sees_file(self, leader, path, digest):
         """Return whether this worker sees the file that worker 0 wrote to the checkpoint directory.
 
         Retries for ``shared_seconds``, because a network file system may show the file late.
         Returns False at once if worker 0 (``leader``) sends something. ``path`` is the file,
         ``digest`` the SHA-256 digest of its content.
         """
-        place, checkpoints = Path(path), Path(self.checkpoints)
-        is_above = place.parent in (checkpoints, *checkpoints.parents)
-        if not is_above or not TOKEN_FILE.fullmatch(place.name):
+        file, checkpoints = Path(path), Path(self.checkpoints)
+        is_above = file.parent in (checkpoints, *checkpoints.parents)
+        if not is_above or not TOKEN_FILE.fullmatch(file.name):
             return False
-        until = time.monotonic() + self.shared_seconds
+        deadline = time.monotonic() + self.shared_seconds
         while True:
             try:
-                with place.open("rb") as stream:
+                with file.open("rb") as stream:
                     content = stream.read(64)
             except OSError:
                 content = b""
             if hashlib.sha256(content).hexdigest() == digest:
                 return True
             now = time.monotonic()
-            if now >= until or self.wait_for(leader, now + 0.2):
+            if now >= deadline or self.wait_for(leader, now + 0.2):
                 return False
 
 
 def nearest_directory(path):
     """Return the directory itself, or the nearest one above it that exists."""
-    place = Path(path)
-    return next(each for each in (place, *place.parents) if each.is_dir())
+    directory = Path(path)
+    return next(candidate for candidate in (directory, *directory.parents) if candidate.is_dir())

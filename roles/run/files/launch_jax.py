@@ -20,40 +20,40 @@ def initialize(environ):
     try:
         ipaddress.ip_address(host)
         # The coordination service has no authentication, so do not listen on all interfaces.
-        listen = coordinator
+        bind_address = coordinator
     except ValueError:
-        listen = None
+        bind_address = None
     jax.distributed.initialize(
         coordinator,
         int(environ["TPUFLEET_NUM_PROCESSES"]),
         int(environ["TPUFLEET_PROCESS_ID"]),
-        coordinator_bind_address=listen,
+        coordinator_bind_address=bind_address,
     )
 
 
-def exit_at_once(kind, error, traceback):
+def exit_at_once(type_, error, traceback):
     """Print an uncaught exception and end this process at once (sys.excepthook).
 
     A normal exit would wait minutes in JAX's shutdown barrier for the other processes, which wait
     for this one in a collective.
     """
-    sys.__excepthook__(kind, error, traceback)
+    sys.__excepthook__(type_, error, traceback)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
-def run(words):
-    """Run a module or script as the main program; ``words`` are the arguments of this program."""
-    is_module = words[0] == "-m"
-    sys.argv = words[1:] if is_module else words
+def run(arguments):
+    """Run a module or script as the main program; ``arguments`` are those of this program."""
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[1:] if is_module else arguments
     # Without -I or -P, Python has put the directory of this file first in sys.path.
     if Path(sys.path[0]) == Path(__file__).parent:
-        sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).resolve().parent)
+        sys.path[0] = str(Path.cwd() if is_module else Path(arguments[0]).resolve().parent)
     if is_module:
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(words[0], run_name="__main__")
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import sys
 import time
 from typing import NamedTuple
 
-from trainer_end import OthersEnd, die_of
+from trainer_end import ShutdownSchedule, die_of
 from worker.contract import DONE, SAVED
 
 _STOP = {signal.SIGTERM, signal.SIGINT}
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """The address of process 0 of a run, the number of its workers, and this worker's number."""
 
     host: str
@@ -36,21 +36,21 @@ class Place(NamedTuple):
         return cls(host.strip("[]"), int(port), workers, worker)
 
 
-def torch_variables(place, local, count, environ):
+def torch_variables(placement, local_rank, count, environ):
     """Return the environment variables that torchrun would set for a rank.
 
-    ``place`` says which worker of the run this is. The rank is number ``local`` of the ``count``
-    ranks on this worker. ``environ`` has the variables of this process.
+    ``placement`` says which worker of the run this is. The rank is number ``local_rank`` of the
+    ``count`` ranks on this worker. ``environ`` has the variables of this process.
     """
     variables = {
-        "RANK": place.worker * count + local,
-        "LOCAL_RANK": local,
-        "WORLD_SIZE": place.workers * count,
+        "RANK": placement.worker * count + local_rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": placement.workers * count,
         "LOCAL_WORLD_SIZE": count,
-        "NNODES": place.workers,
-        "NODE_RANK": place.worker,
-        "MASTER_ADDR": place.host,
-        "MASTER_PORT": place.port,
+        "NNODES": placement.workers,
+        "NODE_RANK": placement.worker,
+        "MASTER_ADDR": placement.host,
+        "MASTER_PORT": placement.port,
     }
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         # Otherwise each rank would start a thread for every core.
@@ -69,7 +69,7 @@ class Ranks:
 
     def __init__(self, command, environments):
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP | {signal.SIGCHLD})
-        self.end = OthersEnd(self.send)
+        self.shutdown = ShutdownSchedule(self.send)
         self.first_failed = None
         self.running = {}
         self.codes = {}
@@ -88,11 +88,11 @@ class Ranks:
             self.send(signal.SIGKILL)
             return SAVED
         while self.running:
-            self.end.send_due()
-            due = min(self.end.term_at, self.end.kill_at) - time.monotonic()
+            self.shutdown.send_due()
+            due = min(self.shutdown.term_at, self.shutdown.kill_at) - time.monotonic()
             received = signal.sigtimedwait(_STOP | {signal.SIGCHLD}, max(0.01, min(due, 60)))
             if received and received.si_signo in _STOP:
-                self.end.has_received_term = True
+                self.shutdown.has_received_term = True
             self.collect()
         return self.exit_code()
 
@@ -105,7 +105,7 @@ class Ranks:
             code = self.codes[number] = rank.returncode
             if code == DONE:
                 continue
-            self.end.plan(code)
+            self.shutdown.plan(code)
             if code != SAVED and self.first_failed is None:
                 self.first_failed = number
                 report(f"rank {number} of this worker {ending(code)}")
@@ -126,9 +126,9 @@ class Ranks:
             if code < 0:
                 die_of(-code)
             return code
-        found = set(self.codes.values())
-        if len(found) == 1:
-            return found.pop()
+        codes = set(self.codes.values())
+        if len(codes) == 1:
+            return codes.pop()
         saved = [number for number, code in sorted(self.codes.items()) if code == SAVED]
         report(
             f"only the ranks {', '.join(map(str, saved))} of this worker exited with {SAVED}, the "
@@ -143,7 +143,7 @@ def accept_signals():
 
 
 def ending(code):
-    """Return how a process ended, as words, from its return code."""
+    """Return how a process ended, as text, from its return code."""
     return f"exited with {code}" if code >= 0 else f"was ended by signal {-code}"
 
 

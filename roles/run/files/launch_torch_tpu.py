@@ -16,11 +16,11 @@ BASE_PORT = 8070  # TorchTPU's default for the first chip; the next chips have t
 _BOUNDS = re.compile(r"^(CHIPS_PER_HOST_BOUNDS|HOST_BOUNDS): '(\d+),(\d+),(\d+)'$", re.MULTILINE)
 
 
-def torch_tpu_variables(place, count, attributes=ATTRIBUTES):
+def torch_tpu_variables(placement, count, attributes=ATTRIBUTES):
     """Return the variables for ``count`` chips on each worker.
 
-    ``place`` says which worker of the run this is, ``attributes`` is the URL of the metadata. If
-    the metadata can't be read or does not match ``place``, writes a message and returns no
+    ``placement`` says which worker of the run this is, ``attributes`` is the URL of the metadata.
+    If the metadata can't be read or does not match ``placement``, writes a message and returns no
     variables.
     """
     try:
@@ -29,9 +29,9 @@ def torch_tpu_variables(place, count, attributes=ATTRIBUTES):
             for name in ("tpu-env", "worker-network-endpoints", "agent-worker-number")
         )
         hosts = addresses(endpoints)
-        if (len(hosts), index.strip()) != (place.workers, str(place.worker)):
+        if (len(hosts), index.strip()) != (placement.workers, str(placement.worker)):
             raise ValueError(
-                f"this is worker {place.worker} of {place.workers} of the run, but worker "
+                f"this is worker {placement.worker} of {placement.workers} of the run, but worker "
                 f"{index.strip()[:9]} of {len(hosts)} of the TPU"
             )
         topology = shape(tpu_env)
@@ -57,8 +57,8 @@ def addresses(endpoints):
 
     Raises ValueError if an entry has no IPv4 address.
     """
-    found = [each.rpartition(":")[2] for each in endpoints.strip().split(",")]
-    return [str(ipaddress.IPv4Address(each)) for each in found]
+    hosts = [entry.rpartition(":")[2] for entry in endpoints.strip().split(",")]
+    return [str(ipaddress.IPv4Address(entry)) for entry in hosts]
 
 
 def shape(tpu_env):
@@ -66,7 +66,7 @@ def shape(tpu_env):
 
     ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it has no bounds.
     """
-    bounds = {found[1]: found.groups()[1:] for found in _BOUNDS.finditer(tpu_env)}
+    bounds = {match[1]: match.groups()[1:] for match in _BOUNDS.finditer(tpu_env)}
     if len(bounds) != 2:
         raise ValueError("the attribute tpu-env has no bounds of chips and hosts")
     pairs = zip(*bounds.values())  # noqa: B905 - Python 3.9

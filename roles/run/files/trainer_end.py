@@ -10,7 +10,7 @@ CRASH_GRACE = 20  # seconds until the others are killed after one has crashed
 EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and exited
 
 
-class OthersEnd:
+class ShutdownSchedule:
     """Schedule of SIGTERM and SIGKILL for the remaining trainers after another one has ended.
 
     ``send`` is a function that sends a signal to these trainers.
@@ -47,13 +47,13 @@ class OthersEnd:
             self.send(signal.SIGKILL)
 
 
-def die_of(number):
+def die_of(signal_number):
     """End this process by the signal that ended its trainer, without a core dump."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
+    if signal_number != signal.SIGKILL:
+        signal.signal(signal_number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal_number})
+    os.kill(os.getpid(), signal_number)
     time.sleep(1)

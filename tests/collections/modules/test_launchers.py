@@ -16,7 +16,7 @@ from harness.playbooks import ROOT
 from harness.scripted_api import Request, Say, error
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
-from launch_torch import Place
+from launch_torch import Placement
 from launch_torch_tpu import torch_tpu_variables
 
 LAUNCH = (sys.executable, "-I", str(ROOT / "roles/run/files/tpufleet_launch"))
@@ -374,7 +374,7 @@ def metadata(scripted) -> tuple[str, dict[str, str | None]]:
 def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worker(metadata):
     address, _ = metadata
 
-    assert torch_tpu_variables(Place("10.0.0.2", 8476, 2, 1), 2, address) == {
+    assert torch_tpu_variables(Placement("10.0.0.2", 8476, 2, 1), 2, address) == {
         "TPU_WORKER_HOSTNAMES": "10.0.0.2,10.0.0.3",
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": (
             "10.0.0.2:8070,10.0.0.2:8071,10.0.0.3:8070,10.0.0.3:8071"
@@ -400,5 +400,5 @@ def test_torch_tpu_gets_no_variables_if_the_tpu_does_not_match_the_run(
     address, attributes = metadata
     attributes.update(changed)
 
-    assert torch_tpu_variables(Place("10.0.0.2", 8476, *placement), 4, address) == {}
+    assert torch_tpu_variables(Placement("10.0.0.2", 8476, *placement), 4, address) == {}
     assert error in capfd.readouterr().err

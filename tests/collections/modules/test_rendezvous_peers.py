@@ -29,7 +29,7 @@ def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
     """Return the rendezvous of worker ``number`` of two, on this port."""
     spec = launch_spec(workers=2, placement=NAMES, coordinator_host="127.0.0.1", attempt=4)
     peer = Rendezvous(spec, number, "e", TOKEN, lambda _: None)
-    peer.address, peer.until = ("127.0.0.1", port), time.monotonic() + seconds
+    peer.address, peer.deadline = ("127.0.0.1", port), time.monotonic() + seconds
     return peer
 
 
