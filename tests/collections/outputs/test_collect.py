@@ -44,66 +44,66 @@ class Worker:
     """A worker that returns one file per call; the state counts the files already returned."""
 
     def __init__(self, objects):
-        self.files = [file(*each) for each in objects.items()]
-        self.asked = []
+        self.files = [file(*stored) for stored in objects.items()]
+        self.received_states = []
 
     def __call__(self, state):
-        self.asked.append(state)
-        done = state.get("done", 0)
-        more = done + 1 < len(self.files)
+        self.received_states.append(state)
+        count = state.get("done", 0)
+        more = count + 1 < len(self.files)
         return {
-            "files": self.files[done : done + 1],
-            "state": {"done": min(done + 1, len(self.files))},
+            "files": self.files[count : count + 1],
+            "state": {"done": min(count + 1, len(self.files))},
             "more": more,
         }
 
 
 def test_every_file_of_a_worker_is_requested_and_stored_once(tmp_path):
     worker = Worker(OBJECTS)
-    done = collect(tmp_path, "pod-w0", worker)
-    assert done == {"changed": True, "files": len(OBJECTS), "more": False}
+    result = collect(tmp_path, "pod-w0", worker)
+    assert result == {"changed": True, "files": len(OBJECTS), "more": False}
     assert content_of(OutputDirectory(tmp_path)) == OBJECTS
     assert collect(tmp_path, "pod-w0", worker) == {"changed": False, "files": 0, "more": False}
-    assert worker.asked[-1] == {"done": len(OBJECTS)}
+    assert worker.received_states[-1] == {"done": len(OBJECTS)}
 
 
 def test_each_worker_has_a_state_of_its_own(tmp_path):
     first, second = Worker(OBJECTS), Worker(attempt(process_id=1))
     collect(tmp_path, "pod-w0", first)
     collect(tmp_path, "../pod-w1", second)
-    assert second.asked == [{}]
+    assert second.received_states == [{}]
     assert len(states(tmp_path)) == 2
 
 
 def test_a_worker_with_endless_output_is_continued_in_the_next_pass(tmp_path):
-    asked = []
+    received_states = []
 
     def endless(state):
-        asked.append(state)
+        received_states.append(state)
         return {"files": [], "state": {}, "more": True}
 
     assert collect(tmp_path, "pod-w0", endless)["more"]
-    assert len(asked) == MAX_CALLS
+    assert len(received_states) == MAX_CALLS
 
 
 def test_a_worker_whose_output_is_being_copied_is_not_asked_again(tmp_path):
-    worker, during = Worker(OBJECTS), Worker(OBJECTS)
+    worker, other = Worker(OBJECTS), Worker(OBJECTS)
 
     def ask(state):
-        assert not collect(tmp_path, "pod-w0", during)["changed"]
+        assert not collect(tmp_path, "pod-w0", other)["changed"]
         assert collect(tmp_path, "pod-w1", Worker(OBJECTS))["changed"] == (not state)
         return worker(state)
 
     assert collect(tmp_path, "pod-w0", ask)["changed"]
-    assert during.asked == []
+    assert other.received_states == []
     assert not collect(tmp_path, "pod-w0", worker)["changed"]
 
 
 def test_a_dry_run_asks_once_and_writes_nothing(tmp_path):
     worker = Worker(OBJECTS)
-    dry = collect(tmp_path, "pod-w0", worker, is_dry=True)
-    assert dry == {"changed": True, "files": 1, "more": False}
-    assert (len(worker.asked), list(tmp_path.iterdir())) == (1, [])
+    result = collect(tmp_path, "pod-w0", worker, is_dry=True)
+    assert result == {"changed": True, "files": 1, "more": False}
+    assert (len(worker.received_states), list(tmp_path.iterdir())) == (1, [])
     collect(tmp_path, "pod-w0", worker)
     assert not collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]
 
@@ -165,12 +165,12 @@ def test_a_malformed_answer_is_refused(tmp_path, files):
 )
 def test_a_hostile_file_is_skipped_with_a_warning(tmp_path, hostile):
     answer = {"files": [hostile, *Worker(OBJECTS).files], "state": {"done": 1}}
-    done = collect(tmp_path / "outputs", "w0", lambda state: answer)
-    assert done["files"] == len(OBJECTS)
-    assert "w0: skipped 1 files" in done["warnings"][0]
+    result = collect(tmp_path / "outputs", "w0", lambda state: answer)
+    assert result["files"] == len(OBJECTS)
+    assert "w0: skipped 1 files" in result["warnings"][0]
     assert content_of(OutputDirectory(tmp_path / "outputs")) == OBJECTS
-    kept = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
-    assert len(kept) == len(OBJECTS) + 1
+    files = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
+    assert len(files) == len(OBJECTS) + 1
     assert json.loads(states(tmp_path / "outputs")[0].read_text()) == {"done": 1}
 
 
@@ -206,7 +206,7 @@ def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
             "run_output", state=state, constants={"STATE_DIR": str(tmp_path / "state")}
         )
 
-    def found():
+    def collected():
         collect(tmp_path / "outputs", "pod-w0", ask)
         return summary_of(store, "mine", stored_processes(store.list("mine")))
 
@@ -214,11 +214,11 @@ def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
         metrics.write(jsonl(map(line, range(1, 2001))))
         log.write(b"half of it\n")
         metrics.flush(), log.flush()
-        first = found()
+        first = collected()
         metrics.write(jsonl(map(line, range(2001, 3001))))
         log.write(b"no memory")
     (run / "exit.json").write_text(json.dumps({"attempt": 1, "time": BEGAN, **EXITS["crashed"]}))
-    second = found()
+    second = collected()
 
     assert (first.last["step"], first.log, first.attempts[0].ended) == (2000, ("half of it",), None)
     assert (second.last["step"], second.log) == (3000, ("half of it", "no memory"))

@@ -20,16 +20,16 @@ def record(step: int, loss: float | None = 1.0, **more: object) -> dict[str, obj
 
 def rows_of(records: list[object]) -> Rows:
     rows = Rows()
-    for each in records:
-        rows.add(each)
+    for fields in records:
+        rows.add(fields)
     return rows
 
 
 @pytest.mark.parametrize("steps", [7, 999, 1001, 2500, 4001])
 def test_a_curve_has_every_loss_or_the_means_of_equal_groups(steps):
     points = [(step, 5 / step) for step in range(1, steps + 1)]
-    n = math.ceil(steps / MAX_POINTS)
-    groups = [points[i : i + n] for i in range(0, steps, n)]
+    size = math.ceil(steps / MAX_POINTS)
+    groups = [points[i : i + size] for i in range(0, steps, size)]
     means = [
         tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups
     ]
@@ -44,11 +44,11 @@ def test_the_heldout_curve_has_the_steps_of_evaluations():
 @given(st.lists(st.floats(-1e6, 1e6), max_size=400), st.integers(1, 50))
 def test_thinning_keeps_the_mean_the_order_and_the_limit(values, most):
     points = [(float(step), value) for step, value in enumerate(values)]
-    found = thinned(points, most)
-    assert len(found) <= most
-    assert [x for x, _ in found] == sorted(x for x, _ in found)
+    reduced = thinned(points, most)
+    assert len(reduced) <= most
+    assert [x for x, _ in reduced] == sorted(x for x, _ in reduced)
     if values and len(values) % max(1, -(-len(values) // most)) == 0:
-        mean = math.fsum(y for _, y in found) / len(found)
+        mean = math.fsum(y for _, y in reduced) / len(reduced)
         assert mean == pytest.approx(math.fsum(values) / len(values), abs=1e-3)
 
 

@@ -25,21 +25,26 @@ STATES = {
 
 def objects(run):
     """Return two attempts: one lost at step 30, and one that resumed from 20 and reached 40."""
-    again = [line(step) | {"time": LATER + step} for step in range(21, 41)]
+    later_lines = [line(step) | {"time": LATER + step} for step in range(21, 41)]
     log = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
     return attempt(1, run=run, log=b"step 30\n", metrics=jsonl(map(line, range(1, 31)))) | attempt(
-        2, run=run, began=LATER, log=log, metrics=jsonl(again), end=EXITS[run]
+        2, run=run, began=LATER, log=log, metrics=jsonl(later_lines), end=EXITS[run]
     )
 
 
 def record(run, outputs):
-    ends = {"killed": [{"time": LATER + 999, "kind": "stopped"}]}
+    end_events = {"killed": [{"time": LATER + 999, "kind": "stopped"}]}
     launches = [{"time": BEGAN - 5, "kind": "launched"}, {"time": LATER - 5, "kind": "launched"}]
-    spent = {"wanted_seconds": 76.0, "wanted_since": BEGAN, "wanted_until": LATER + 1000}
+    wanted_time = {"wanted_seconds": 76.0, "wanted_since": BEGAN, "wanted_until": LATER + 1000}
     if RUNS[run]["wanted"] == "running":
-        spent |= {"wanted_seconds": 0.0}
+        wanted_time |= {"wanted_seconds": 0.0}
     return record_fields(
-        run, attempt=2, outputs=outputs, history=launches + ends.get(run, []), **RUNS[run], **spent
+        run,
+        attempt=2,
+        outputs=outputs,
+        history=launches + end_events.get(run, []),
+        **RUNS[run],
+        **wanted_time,
     )
 
 
@@ -75,22 +80,22 @@ LOCATIONS = [("bucket", run) for run in RUNS] + [("directory", "crashed")]
 each_run = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["environment"])
 
 
-def shown(environment, verb, *arguments):
-    done = play(environment, f"playbooks/{verb}.yml", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return flat(done)
+def output_of(environment, playbook, *arguments):
+    result = play(environment, f"playbooks/{playbook}.yml", *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return flat(result)
 
 
 @each_run
 def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
-    text = shown(environment, "logs", "-e", f"run={run}")
+    text = output_of(environment, "logs", "-e", f"run={run}")
     assert f"no worker has run {run}. The log of attempt 2, from " in text
     assert f"pod-w0: ValueError: the end of {run}" in text
 
 
 @each_run
 def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run, tmp_path):
-    text = shown(environment, "status", "-e", f"run={run}")
+    text = output_of(environment, "status", "-e", f"run={run}")
     assert f"{run} 2 {STATES[run]} 40 0.125 1,000" in text
     assert (f"{run}, pod-w0: ValueError: the end of crashed" in text) == (run == "crashed")
     if run == "finished":
@@ -99,21 +104,21 @@ def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run,
 
 @each_run
 def test_fetch_copies_every_attempt(environment, run, tmp_path):
-    shown(environment, "fetch", "-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
+    output_of(environment, "fetch", "-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
     metrics = (tmp_path / "2/0/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(each)["step"] for each in metrics] == list(range(21, 41))
+    assert [json.loads(text)["step"] for text in metrics] == list(range(21, 41))
     assert (tmp_path / "1/0/log").read_text() == "step 30\n"
     assert json.loads((tmp_path / "2/0/exit.json").read_text())["attempt"] == 2
     assert not (tmp_path / "1/0/exit.json").exists()
-    kept = json.loads((tmp_path / "record.json").read_text())
-    assert kept["run"] == run
-    assert "env" not in kept
+    stored_record = json.loads((tmp_path / "record.json").read_text())
+    assert stored_record["run"] == run
+    assert "env" not in stored_record
 
 
 @anywhere
 def test_report_shows_all_runs(environment, tmp_path):
     page = tmp_path / "report.html"
-    shown(environment, "report", "-e", f"report={page}")
+    output_of(environment, "report", "-e", f"report={page}")
     text = page.read_text()
     for run in RUNS:
         assert STATES[run] in text
@@ -131,7 +136,7 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
         put_object(emulator, f"runs/{name}", content)
     fields = record_fields("moved", attempt=2, outputs=f"gs://{BUCKET}/runs/moved", wanted="done")
     (local_api.state / "fleet/runs/moved.json").write_text(json.dumps(fields))
-    shown(environment, "fetch", "-e", "run=moved", "-e", f"to={tmp_path}")
+    output_of(environment, "fetch", "-e", "run=moved", "-e", f"to={tmp_path}")
     assert (tmp_path / "1/0/log").read_text() == "before\n"
     assert (tmp_path / "2/0/log").read_text() == "after\n"
 
@@ -153,14 +158,14 @@ def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
     environment, tmp_path, request
 ):
     arguments = ("-e", "run=killed", "-e", f"to={tmp_path}/to")
-    broken = worker_in(tmp_path, "/missing/python")
-    done = play(environment, "playbooks/fetch.yml", *arguments, *broken)
+    inventory = worker_in(tmp_path, "/missing/python")
+    result = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
     if "bucket" in request.node.name:
-        assert done.returncode == 0, flat(done)
+        assert result.returncode == 0, flat(result)
         return
-    assert done.returncode != 0
-    assert "output not copied: pod-w0: " in flat(done)
-    assert "run killed: new output is missing in the copy: pod-w0: " in flat(done)
+    assert result.returncode != 0
+    assert "output not copied: pod-w0: " in flat(result)
+    assert "run killed: new output is missing in the copy: pod-w0: " in flat(result)
     assert (tmp_path / "to/2/0/log").exists()
 
 
@@ -172,7 +177,7 @@ def test_output_is_still_collected_from_workers_after_a_bucket_is_set(
     if was_collected:
         (local_api.state / "fleet/outputs/.collected").mkdir(parents=True)
     arguments = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", "-e", f"to={tmp_path}/to")
-    text = shown(environment, "fetch", *arguments, *worker_in(tmp_path, "/missing/python"))
+    text = output_of(environment, "fetch", *arguments, *worker_in(tmp_path, "/missing/python"))
     assert ("output not copied: pod-w0" in text) == was_collected
 
 
@@ -183,34 +188,37 @@ def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
 ):
     fields = record("killed", f"gs://{BUCKET}/runs/killed") | {"checkpoints": "/mnt/shared/killed"}
     (local_api.state / "fleet/runs/killed.json").write_text(json.dumps(fields))
-    why = {"gone": "no TPU of the run is READY", "lost": "this worker has no files of run killed"}
+    reasons = {
+        "gone": "no TPU of the run is READY",
+        "lost": "this worker has no files of run killed",
+    }
     arguments = ("-e", "run=killed", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
     inventory = worker_in(tmp_path) if workers == "lost" else ()
-    done = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
-    assert done.returncode != 0
-    assert f"worker 0 did not return them ({why[workers]}" in flat(done)
+    result = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
+    assert result.returncode != 0
+    assert f"worker 0 did not return them ({reasons[workers]}" in flat(result)
     assert (tmp_path / "to/2/0/log").exists()
 
 
 @in_bucket
 def test_an_unknown_run_is_named_in_the_error(environment):
-    done = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
-    assert done.returncode != 0
-    assert "run unknown: no worker has it, and none of its output is stored" in flat(done)
-    assert "See the runs: ansible-playbook playbooks/status.yml" in flat(done)
+    result = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
+    assert result.returncode != 0
+    assert "run unknown: no worker has it, and none of its output is stored" in flat(result)
+    assert "See the runs: ansible-playbook playbooks/status.yml" in flat(result)
 
 
 @in_bucket
 def test_logs_without_a_run_fails_if_no_worker_is_ready(environment):
-    done = play(environment, "playbooks/logs.yml")
-    assert done.returncode != 0
-    assert "no worker is READY" in flat(done)
+    result = play(environment, "playbooks/logs.yml")
+    assert result.returncode != 0
+    assert "no worker is READY" in flat(result)
 
 
 @in_bucket
 def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
     environment["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
-    done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={tmp_path}/to")
-    assert done.returncode != 0
-    assert "no answer from http://127.0.0.1:1" in flat(done)
+    result = play(environment, "playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={tmp_path}/to")
+    assert result.returncode != 0
+    assert "no answer from http://127.0.0.1:1" in flat(result)
     assert not (tmp_path / "to").exists()

@@ -49,7 +49,7 @@ def test_objects_of_runs_whose_names_share_a_prefix_are_not_mixed(emulator, tmp_
         in_directory(tmp_path / "outputs", OBJECTS | other),
         in_bucket(emulator, "mixed", tmp_path / "cache", OBJECTS | other),
     ):
-        assert {each.name for each in store.list("mine")} == set(OBJECTS)
+        assert {stored.name for stored in store.list("mine")} == set(OBJECTS)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_cache_keeps_its_newest_files(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(b"x" * 10)
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     trim(tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {"new", "older"}
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "older"}
     trim(tmp_path / "missing")
 
 

@@ -34,8 +34,8 @@ LINES = st.lists(st.integers().map(lambda number: b"%d" % number) | DAMAGED, max
 @given(LINES, st.integers(20_000, 40_000))
 def test_metrics_are_the_same_in_segments_of_any_size(tmp_path_factory, lines, size):
     text = b"".join(line + b"\n" for line in lines)
-    found = metrics(tmp_path_factory.mktemp("outputs"), attempt(metrics=text, size=size))
-    assert found == [int(line) for line in lines if line.strip(b"-").isdigit()]
+    records = metrics(tmp_path_factory.mktemp("outputs"), attempt(metrics=text, size=size))
+    assert records == [int(line) for line in lines if line.strip(b"-").isdigit()]
 
 
 def test_a_line_may_begin_in_a_full_segment_and_end_in_the_next(tmp_path):
@@ -83,8 +83,8 @@ def test_the_tail_of_a_long_log_reads_only_its_end(tmp_path):
 
 
 def test_the_tail_of_a_log_with_one_endless_line_is_limited(tmp_path):
-    found = tail(tmp_path, b"x" * (10 * SEGMENT_BYTES), 10)
-    assert sum(map(len, found)) <= reader.MAX_TAIL_BYTES + 1
+    lines = tail(tmp_path, b"x" * (10 * SEGMENT_BYTES), 10)
+    assert sum(map(len, lines)) <= reader.MAX_TAIL_BYTES + 1
 
 
 def test_control_characters_of_a_log_are_removed(tmp_path):
@@ -112,8 +112,8 @@ def test_a_damaged_start_or_end_counts_as_missing(tmp_path, bomb):
     objects |= {"mine/1/0/start.json": bomb, "mine/1/0/exit.json": bomb}
     store, process = one_process(tmp_path, objects)
     assert reader.read_start(store, process) is None
-    ended = reader.read_end(store, process)
-    assert ended is None or (ended.code, ended.status, ended.time) == ("", "", None)
+    end = reader.read_end(store, process)
+    assert end is None or (end.code, end.status, end.time) == ("", "", None)
 
 
 def test_the_start_and_the_end_of_another_attempt_count_as_missing(tmp_path):
@@ -127,17 +127,22 @@ def test_the_start_and_the_end_of_another_attempt_count_as_missing(tmp_path):
 @pytest.mark.parametrize("began", [-1, 1e300, 2.6e11, "1", None, True])
 def test_an_invalid_time_is_unknown(tmp_path, began):
     objects = attempt()
-    start = json.loads(objects["mine/1/0/start.json"]) | {"began": began}
-    store, process = one_process(tmp_path, {"mine/1/0/start.json": json.dumps(start).encode()})
-    found = reader.read_start(store, process)
-    assert found is None or found.began is None
+    fields = json.loads(objects["mine/1/0/start.json"]) | {"began": began}
+    store, process = one_process(tmp_path, {"mine/1/0/start.json": json.dumps(fields).encode()})
+    start = reader.read_start(store, process)
+    assert start is None or start.began is None
 
 
 def test_processes_are_sorted_by_attempt_and_process_id(tmp_path):
     objects: dict[str, bytes] = {}
     for number, process_id in ((10, 0), (2, 11), (2, 2), (1, 0)):
         objects |= attempt(number, process_id, log=b"x\n")
-    found = reader.stored_processes(in_directory(tmp_path, objects).list("mine"))
-    assert [(each.attempt, each.process_id) for each in found] == [(1, 0), (2, 2), (2, 11), (10, 0)]
-    start = reader.read_start(in_directory(tmp_path, {}), found[1])
+    processes = reader.stored_processes(in_directory(tmp_path, objects).list("mine"))
+    assert [(process.attempt, process.process_id) for process in processes] == [
+        (1, 0),
+        (2, 2),
+        (2, 11),
+        (10, 0),
+    ]
+    start = reader.read_start(in_directory(tmp_path, {}), processes[1])
     assert start and (start.worker, start.began) == ("pod-w2", BEGAN)

@@ -27,7 +27,9 @@ LATER = BEGAN + 500
 
 
 def summary(folder, *attempts):
-    store = in_directory(folder, {name: each for part in attempts for name, each in part.items()})
+    store = in_directory(
+        folder, {name: content for objects in attempts for name, content in objects.items()}
+    )
     return summary_of(store, "mine", stored_processes(store.list("mine")))
 
 
@@ -36,50 +38,50 @@ def resumed(steps, shift=500):
     return [line(step) | {"time": BEGAN + shift + step} for step in steps]
 
 
-def steps_of(found):
-    return [step for step, _ in found.curves["loss"]]
+def steps_of(output):
+    return [step for step, _ in output.curves["loss"]]
 
 
 def test_a_curve_continues_over_attempts_without_repeated_steps(tmp_path):
-    found = summary(
+    output = summary(
         tmp_path,
         attempt(1, metrics=jsonl(map(line, range(1, 31)))),
         attempt(2, began=LATER, metrics=jsonl(resumed(range(21, 41))), end=EXITS["finished"]),
     )
-    assert steps_of(found) == list(range(1, 41))
-    assert found.last["step"] == 40
-    first, second = found.attempts
+    assert steps_of(output) == list(range(1, 41))
+    assert output.last["step"] == 40
+    first, second = output.attempts
     assert (first.first_step, first.kept, first.redone) == (1, 19, 10)
     assert (second.first_step, second.kept, second.redone) == (21, 19, 0)
     assert (first.began, first.ended, second.ended) == (BEGAN, None, LATER + 1000)
-    assert progress_of(found) == {"first": 1, "last": 40, "counted": 38}
+    assert progress_of(output) == {"first": 1, "last": 40, "counted": 38}
 
 
 def test_values_that_are_not_in_every_line_keep_their_last_value(tmp_path):
-    known = {
+    values = {
         "mfu": 0.4,
         "heldout_loss": 2.0,
         "device_bytes": 1 << 30,
         "device_limit_bytes": 3 << 30,
     }
-    lines = [line(1, mfu=0.1), line(2, **known), line(3), line(4, loss=None)]
-    found = summary(tmp_path, attempt(metrics=jsonl(lines)))
-    last = found.last
+    lines = [line(1, mfu=0.1), line(2, **values), line(3), line(4, loss=None)]
+    output = summary(tmp_path, attempt(metrics=jsonl(lines)))
+    last = output.last
     assert (last["step"], last["loss"]) == (4, None)
     assert (last["mfu"], last["heldout_loss"]) == (0.4, 2.0)
     assert (last["device_memory_gib"], last["device_limit_gib"]) == (1.0, 3.0)
-    assert found.curves["memory"] == [(2, 1.0)]
+    assert output.curves["memory"] == [(2, 1.0)]
 
 
 def test_metrics_that_the_trainer_rewrote_repeat_no_step(tmp_path):
-    again = [*map(line, range(1, 21)), *resumed(range(21, 41))]
-    found = summary(
+    lines = [*map(line, range(1, 21)), *resumed(range(21, 41))]
+    output = summary(
         tmp_path,
         attempt(1, metrics=jsonl(map(line, range(1, 31)))),
-        attempt(2, began=LATER, metrics=jsonl(again)),
+        attempt(2, began=LATER, metrics=jsonl(lines)),
     )
-    assert steps_of(found) == list(range(1, 41))
-    assert found.attempts[1].first_step == 21
+    assert steps_of(output) == list(range(1, 41))
+    assert output.attempts[1].first_step == 21
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=6))
@@ -92,31 +94,31 @@ def test_kept_and_repeated_time_sum_to_the_time_of_all_steps(tmp_path_factory, s
         )
         for number, (first, count) in enumerate(spans, 1)
     ]
-    found = summary(tmp_path_factory.mktemp("outputs"), *attempts)
-    for each, (_, count) in zip(found.attempts, spans, strict=True):
-        assert each.kept + each.redone == pytest.approx(count - 1)
-        assert each.kept >= 0 <= each.redone
-    assert found.attempts[-1].redone == 0
-    assert steps_of(found) == sorted(set(steps_of(found)))
+    output = summary(tmp_path_factory.mktemp("outputs"), *attempts)
+    for measured, (_, count) in zip(output.attempts, spans, strict=True):
+        assert measured.kept + measured.redone == pytest.approx(count - 1)
+        assert measured.kept >= 0 <= measured.redone
+    assert output.attempts[-1].redone == 0
+    assert steps_of(output) == sorted(set(steps_of(output)))
 
 
 def test_attempts_of_an_older_run_with_the_same_name_are_left_out(tmp_path):
-    found = summary(
+    output = summary(
         tmp_path,
         attempt(1, began=LATER, metrics=jsonl(resumed(range(1, 4)))),
         attempt(2, began=BEGAN, metrics=jsonl(map(line, range(4, 90))), log=b"old\n"),
     )
-    assert [each.number for each in found.attempts] == [1]
-    assert (steps_of(found), found.log) == ([1, 2, 3], ())
+    assert [each.number for each in output.attempts] == [1]
+    assert (steps_of(output), output.log) == ([1, 2, 3], ())
 
 
 def test_an_attempt_whose_start_is_lost_is_included(tmp_path):
     second = attempt(2, began=LATER, metrics=jsonl(resumed(range(2, 4))))
     del second["mine/2/0/start.json"]
-    found = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
-    assert [(each.number, each.began) for each in found.attempts] == [(1, BEGAN), (2, None)]
-    assert found.attempts[1].processes[0].name == "process 0"
-    assert steps_of(found) == [1, 2, 3]
+    output = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
+    assert [(each.number, each.began) for each in output.attempts] == [(1, BEGAN), (2, None)]
+    assert output.attempts[1].processes[0].name == "process 0"
+    assert steps_of(output) == [1, 2, 3]
 
 
 def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
@@ -126,21 +128,21 @@ def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
 
 
 def test_a_long_run_is_reduced_to_few_points(tmp_path):
-    found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
-    assert (found.last["step"], len(found.curves["loss"])) == (20_000, MAX_POINTS)
-    assert len(found.to_json()) < 200_000
+    output = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
+    assert (output.last["step"], len(output.curves["loss"])) == (20_000, MAX_POINTS)
+    assert len(output.to_json()) < 200_000
 
 
 @pytest.mark.parametrize(("most", "steps"), [(4, 2), (5, 3), (6, 3)])
 def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeypatch, most, steps):
     monkeypatch.setattr(summary_module, "MAX_LINES", most)
-    found = summary(
+    output = summary(
         tmp_path,
         attempt(1, metrics=jsonl(map(line, (1, 1, 1)))),
         attempt(2, began=LATER, metrics=jsonl(resumed((2, 3)))),
     )
-    assert (steps_of(found)[-1:], found.is_cut) == ([min(steps, 3)], most < 5)
-    assert bool(found.warnings("mine")) == found.is_cut
+    assert (steps_of(output)[-1:], output.is_cut) == ([min(steps, 3)], most < 5)
+    assert bool(output.warnings("mine")) == output.is_cut
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeyp
     ],
 )
 def test_the_last_attempt_is_reported_as_by_its_worker(tmp_path, end, state, reason):
-    found = summary(
+    output = summary(
         tmp_path,
         attempt(
             metrics=jsonl(map(line, (1, 2))),
@@ -161,23 +163,23 @@ def test_the_last_attempt_is_reported_as_by_its_worker(tmp_path, end, state, rea
             end=EXITS.get(end or ""),
         ),
     )
-    [shown] = stored_answers("mine", found, {0: ["bye"]})["pod-w0"]["runs"]
-    assert (shown["state"], shown["reason_code"], shown["attempt"]) == (state, reason, 1)
-    assert (shown["heartbeat"]["step"], shown["heartbeat"]["loss"]) == (2, 2.5)
-    assert shown["error"] == ("ValueError: too long" if end == "crashed" else "")
-    assert shown["log"] == ["bye"]
+    [answer] = stored_answers("mine", output, {0: ["bye"]})["pod-w0"]["runs"]
+    assert (answer["state"], answer["reason_code"], answer["attempt"]) == (state, reason, 1)
+    assert (answer["heartbeat"]["step"], answer["heartbeat"]["loss"]) == (2, 2.5)
+    assert answer["error"] == ("ValueError: too long" if end == "crashed" else "")
+    assert answer["log"] == ["bye"]
 
 
 def test_the_log_is_from_the_worker_that_failed(tmp_path):
     peer = {"result": "exit-code", "code": "exited", "status": "77"}
-    found = summary(
+    output = summary(
         tmp_path,
         attempt(process_id=0, log=b"peer ended\n", end=peer),
         attempt(process_id=1, log=b"no memory\n", end=EXITS["crashed"]),
         attempt(process_id=2, log=b"peer ended\n", end=peer),
     )
-    assert (found.log, found.log_from) == (("no memory",), "pod-w1, attempt 1")
-    assert found.error == "no memory"
+    assert (output.log, output.log_from) == (("no memory",), "pod-w1, attempt 1")
+    assert output.error == "no memory"
 
 
 def test_a_run_without_output_has_an_empty_summary(tmp_path):
@@ -200,9 +202,9 @@ HOSTILE = [
 @given(st.lists(st.sampled_from([*HOSTILE, *jsonl(map(line, range(1, 6))).splitlines()])))
 def test_no_line_of_metrics_makes_a_run_unreadable(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("outputs")
-    found = summary(folder, attempt(metrics=b"".join(each + b"\n" for each in lines)))
-    stored_answers("mine", found, {})
-    assert RunOutput.from_json(found.to_json()).to_json() == found.to_json()
+    output = summary(folder, attempt(metrics=b"".join(text + b"\n" for text in lines)))
+    stored_answers("mine", output, {})
+    assert RunOutput.from_json(output.to_json()).to_json() == output.to_json()
 
 
 def test_only_a_run_that_has_changed_is_read_again(tmp_path, monkeypatch):
@@ -210,10 +212,10 @@ def test_only_a_run_that_has_changed_is_read_again(tmp_path, monkeypatch):
     store = in_directory(tmp_path / "outputs", objects)
     cache = tmp_path / "cache"
     first = cached_summary(store, "mine", store.list("mine"), cache)
-    with monkeypatch.context() as patched:
-        patched.setattr(summary_cache, "summary_of", None)
-        again = cached_summary(store, "mine", store.list("mine"), cache)
-    assert (again.to_json(), again.attempts) == (first.to_json(), first.attempts)
+    with monkeypatch.context() as patch:
+        patch.setattr(summary_cache, "summary_of", None)
+        cached = cached_summary(store, "mine", store.list("mine"), cache)
+    assert (cached.to_json(), cached.attempts) == (first.to_json(), first.attempts)
     store.write("mine/1/0/metrics/000000000000", jsonl([line(1), line(2)]))
     assert cached_summary(store, "mine", store.list("mine"), cache).last["step"] == 2
 

@@ -165,14 +165,14 @@ def test_the_filter_finds_runs_by_name_state_and_tpu(opened):
     chrome = opened([*every_kind(), *old_runs(20, 10)])
     search = "(query) => { const box = document.getElementById('filter'); box.value = query; "
     search += "box.dispatchEvent(new Event('input')); }"
-    for query, found in (
+    for query, expected in (
         ("CRASHED", ["wide-heads"]),
         ("done ablation-013", ["ablation-013"]),
         ("sweep-19", ["lr-width-19"]),
         ("nothing like this", []),
     ):
         chrome.evaluate(f"({search})({query!r})")
-        assert texts(chrome, ROWS) == found
+        assert texts(chrome, ROWS) == expected
     assert texts(chrome, "#no-match") == ["No run matches."]
 
 
@@ -230,10 +230,10 @@ def test_every_control_has_an_accessible_name(opened):
     chrome = opened(every_kind())
     click(chrome, "#overview [data-pick='0']")
     nodes = chrome.ask("Accessibility.getFullAXTree")["nodes"]
-    used = {"checkbox", "radio", "button", "link", "combobox", "searchbox", "image", "img"}
-    found = [each for each in nodes if each.get("role", {}).get("value") in used]
-    assert len(found) > 50
-    assert [each for each in found if not each.get("name", {}).get("value")] == []
+    roles = {"checkbox", "radio", "button", "link", "combobox", "searchbox", "image", "img"}
+    controls = [node for node in nodes if node.get("role", {}).get("value") in roles]
+    assert len(controls) > 50
+    assert [node for node in controls if not node.get("name", {}).get("value")] == []
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])

@@ -79,12 +79,12 @@ class Reader(HTMLParser):
         ]
 
 
-def shown(*views: RunView) -> Reader:
+def parsed_page(*views: RunView) -> Reader:
     return Reader(page(views, "my-project", NOW))
 
 
 def page_text(*views: RunView) -> str:
-    return " ".join(" ".join(shown(*views).texts).split())
+    return " ".join(" ".join(parsed_page(*views).texts).split())
 
 
 def evil_run() -> RunView:
@@ -109,12 +109,12 @@ def test_a_training_run_shows_its_numbers_and_only_charts_with_data():
     text = page_text(view)
     for expected in ("mine", "training", "50,000 of 100,000", "47", "27.7 GiB", "shakespeare.yml"):
         assert expected in text, expected
-    metrics = [each.get("data-metric") for each in shown(view).all("figure", "chart")]
-    assert [each for each in metrics if each] == ["loss", "rate", "mfu", "memory"]
+    metrics = [item.get("data-metric") for item in parsed_page(view).all("figure", "chart")]
+    assert [item for item in metrics if item] == ["loss", "rate", "mfu", "memory"]
 
     view = replace(view, curves={"loss": view.curves["loss"], "mfu": []})
-    metrics = [each.get("data-metric") for each in shown(view).all("figure", "chart")]
-    assert [each for each in metrics if each] == ["loss"]
+    metrics = [item.get("data-metric") for item in parsed_page(view).all("figure", "chart")]
+    assert [item for item in metrics if item] == ["loss"]
 
 
 def test_a_crashed_run_shows_its_reason_and_the_last_lines_of_its_log():
@@ -123,40 +123,40 @@ def test_a_crashed_run_shows_its_reason_and_the_last_lines_of_its_log():
     assert "Last lines of the log of pod-w2, attempt 1" in text
     assert "There are 1.87G free." in text
 
-    assert shown(replace(crashed_run("mine"), reason="")).all("div", "alarm")
+    assert parsed_page(replace(crashed_run("mine"), reason="")).all("div", "alarm")
 
 
 def test_the_log_of_a_run_that_did_not_fail_is_folded():
-    reader = shown(replace(run("mine", RunState.DONE), log=["saved"]))
+    reader = parsed_page(replace(run("mine", RunState.DONE), log=["saved"]))
     assert not reader.all("div", "alarm")
     assert "saved" in reader.texts
 
 
 def test_current_runs_are_open_and_the_others_are_folded():
-    over = replace(crashed_run("over"), wanted="stopped")
-    views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), over]
-    folded = ["open" not in each for each in shown(*views).all("details", "run")]
+    stopped = replace(crashed_run("over"), wanted="stopped")
+    views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), stopped]
+    folded = ["open" not in attributes for attributes in parsed_page(*views).all("details", "run")]
     assert folded == [False, False, True, True]
 
 
 @pytest.mark.parametrize(("wanted", "tone"), [("running", "waiting"), ("stopped", "stopped")])
 def test_an_interrupted_run_is_shown_as_waiting_only_if_it_is_wanted(wanted, tone):
     view = replace(run("mine", RunState.INTERRUPTED), wanted=wanted)
-    assert shown(view).all("span", tone)
+    assert parsed_page(view).all("span", tone)
 
 
 def test_without_a_current_run_the_last_one_is_open():
     views = [run("last", RunState.DONE), run("before", RunState.DONE)]
-    folded = ["open" not in each for each in shown(*views).all("details", "run")]
+    folded = ["open" not in attributes for attributes in parsed_page(*views).all("details", "run")]
     assert folded == [False, True]
 
 
 def test_each_run_has_a_row_in_the_overview_that_links_to_it():
-    reader = shown(*every_kind())
-    rows = [each["data-name"] for each in reader.all("tr") if "data-name" in each]
+    reader = parsed_page(*every_kind())
+    rows = [attributes["data-name"] for attributes in reader.all("tr") if "data-name" in attributes]
     assert rows == [view.name for view in every_kind()]
-    ids = {f"#{each['id']}" for each in reader.all("details", "run")}
-    assert {each["href"] for each in reader.all("a")} == ids
+    ids = {f"#{attributes['id']}" for attributes in reader.all("details", "run")}
+    assert {attributes["href"] for attributes in reader.all("a")} == ids
 
 
 def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
@@ -166,15 +166,15 @@ def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
     loss = best.last["heldout_loss"]
     assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in text
     assert "run learning_rate width held-out loss loss step state" in text
-    order = [each for each in shown(*views).texts if re.fullmatch(r"lr-\d+", each)]
+    order = [entry for entry in parsed_page(*views).texts if re.fullmatch(r"lr-\d+", entry)]
     assert order[20] == best.name  # after the 20 rows of the overview
 
 
 def test_runs_with_different_code_or_equal_overrides_are_no_sweep():
-    one, two = swept_runs("lr", 2)
-    assert "Sweeps" not in page_text(one, replace(two, release="0123456789abcdef"))
-    assert "Sweeps" not in page_text(one, replace(two, overrides=one.overrides))
-    assert "Sweeps" in page_text(one, two)
+    first, second = swept_runs("lr", 2)
+    assert "Sweeps" not in page_text(first, replace(second, release="0123456789abcdef"))
+    assert "Sweeps" not in page_text(first, replace(second, overrides=first.overrides))
+    assert "Sweeps" in page_text(first, second)
 
 
 def test_the_page_has_no_external_links_or_resources():
@@ -191,7 +191,11 @@ def test_the_page_has_no_external_links_or_resources():
 
 
 def test_the_content_security_policy_allows_one_script_and_one_style_by_hash():
-    [policy] = [each["content"] for each in shown().all("meta") if "http-equiv" in each]
+    [policy] = [
+        attributes["content"]
+        for attributes in parsed_page().all("meta")
+        if "http-equiv" in attributes
+    ]
     assert re.fullmatch(
         r"default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}='; "
         r"base-uri 'none'; form-action 'none'",
@@ -259,13 +263,13 @@ def test_the_page_can_show_any_number_that_a_worker_reports(numbers):
 
 
 def test_every_attempt_has_a_bar_and_every_event_a_mark_in_its_row():
-    drawn = Reader(timeline(preempted_run("mine")))
-    assert len(drawn.all("rect", "bar")) == 6
-    for each in drawn.all("rect", "bar"):
-        left, width = (float(each[name].rstrip("%")) for name in ("x", "width"))
+    drawing = Reader(timeline(preempted_run("mine")))
+    assert len(drawing.all("rect", "bar")) == 6
+    for bar in drawing.all("rect", "bar"):
+        left, width = (float(bar[name].rstrip("%")) for name in ("x", "width"))
         assert left >= 0
         assert left + width <= 100.5
-    assert "2 h 30 min, preempted" in drawn.texts
+    assert "2 h 30 min, preempted" in drawing.texts
     rows = timeline(preempted_run("mine")).split("<li>")[1:]
     assert [row.count("m-launch") for row in rows] == [1] * 6
     assert [row.count("m-preempted") for row in rows] == [1] * 5 + [0]
@@ -279,20 +283,20 @@ def test_the_end_of_a_run_is_marked_once_with_or_without_an_event():
 
 
 def test_the_time_spent_is_one_bar_whose_shares_sum_to_100():
-    drawn = Reader(time_spent(preempted_run("mine").goodput_by_cause))
-    widths = [float(each["width"].rstrip("%")) for each in drawn.all("rect") if "x" in each]
+    drawing = Reader(time_spent(preempted_run("mine").goodput_by_cause))
+    widths = [float(bar["width"].rstrip("%")) for bar in drawing.all("rect") if "x" in bar]
     assert sum(widths) == pytest.approx(100, abs=0.01)
-    assert "training 81 %" in drawn.texts
-    assert "launch <1 %" in drawn.texts
+    assert "training 81 %" in drawing.texts
+    assert "launch <1 %" in drawing.texts
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e9), min_size=1, max_size=9))
 def test_shares_sum_to_100(seconds):
     if sum(seconds.values()) > 0:
-        found = shares(seconds)
-        assert sum(found.values()) == 100
+        percents = shares(seconds)
+        assert sum(percents.values()) == 100
         total = sum(seconds.values())
-        assert all(abs(found[name] - 100 * seconds[name] / total) <= 1 for name in seconds)
+        assert all(abs(percents[name] - 100 * seconds[name] / total) <= 1 for name in seconds)
 
 
 def test_an_empty_fleet_and_an_empty_run_have_a_page():

@@ -20,27 +20,27 @@ def test_without_workers_the_report_is_made_from_the_records(local_api):
     RecordFolder(str(local_api.state / "fleet")).change(
         "pod-run", 0, record_fields("pod-run"), {"kind": "launched", "release": "a"}
     )
-    where = local_api.state / "pages/report.html"
+    path = local_api.state / "pages/report.html"
     environment = environment_of(local_api)
-    done = play(environment, REPORT, "-e", f"report={where}", "--check")
-    assert done.returncode == 0, flat(done)
-    assert not where.exists()
-    where.parent.mkdir()
-    where.write_bytes(b"a damaged page \xff")
-    done = play(environment, REPORT, "-e", f"report={where}")
-    assert done.returncode == 0, flat(done)
-    assert f"{where} shows 1 run" in flat(done)
-    assert "launched with release a" in " ".join(Reader(where.read_text()).texts)
+    result = play(environment, REPORT, "-e", f"report={path}", "--check")
+    assert result.returncode == 0, flat(result)
+    assert not path.exists()
+    path.parent.mkdir()
+    path.write_bytes(b"a damaged page \xff")
+    result = play(environment, REPORT, "-e", f"report={path}")
+    assert result.returncode == 0, flat(result)
+    assert f"{path} shows 1 run" in flat(result)
+    assert "launched with release a" in " ".join(Reader(path.read_text()).texts)
 
 
 def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(local_api):
     environment = environment_of(local_api)
-    done = play(environment, REPORT)
-    assert done.returncode == 0, flat(done)
+    result = play(environment, REPORT)
+    assert result.returncode == 0, flat(result)
     assert "No run has a record" in (local_api.state / "fleet/report.html").read_text()
-    done = play(environment, REPORT, "-e", "run=none")
-    assert done.returncode != 0
-    assert "there is no run none: ansible-playbook playbooks/status.yml" in flat(done)
+    result = play(environment, REPORT, "-e", "run=none")
+    assert result.returncode != 0
+    assert "there is no run none: ansible-playbook playbooks/status.yml" in flat(result)
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def bucket(local_api, emulator):
 def test_the_report_is_published_to_the_bucket_but_not_in_check_mode(local_api, bucket):
     environment = environment_of(local_api)
     publish = "publish=gs://fleet/pages/report.html"
-    done = play(environment, REPORT, "-e", publish, "--check")
-    assert done.returncode == 0, flat(done)
+    result = play(environment, REPORT, "-e", publish, "--check")
+    assert result.returncode == 0, flat(result)
     assert bucket.names() == []
-    done = play(environment, REPORT, "-e", publish)
-    assert done.returncode == 0, flat(done)
-    assert f"published at {bucket.browser_url('report.html')}" in flat(done)
+    result = play(environment, REPORT, "-e", publish)
+    assert result.returncode == 0, flat(result)
+    assert f"published at {bucket.browser_url('report.html')}" in flat(result)
     written = (local_api.state / "fleet/report.html").read_bytes()
     served = requests.get(bucket.browser_url("report.html"), timeout=10)
     assert served.content == written
@@ -66,9 +66,9 @@ def test_the_report_is_published_to_the_bucket_but_not_in_check_mode(local_api, 
 
 
 def test_a_report_is_published_only_to_an_html_file_in_a_bucket(local_api):
-    done = play(environment_of(local_api), REPORT, "-e", "publish=gs://fleet/report")
-    assert done.returncode != 0
-    assert "publish=gs://BUCKET/report.html" in flat(done)
+    result = play(environment_of(local_api), REPORT, "-e", "publish=gs://fleet/report")
+    assert result.returncode != 0
+    assert "publish=gs://BUCKET/report.html" in flat(result)
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
@@ -84,14 +84,14 @@ def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path, argu
     environment = environment_of(local_api)
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     arguments = ["-e", "report=5m", "-e", "bucket=gs://local-fleet", *arguments]
-    done = play(environment, "playbooks/schedule.yml", *arguments)
-    assert done.returncode == 0, flat(done)
-    assert "*/5 * * * * tpufleet-do-report" in flat(done)
+    result = play(environment, "playbooks/schedule.yml", *arguments)
+    assert result.returncode == 0, flat(result)
+    assert "*/5 * * * * tpufleet-do-report" in flat(result)
     assert f"playbooks/report.yml -e {expected} " in (tmp_path / "table").read_text()
 
 
 def test_the_error_about_an_unwritable_path_names_it(local_api, tmp_path):
     (tmp_path / "file").write_text("")
-    done = play(environment_of(local_api), REPORT, "-e", f"report={tmp_path}/file/report.html")
-    assert done.returncode != 0
-    assert f"can't write {tmp_path}/file/report.html" in flat(done)
+    result = play(environment_of(local_api), REPORT, "-e", f"report={tmp_path}/file/report.html")
+    assert result.returncode != 0
+    assert f"can't write {tmp_path}/file/report.html" in flat(result)

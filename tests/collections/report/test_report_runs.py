@@ -45,7 +45,7 @@ def stored(number=1, began=1000.0, end=None, ended=None, **more):
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 
 
-def shown(records, answers=(), outputs=None, tpus=READY, **more):
+def views_of(records, answers=(), outputs=None, tpus=READY, **more):
     return run_views(records, dict(answers), outputs or {}, tpus, NOW, **more)
 
 
@@ -100,8 +100,8 @@ def test_attempts_end_as_recorded():
         (2000, watch("preempted", "recreate")),
         (3000, LAUNCHED),
     )
-    found = attempts_of(fields, events_of(fields), NOTHING, NOW, is_active=True)
-    assert found == [
+    attempts = attempts_of(fields, events_of(fields), NOTHING, NOW, is_active=True)
+    assert attempts == [
         Attempt(1, 1000, 2000, "preempted", "preempted"),
         Attempt(2, 3000, NOW),
     ]
@@ -109,41 +109,41 @@ def test_attempts_end_as_recorded():
 
 def test_an_attempt_starts_when_its_worker_started_it():
     fields = record((1000, LAUNCHED), (3000, LAUNCHED))
-    found = attempts_of(
+    attempts = attempts_of(
         fields, events_of(fields), run_output(stored(2, 3010.0)), NOW, is_active=True
     )
-    assert [(each.number, each.start) for each in found] == [(1, 1000), (2, 3010)]
-    assert found[0].ended == "other"
+    assert [(attempt.number, attempt.start) for attempt in attempts] == [(1, 1000), (2, 3010)]
+    assert attempts[0].ended == "other"
 
 
 @pytest.mark.parametrize(
-    ("end", "kind", "how"),
+    ("end", "kind", "ending"),
     [
         ("0", "done", "done"),
         ("1", "crash", "crashed (exit 1)"),
         ("75", "kill", "interrupted, saved"),
     ],
 )
-def test_an_attempt_ends_as_its_worker_reported(end, kind, how):
+def test_an_attempt_ends_as_its_worker_reported(end, kind, ending):
     fields = record((1000, LAUNCHED), (1800, {"kind": "done"}), attempt=1)
     output = run_output(stored(end=end, ended=1700.0))
-    found = attempts_of(fields, events_of(fields), output, NOW)
-    assert found == [Attempt(1, 1000, 1700, kind, how)]
+    attempts = attempts_of(fields, events_of(fields), output, NOW)
+    assert attempts == [Attempt(1, 1000, 1700, kind, ending)]
 
 
 def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
     fields = record((1000, LAUNCHED), (1800, watch("preempted", "recreate")), attempt=1)
     output = run_output(stored(end="75", ended=1700.0))
-    [found] = attempts_of(fields, events_of(fields), output, NOW)
-    assert (found.end, found.ended) == (1700, "preempted")
+    [attempt] = attempts_of(fields, events_of(fields), output, NOW)
+    assert (attempt.end, attempt.ended) == (1700, "preempted")
 
 
 def test_an_attempt_has_its_first_step():
     fields = record((1000, LAUNCHED), (3000, LAUNCHED))
     output = run_output(stored(1, end="1", first_step=1), stored(2, 3010.0, first_step=31))
     for is_active in (False, True):
-        found = attempts_of(fields, events_of(fields), output, NOW, is_active)
-        assert [each.first_step for each in found] == [1, 31]
+        attempts = attempts_of(fields, events_of(fields), output, NOW, is_active)
+        assert [attempt.first_step for attempt in attempts] == [1, 31]
 
 
 def test_a_lost_attempt_ends_at_its_last_step():
@@ -160,9 +160,9 @@ def test_a_live_run_shows_its_workers_and_its_stored_curves():
         "pod-w2": {"unreachable": True, "msg": "no route"},
     }
     output = run_output(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
-    [view] = shown({"pod-run": record()}, answers, {"pod-run": output})
+    [view] = views_of({"pod-run": record()}, answers, {"pod-run": output})
     assert view.curves["loss"] == [(1.0, 2.0)]
-    assert [each.host for each in view.workers] == ["pod-w0", "pod-w1"]
+    assert [process.host for process in view.workers] == ["pod-w0", "pod-w1"]
     assert (view.workers[0].step, view.workers[0].heartbeat_age) == (40, 1.5)
     assert (view.state, view.state_code, view.steps) == ("training", RunState.TRAINING, 100)
 
@@ -182,7 +182,7 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
         stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x"
     )
     fields = record(wanted=wanted, tpu="pod")
-    [view] = shown({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
+    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
     assert (view.state, view.state_code) == (state, code)
     assert view.reason == ("E: x" if end == "1" else "")
     assert (view.log, view.log_from) == (("bye",), "pod-w0, attempt 2")
@@ -196,31 +196,31 @@ def test_a_run_whose_workers_were_not_asked_is_unknown_unless_its_newest_attempt
     number, end, state
 ):
     output = {"pod-run": run_output(stored(number, end=end))}
-    [view] = shown({"pod-run": record(tpu="pod")}, outputs=output)
+    [view] = views_of({"pod-run": record(tpu="pod")}, outputs=output)
     assert view.state == state
 
 
 def test_a_preempted_attempt_does_not_take_the_end_of_an_older_one():
     output = {"pod-run": run_output(stored(1, end="1"))}
-    [view] = shown({"pod-run": record(tpu="pod")}, outputs=output, tpus={"pod": "PREEMPTED"})
+    [view] = views_of({"pod-run": record(tpu="pod")}, outputs=output, tpus={"pod": "PREEMPTED"})
     assert (view.state, view.reason) == ("preempted", "")
 
 
 def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
     damaged = {"pod-run": run_output(stored(2, began="soon"))}
     records = {"pod-run": record((1000, LAUNCHED), tpu="pod"), "other": record(tpu="pod")}
-    views = {view.name: view.state for view in shown(records, outputs=damaged)}
+    views = {view.name: view.state for view in views_of(records, outputs=damaged)}
     assert views["pod-run"].startswith("its output can't be shown (TypeError: ")
     assert views["other"] == "unknown"
 
 
-@pytest.mark.parametrize("where", ["on its workers", "in its stored output"])
-def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(where):
+@pytest.mark.parametrize("source", ["on its workers", "in its stored output"])
+def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(source):
     output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
     fields = record(attempt=1, workers=1, tpu="pod", wanted_seconds=0.0, wanted_since=990.0)
     ended = report("done", run="pod-run", ended_at=1090.0)
-    answers = {"pod-w0": {"runs": [ended]}} if where == "on its workers" else {}
-    [view] = shown({"pod-run": fields}, answers, {"pod-run": output}, tpus={})
+    answers = {"pod-w0": {"runs": [ended]}} if source == "on its workers" else {}
+    [view] = views_of({"pod-run": fields}, answers, {"pod-run": output}, tpus={})
     assert (view.state, view.wanted, is_current(view)) == ("done", "done", False)
     assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
 
@@ -230,17 +230,19 @@ def test_a_run_that_exited_with_0_before_it_was_stopped_is_shown_as_done(answers
     output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
     killed = record(attempt=1, workers=1, tpu="pod", wanted="stopped")
 
-    [view] = shown({"pod-run": killed}, answers, {"pod-run": output}, tpus={})
+    [view] = views_of({"pod-run": killed}, answers, {"pod-run": output}, tpus={})
 
     assert (view.state, view.wanted) == ("done", "done")
 
 
 @pytest.mark.parametrize("second", [{"state": "training"}, {"state": "failed"}, None])
 def test_a_run_stays_wanted_until_all_its_processes_are_done(second):
-    parts = [report("done", run="pod-run")]
-    parts += [report(run="pod-run", **second)] if second else []
-    answers = {f"pod-w{place}": {"runs": [part]} for place, part in enumerate(parts)}
-    [view] = shown({"pod-run": record(attempt=1, workers=2)}, answers)
+    reports = [report("done", run="pod-run")]
+    reports += [report(run="pod-run", **second)] if second else []
+    answers = {
+        f"pod-w{index}": {"runs": [process_report]} for index, process_report in enumerate(reports)
+    }
+    [view] = views_of({"pod-run": record(attempt=1, workers=2)}, answers)
     assert (view.wanted, is_current(view)) == ("running", True)
 
 
@@ -248,28 +250,31 @@ def test_goodput_is_the_time_of_kept_steps_divided_by_the_wanted_time():
     attempts = stored(1, first_step=1, kept=30.0), stored(2, first_step=31, kept=20.0)
     output = run_output(*attempts, last={"step": 60.0})
     fields = record(wanted="stopped", wanted_seconds=100.0, tpu="pod")
-    [view] = shown({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
+    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
     assert view.goodput == 0.5
 
 
 def test_a_run_known_only_to_a_worker_or_only_by_its_record_is_shown():
-    views = shown({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}})
+    views = views_of({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}})
     assert {view.name: view.wanted for view in views} == {"lost": "running", "stray": "no record"}
-    assert [view.name for view in shown({"a": {}, "b": {}}, only="b")] == ["b"]
+    assert [view.name for view in views_of({"a": {}, "b": {}}, only="b")] == ["b"]
 
 
 def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
-    never = answer(attempt=None, state="lost", active=False, heartbeat=None)
+    unstarted = answer(attempt=None, state="lost", active=False, heartbeat=None)
     output = {"pod-run": run_output(stored(2, end="1"))}
-    [view] = shown({"pod-run": record()}, {"w0": {"runs": [never]}}, output)
-    assert [(each.host, process_text(each)) for each in view.workers] == [
+    [view] = views_of({"pod-run": record()}, {"w0": {"runs": [unstarted]}}, output)
+    assert [(process.host, process_text(process)) for process in view.workers] == [
         ("pod-w0", "crashed (exit 1)")
     ]
 
 
 def test_the_run_that_changed_last_comes_first():
     records = {"old": record((1000, LAUNCHED)), "new": record((2000, LAUNCHED))}
-    assert [(view.name, view.changed) for view in shown(records)] == [("new", 2000), ("old", 1000)]
+    assert [(view.name, view.changed) for view in views_of(records)] == [
+        ("new", 2000),
+        ("old", 1000),
+    ]
 
 
 def test_overrides_are_the_settings_in_the_command():
@@ -298,7 +303,7 @@ COUNTED = {"wanted_seconds": 100.0, "wanted_since": NOW}
 
 def test_time_is_divided_by_cause_if_the_output_is_complete():
     output = run_output(stored(1, **STEPS), last={"step": 81})
-    [view] = shown({"pod-run": record(attempt=1, **COUNTED)}, outputs={"pod-run": output})
+    [view] = views_of({"pod-run": record(attempt=1, **COUNTED)}, outputs={"pod-run": output})
     assert (view.goodput, view.goodput_by_cause["training"]) == (0.8, 80.0)
 
 
@@ -310,5 +315,5 @@ def test_time_is_not_divided_by_cause_if_the_first_output_is_missing(first):
     steps = STEPS | {"first_step": 101}
     output = run_output(stored(**first, **steps), last={"step": 201})
     counted = COUNTED | {"wanted_seconds": 200.0}
-    [view] = shown({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
+    [view] = views_of({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
     assert (view.goodput, view.goodput_by_cause) == (0.8, None)

@@ -15,7 +15,7 @@ HOSTS = "pod-w[0:3] ansible_connection=local ansible_python_interpreter={python}
 
 
 @dataclass(frozen=True)
-class Shown:
+class PlayOutput:
     """A playbook's exit code, the raw text it printed, and the log it wrote."""
 
     code: int
@@ -40,9 +40,9 @@ class Stage:
         }
         self.environment.pop("CI", None)
 
-    def play(self, tasks: str, *arguments: str, **environment: str) -> Shown:
+    def play(self, tasks: str, *arguments: str, **environment: str) -> PlayOutput:
         """Run tasks without a terminal."""
-        done = subprocess.run(
+        result = subprocess.run(
             self._command(tasks, arguments),
             env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
@@ -52,14 +52,14 @@ class Stage:
             check=False,
             timeout=120,
         )
-        return Shown(done.returncode, done.stdout, self._log())
+        return PlayOutput(result.returncode, result.stdout, self._log())
 
-    def play_on_terminal(self, tasks: str, *arguments: str) -> Shown:
+    def play_on_terminal(self, tasks: str, *arguments: str) -> PlayOutput:
         """Run tasks on a pseudoterminal; return everything that was written to it."""
         with on_terminal(self._command(tasks, arguments), self.environment) as terminal:
             terminal.read_until(lambda _: False)
             code = terminal.process.wait(timeout=60)
-        return Shown(code, terminal.written.decode(), self._log())
+        return PlayOutput(code, terminal.written.decode(), self._log())
 
     def _command(self, tasks: str, arguments: tuple[str, ...]) -> list[str]:
         lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())

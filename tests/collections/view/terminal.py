@@ -16,17 +16,17 @@ SECONDS = 90
 _PIECES = re.compile(r"\x1b\[(\d*)([AJ])|\x1b\[[\d;]*m|(\r)|(\n)|([^\x1b\r\n]+)")
 
 
-def screen_of(written: str) -> list[str]:
+def screen_of(output: str) -> list[str]:
     """Return the final lines of the screen (ECMA-48: CUU, ED 0, SGR; no wrapping)."""
     lines, row, column = [""], 0, 0
-    for match in _PIECES.finditer(written):
-        count, verb, back, newline, text = match.groups()
-        if verb == "A":
+    for match in _PIECES.finditer(output):
+        count, command, carriage_return, newline, text = match.groups()
+        if command == "A":
             row = max(0, row - int(count or 1))
-        elif verb == "J":
+        elif command == "J":
             lines[row] = lines[row][:column]
             del lines[row + 1 :]
-        elif back:
+        elif carriage_return:
             column = 0
         elif newline:
             row, column = row + 1, 0
@@ -48,8 +48,8 @@ class Terminal:
 
     def read_until(self, matches: Callable[[list[str]], bool]) -> list[str]:
         """Read until the screen matches or the playbook has ended; return the screen."""
-        ends = time.monotonic() + SECONDS
-        while time.monotonic() < ends:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
             try:
                 chunk = os.read(self.keyboard, 65536)
             except OSError:  # the other end is closed: the playbook is over
@@ -66,17 +66,17 @@ class Terminal:
 
 @contextmanager
 def on_terminal(command: list[str], environment: dict[str, str]) -> Iterator[Terminal]:
-    ours, theirs = pty.openpty()
+    controller_fd, terminal_fd = pty.openpty()
     process = subprocess.Popen(
         command,
         cwd=PROJECT_ROOT,
         env=environment,
-        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - CTRL+C must send a signal
+        preexec_fn=lambda: os.login_tty(terminal_fd),  # noqa: PLW1509 - CTRL+C must send a signal
     )
-    os.close(theirs)
+    os.close(terminal_fd)
     try:
-        yield Terminal(process, ours)
+        yield Terminal(process, controller_fd)
     finally:
         kill_tree(process.pid)
         process.wait()
-        os.close(ours)
+        os.close(controller_fd)

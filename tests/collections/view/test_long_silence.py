@@ -21,18 +21,18 @@ def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypat
 
     times = iter(range(9, 279, 9))
 
-    def brief(_now: float) -> tuple[str, str]:
+    def brief_progress(_now: float) -> tuple[str, str]:
         return TASK, f"1/32 {next(times)} s"
 
-    core = SimpleNamespace(display=display, prompt_until=None)
+    ansible_display = SimpleNamespace(display=display, prompt_until=None)
 
-    shown = Screen(core, None, lambda _: ["busy"], brief, lambda _: False)
-    shown._stopped.set()  # the test calls what the ticker would call
-    shown._ticker.join()
+    screen = Screen(ansible_display, None, lambda _: ["busy"], brief_progress, lambda _: False)
+    screen._stopped.set()  # the test calls what the ticker would call
+    screen._ticker.join()
     for _ in range(30):
-        shown._print_progress()
-    shown.display("changed")
-    shown.close()
+        screen._print_progress()
+    screen.display("changed")
+    screen.close()
     printed = "".join(texts)
     *lines, last = printed.splitlines()
 

@@ -35,7 +35,7 @@ sys.exit(0 if os.WIFSIGNALED(status) and os.WTERMSIG(status) == number else f"st
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_worker_process_only_after_its_message_is_sent(number):
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, str(int(number))],
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -44,4 +44,4 @@ def test_a_signal_ends_a_worker_process_only_after_its_message_is_sent(number):
         timeout=60,
     )
 
-    assert (ended.stdout, ended.stderr, ended.returncode) == ("step 3", "", 0)
+    assert (result.stdout, result.stderr, result.returncode) == ("step 3", "", 0)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from localcloud.local_cloud import PROJECT_ROOT
-from tests.collections.view.conftest import Shown, Stage
+from tests.collections.view.conftest import PlayOutput, Stage
 
 ROLES = PROJECT_ROOT / "roles"
 OFF_BY_DEFAULT = {"users", "mounts", "devtools"}
@@ -25,7 +25,7 @@ BRANCHES = ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
 NOT_TAKEN = {"absent.yml", "slice.yml"}
 """Task files that run only if the inventory or the command line asks for them."""
 #: As on real workers, a third of the tasks run only on the leader or only on the other workers.
-WHO = {
+CONDITIONS = {
     1: "inventory_hostname is match('.*-w0$')",
     4: "inventory_hostname is not match('.*-w0$')",
 }
@@ -41,13 +41,13 @@ def roles_of_setup() -> list[str]:
     return [role["role"] for role in roles if role["role"] not in OFF_BY_DEFAULT]
 
 
-def changing(role: str) -> list[str]:
+def changing_tasks(role: str) -> list[str]:
     """Return the names of the tasks and handlers of a role that may change something."""
     files = [ROLES / role / "tasks/main.yml", ROLES / role / "handlers/main.yml"]
-    return [name for file in files if file.exists() for name in names_in(file)]
+    return [name for file in files if file.exists() for name in task_names(file)]
 
 
-def names_in(file: Path) -> Iterator[str]:
+def task_names(file: Path) -> Iterator[str]:
     """Yield the names of a file's tasks that may change something, with those that it includes."""
     tasks: list[dict[str, Any]] = yaml.safe_load(file.read_text()) or []
     while tasks:
@@ -57,7 +57,7 @@ def names_in(file: Path) -> Iterator[str]:
             tasks = task["block"] + tasks
         elif branch:
             if branch not in NOT_TAKEN:
-                yield from names_in(file.with_name(branch))
+                yield from task_names(file.with_name(branch))
         elif not QUIET & set(task) and task.get("changed_when") is not False:
             yield task["name"]
 
@@ -70,17 +70,17 @@ def write_roles(folder: Path) -> None:
                 "name": name,
                 "ansible.builtin.assert": {"that": [True], "quiet": True},
                 "changed_when": True,
-                **({"when": WHO[number % 6]} if number % 6 in WHO else {}),
+                **({"when": CONDITIONS[number % 6]} if number % 6 in CONDITIONS else {}),
             }
-            for number, name in enumerate(changing(role))
+            for number, name in enumerate(changing_tasks(role))
         ]
-        place = folder / "roles" / role / "tasks"
-        place.mkdir(parents=True)
-        (place / "main.yml").write_text(yaml.safe_dump(tasks, sort_keys=False))
+        directory = folder / "roles" / role / "tasks"
+        directory.mkdir(parents=True)
+        (directory / "main.yml").write_text(yaml.safe_dump(tasks, sort_keys=False))
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory) -> Shown:
+def setup(tmp_path_factory) -> PlayOutput:
     """Output of all roles of setup.yml for 12 hosts, all of which are this computer."""
     stage = Stage(tmp_path_factory.mktemp("setup"))
     (stage.directory / "hosts.ini").write_text("pod-w[0:11] ansible_connection=local\n")
@@ -89,7 +89,7 @@ def setup(tmp_path_factory) -> Shown:
     return stage.play(SLOW + roles)
 
 
-def test_setup_of_12_bare_workers_fits_one_screen(setup: Shown):
+def test_setup_of_12_bare_workers_fits_one_screen(setup: PlayOutput):
     lines = setup.text.splitlines()
 
     assert setup.code == 0, setup.text
@@ -97,24 +97,24 @@ def test_setup_of_12_bare_workers_fits_one_screen(setup: Shown):
     assert [line for line in lines[:-1] if len(line) > 120] == []
 
 
-def test_the_screen_shows_every_change(setup: Shown):
-    everything = [name for role in roles_of_setup() for name in changing(role)]
+def test_the_screen_shows_every_change(setup: PlayOutput):
+    names = [name for role in roles_of_setup() for name in changing_tasks(role)]
 
-    assert all(changing(role) for role in ("base", "fleet_ssh", "jax", "run", "firewall"))
-    assert [name for name in everything if name not in setup.text] == []
+    assert all(changing_tasks(role) for role in ("base", "fleet_ssh", "jax", "run", "firewall"))
+    assert [name for name in names if name not in setup.text] == []
     assert "pod-w[0-11]" in setup.text
     assert "pod-w[1-11]" in setup.text
 
 
-def test_a_long_task_shows_progress_on_one_line(setup: Shown):
-    [waited] = [line for line in setup.text.splitlines() if "Wait as for" in line]
+def test_a_long_task_shows_progress_on_one_line(setup: PlayOutput):
+    [progress_line] = [line for line in setup.text.splitlines() if "Wait as for" in line]
 
-    assert re.fullmatch(rf"{PROGRESS}(, \d+ s)*", waited)
+    assert re.fullmatch(rf"{PROGRESS}(, \d+ s)*", progress_line)
 
 
 def test_ci_output_has_complete_lines(stage: Stage):
-    shown = stage.play(SLOW, CI="true")
+    output = stage.play(SLOW, CI="true")
 
-    lines = [line for line in shown.text.splitlines() if "Wait as for" in line]
+    lines = [line for line in output.text.splitlines() if "Wait as for" in line]
     assert lines
     assert all(re.fullmatch(PROGRESS, line) for line in lines)

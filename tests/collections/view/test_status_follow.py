@@ -45,14 +45,14 @@ def write(file: Path, **fields: Any) -> None:
     new.replace(file)
 
 
-def live(environment: dict[str, str]) -> dict[str, str]:
-    shown = {
+def terminal_environment(environment: dict[str, str]) -> dict[str, str]:
+    settings = {
         "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view",
         "TERM": "xterm",
         "COLUMNS": "120",
         "LINES": str(ROWS),
     }
-    return {name: value for name, value in environment.items() if name != "CI"} | shown
+    return {name: value for name, value in environment.items() if name != "CI"} | settings
 
 
 def rows(screen: list[str], run: str = "mine") -> list[str]:
@@ -60,7 +60,7 @@ def rows(screen: list[str], run: str = "mine") -> list[str]:
 
 
 def test_a_terminal_redraws_the_status_in_place_until_all_runs_have_ended(record, environment):
-    with on_terminal(FOLLOW, live(environment)) as terminal:
+    with on_terminal(FOLLOW, terminal_environment(environment)) as terminal:
         terminal.read_until(rows)
         write(record, watch={"best_step": 70})
         screen = terminal.read_until(lambda screen: "70" in "".join(rows(screen)))
@@ -81,19 +81,19 @@ def temporary() -> Iterator[Path]:
 
 
 def test_ctrl_c_ends_the_playbook_and_all_processes_that_it_started(record, environment, temporary):
-    places = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
-    with on_terminal(FOLLOW, live(environment) | places) as terminal:
+    directories = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
+    with on_terminal(FOLLOW, terminal_environment(environment) | directories) as terminal:
         terminal.read_until(rows)
         assert list(temporary.rglob("status.json")), terminal.screen
-        started = tree_of(terminal.process.pid)
+        pids = tree_of(terminal.process.pid)
         os.write(terminal.keyboard, b"\x03")
         terminal.read_until(lambda _: False)
         terminal.process.wait(SECONDS)
         for _ in range(SECONDS):
-            if not any(Path(f"/proc/{pid}").exists() for pid in started[1:]):
+            if not any(Path(f"/proc/{pid}").exists() for pid in pids[1:]):
                 break
             time.sleep(1)
-        assert [pid for pid in started[1:] if Path(f"/proc/{pid}").exists()] == []
+        assert [pid for pid in pids[1:] if Path(f"/proc/{pid}").exists()] == []
     assert list(temporary.iterdir()) == []
 
 
@@ -101,25 +101,25 @@ def test_all_runs_are_shown_if_the_terminal_has_enough_rows(record, environment)
     names = [f"run-{number}" for number in range(ROWS - 6)]
     for name in names:
         write(record.with_name(f"{name}.json"), wanted="running")
-    with on_terminal(FOLLOW, live(environment)) as terminal:
+    with on_terminal(FOLLOW, terminal_environment(environment)) as terminal:
         screen = terminal.read_until(lambda screen: all(rows(screen, name) for name in names))
 
     assert [name for name in names if not rows(screen, name)] == []
 
 
 def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record, environment):
-    plain = environment | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
+    variables = environment | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     with subprocess.Popen(
-        FOLLOW, cwd=PROJECT_ROOT, env=plain, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        FOLLOW, cwd=PROJECT_ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
-        found = []
+        printed_rows = []
         for line in process.stdout:
-            found += rows([line.decode()])
-            if len(found) == 2:
+            printed_rows += rows([line.decode()])
+            if len(printed_rows) == 2:
                 write(record, wanted="stopped")
 
     assert process.returncode == 0
-    assert len(found) >= 2
+    assert len(printed_rows) >= 2
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,13 @@ def test_a_failure_suggests_the_inventory_that_was_used(stage):
     msg: "Then run: ansible-playbook train.yml"
   run_once: true
 """
-    other = stage.directory / "other.ini"
-    other.write_text((stage.directory / "hosts.ini").read_text())
+    inventory = stage.directory / "other.ini"
+    inventory.write_text((stage.directory / "hosts.ini").read_text())
 
-    shown = stage.play(tasks, "-i", str(other), "-e", "fleet_state=/state run=mine").text
+    output = stage.play(tasks, "-i", str(inventory), "-e", "fleet_state=/state run=mine").text
 
-    assert f"ansible-playbook -i {other} -e fleet_state=/state setup.yml --limit pod-w1" in shown
-    assert f"ansible-playbook -i {other} -e fleet_state=/state train.yml" in shown
+    assert (
+        f"ansible-playbook -i {inventory} -e fleet_state=/state setup.yml --limit pod-w1" in output
+    )
+    assert f"ansible-playbook -i {inventory} -e fleet_state=/state train.yml" in output
     assert "ansible-playbook setup.yml --limit pod-w1" in stage.play(tasks).text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.collections.view.conftest import Shown, Stage
+from tests.collections.view.conftest import PlayOutput, Stage
 from tests.collections.view.terminal import screen_of
 
 CHANGE = """
@@ -52,7 +52,7 @@ def lines_of(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory) -> Shown:
+def changed(tmp_path_factory) -> PlayOutput:
     """A play with one change, and another play without hosts."""
     stage = Stage(tmp_path_factory.mktemp("changed"))
     stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
@@ -60,7 +60,7 @@ def changed(tmp_path_factory) -> Shown:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Shown:
+def many(tmp_path_factory) -> PlayOutput:
     return Stage(tmp_path_factory.mktemp("many")).play(MANY)
 
 

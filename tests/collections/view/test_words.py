@@ -24,11 +24,11 @@ ITEMS = [
 def unfolded(text: str) -> set[str]:
     """Return all names that a folded text such as ``pod-w[0-1,3]`` stands for."""
     names = set()
-    for stem, numbers, plain in re.findall(r"([^,\[\] ]+)\[([0-9,-]+)\]|([^,\[\] ]+)", text):
-        if plain:
-            names.add(plain)
-        for part in filter(None, numbers.split(",")):
-            low, _, high = part.partition("-")
+    for stem, numbers, name in re.findall(r"([^,\[\] ]+)\[([0-9,-]+)\]|([^,\[\] ]+)", text):
+        if name:
+            names.add(name)
+        for piece in filter(None, numbers.split(",")):
+            low, _, high = piece.partition("-")
             names |= {f"{stem}{n}" for n in range(int(low), int(high or low) + 1)}
     return names
 
