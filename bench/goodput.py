@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
 from bench.disk import warn_of_distortion
-from harness.disturbed import BUCKET, TPU, Disturbed, Losses
+from harness.disturbed import BUCKET, TPU, DisturbedRun, Losses
 from harness.faults import FAULTS, Fault
 from harness.fleet import Fleet, beside, fleet_entry
 from harness.own_cloud import own_or_existing_cloud
@@ -130,7 +130,7 @@ def counted_seconds(finished_at: dict[int, float], first_steps: Collection[int] 
 
 
 @contextmanager
-def watched(run: Disturbed) -> Iterator[None]:
+def watched(run: DisturbedRun) -> Iterator[None]:
     """Run a pass of the watch every WATCH_EVERY_S seconds during the ``with`` block.
 
     A pass that takes longer delays the next one, as with the watch's timer.
@@ -173,7 +173,7 @@ def cost(
     )
 
 
-def inject(run: Disturbed, fault: Fault) -> Loss:
+def inject(run: DisturbedRun, fault: Fault) -> Loss:
     """Inject a fault and wait for the next new (not repeated) step; return the cost."""
     log, attempt, repeated_before = len(run.watch_log()), run.attempt(), run.losses.repeated
     fault.inject(run)
@@ -190,7 +190,7 @@ def inject(run: Disturbed, fault: Fault) -> Loss:
 
 
 def disturb(
-    run: Disturbed, seconds: float, order: random.Random, short: bool
+    run: DisturbedRun, seconds: float, order: random.Random, short: bool
 ) -> tuple[list[Loss], float]:
     """Inject faults for ``seconds``; return the cost of each, and the wall time in seconds.
 
@@ -209,7 +209,7 @@ def disturb(
     return losses, time.time() - began
 
 
-def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int:
+def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> int:
     """Print the figures with their targets; return 1 if one is missed.
 
     ``began`` is when the faults began (Unix time), ``wall`` the seconds since then.
@@ -279,7 +279,7 @@ def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:
     with Losses(fleet.cloud.machines, name).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={name}")
         log = fleet.cloud.directory / "goodput.log"
-        run = Disturbed(fleet, name, losses, log, f"{BUCKET}/goodput")
+        run = DisturbedRun(fleet, name, losses, log, f"{BUCKET}/goodput")
         began = time.time()
         try:
             order = random.Random(options.seed)  # noqa: S311

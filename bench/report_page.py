@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
 
 from harness.browser import Browser, browser, installed
-from harness.reported_runs import NOW, every_kind, old_runs
+from harness.reported_runs import NOW, old_runs, runs_of_every_kind
 
 TARGET_MS = 2000
 LAST_RUN = "section:last-of-type .run:last-child"
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="also write the page to this file")
     args = parser.parse_args()
     began = time.monotonic()
-    text = page([*every_kind(), *old_runs(args.runs)], "my-project", NOW)
+    text = page([*runs_of_every_kind(), *old_runs(args.runs)], "my-project", NOW)
     print(f"written in {time.monotonic() - began:.2f} s, {len(text.encode()) / 1e6:.1f} MB")
     if args.keep:
         args.keep.write_text(text, encoding="utf-8")

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from bench.counted_bytes import counted_bytes
 from bench.disk import warn_of_distortion
 from bench.verbs_cloud import WORKERS
-from harness.fleet import Fleet, Played, fleet_entry
+from harness.fleet import Fleet, PlaybookResult, fleet_entry
 from harness.own_cloud import own_cloud
 from localcloud.local_cloud import clouds_directory
 
@@ -66,7 +66,7 @@ def main() -> int:
         with counted() as received_bytes:
             first = measure(received_bytes, lambda: fleet.must_play("setup.yml"))
         with counted() as received_bytes:
-            plays: list[Played] = []
+            plays: list[PlaybookResult] = []
             second = measure(received_bytes, lambda: plays.append(fleet.must_play("setup.yml")))
         return report(script, first, second, plays[0].changed())
 

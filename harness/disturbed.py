@@ -91,7 +91,7 @@ class Losses:
 
 
 @dataclass
-class Disturbed:
+class DisturbedRun:
     """A run on a fleet, with methods that disturb or observe it.
 
     Args:

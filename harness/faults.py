@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, MAX_SKEW_S
 
-from harness.disturbed import BUCKET, TPU, Disturbed
+from harness.disturbed import BUCKET, TPU, DisturbedRun
 from harness.process_tree import kill_tree
 from localcloud import client
 from localcloud.failure import CloudError
@@ -34,21 +34,21 @@ class Fault:
     """
 
     name: str
-    inject: Callable[[Disturbed], None]
+    inject: Callable[[DisturbedRun], None]
     log_pattern: str = ""
     new_attempt: bool = True
     loses_machines: bool = False
 
 
-def _signal_one(number: str) -> Callable[[Disturbed], None]:
+def _signal_one(number: str) -> Callable[[DisturbedRun], None]:
     return lambda run: run.signal_trainer(number, f"{TPU}-w1")
 
 
-def _signal_all(number: str) -> Callable[[Disturbed], None]:
+def _signal_all(number: str) -> Callable[[DisturbedRun], None]:
     return lambda run: run.signal_trainer(number, *run.workers())
 
 
-def _suspend_all_between_uploads(run: Disturbed) -> None:
+def _suspend_all_between_uploads(run: DisturbedRun) -> None:
     """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
     While an upload is incomplete, the bucket's emulator responds to no client, not even the watch.
@@ -66,35 +66,35 @@ def _suspend_all_between_uploads(run: Disturbed) -> None:
     raise AssertionError("in five attempts to suspend all trainers, the bucket never responded")
 
 
-def _worker_off(run: Disturbed) -> None:
+def _worker_off(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "power-off")
 
 
-def _leader_off_and_on(run: Disturbed) -> None:
+def _leader_off_and_on(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w0", "power-off")
     run.watch()
     run.fault("worker", f"{TPU}-w0", "power-on")
 
 
-def _maintenance(run: Disturbed) -> None:
+def _maintenance(run: DisturbedRun) -> None:
     run.fault("maintenance", TPU, "--worker", "1")
 
 
-def _no_capacity(run: Disturbed) -> None:
+def _no_capacity(run: DisturbedRun) -> None:
     # Use --times 2: one creation fails in each of the two zones. With --for, the shortage could be
     # over before a slow watch tries to create the TPU.
     run.fault("capacity", "--times", "2")
     run.preempt()
 
 
-def _api_fails(run: Disturbed) -> None:
+def _api_fails(run: DisturbedRun) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")  # this needs the API, so do it before the fault
     run.fault("error", "*", "503", "--for", "45")
     assert not _api_answers(run)
     run.watch()
 
 
-def _api_answers(run: Disturbed) -> bool:
+def _api_answers(run: DisturbedRun) -> bool:
     try:
         client.ask(run.fleet.cloud, "GET", "/v2/projects/local-fleet/locations")
     except CloudError:
@@ -102,20 +102,20 @@ def _api_answers(run: Disturbed) -> bool:
     return True
 
 
-def _cut(run: Disturbed) -> None:
+def _cut(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "cut")
     run.watch()
     time.sleep(35)  # longer than the rendezvous may take
     run.fault("worker", f"{TPU}-w1", "reconnect")
 
 
-def _hang(run: Disturbed) -> None:
+def _hang(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "hang")
     time.sleep(40)
     run.fault("worker", f"{TPU}-w1", "resume")
 
 
-def _full_disk(run: Disturbed) -> None:
+def _full_disk(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "fill-disk")
     try:
         assert not run.can_write(f"{TPU}-w1"), "the disk is not full"
@@ -125,7 +125,7 @@ def _full_disk(run: Disturbed) -> None:
     assert run.can_write(f"{TPU}-w1")
 
 
-def _bucket_gone(run: Disturbed) -> None:
+def _bucket_gone(run: DisturbedRun) -> None:
     run.bucket("stop")
     try:
         assert run.watch() != 0, "the watch could read run records, so the bucket was not stopped"
@@ -135,13 +135,13 @@ def _bucket_gone(run: Disturbed) -> None:
     assert run.watch() == 0
 
 
-def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
+def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
     ``playbook`` is playbooks/watch.yml or playbooks/restart.yml (which timers run, too).
     """
 
-    def inject(run: Disturbed) -> None:
+    def inject(run: DisturbedRun) -> None:
         offset = len(run.watch_log())
         if playbook == "playbooks/watch.yml":
             run.signal_trainer("KILL", f"{TPU}-w1")
@@ -163,7 +163,7 @@ def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
     return inject
 
 
-def _hang_in_a_pass(run: Disturbed) -> None:
+def _hang_in_a_pass(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "hang")
     try:
         pass_count = len(run.passes)
@@ -173,7 +173,7 @@ def _hang_in_a_pass(run: Disturbed) -> None:
         run.fault("worker", f"{TPU}-w1", "resume")
 
 
-def _no_release(run: Disturbed) -> None:
+def _no_release(run: DisturbedRun) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")
     cache, hidden = _releases(), _releases().with_name("releases-away")
     cache.rename(hidden)
@@ -193,7 +193,7 @@ def _releases() -> Path:
     return Path.home() / ".cache/tpufleet/releases"
 
 
-def _same_name(run: Disturbed) -> None:
+def _same_name(run: DisturbedRun) -> None:
     other_zone = OTHER_ZONE if run.zone() == HOME_ZONE else HOME_ZONE
     nodes = f"/v2/projects/local-fleet/locations/{other_zone}/nodes"
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -212,7 +212,7 @@ def _same_name(run: Disturbed) -> None:
         client.ask(run.fleet.cloud, "DELETE", f"{nodes}/{TPU}")
 
 
-def _hostile_record(run: Disturbed) -> None:
+def _hostile_record(run: DisturbedRun) -> None:
     owned = run.log.with_name("owned")
     lookup = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
     uri = f"{BUCKET}/checkpoints/hostile"
@@ -227,20 +227,20 @@ def _hostile_record(run: Disturbed) -> None:
         run.delete_object("fleet/runs/hostile.json")
 
 
-def _truncated(run: Disturbed) -> None:
+def _truncated(run: DisturbedRun) -> None:
     _signal_all("KILL")(run)
     before = _damaged_objects(run)
     truncate_newest(run)
     run.watch_until(lambda: _damaged_objects(run) != before, 300)
 
 
-def _damaged_objects(run: Disturbed) -> set[tuple[str, str]]:
+def _damaged_objects(run: DisturbedRun) -> set[tuple[str, str]]:
     """Return name and generation of each object of the checkpoints that are marked as damaged."""
     objects = run.objects(f"checkpoints/{run.run}/")
     return {(item["name"], item["generation"]) for item in objects if ".damaged/" in item["name"]}
 
 
-def _not_shared(run: Disturbed) -> None:
+def _not_shared(run: DisturbedRun) -> None:
     """Stop the run, try to launch another one with unshared checkpoints, and restart the run."""
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)
@@ -266,7 +266,7 @@ def _not_shared(run: Disturbed) -> None:
         run.fleet.must_play("playbooks/restart.yml", *run_option, "-e", "even_if_stopped=true")
 
 
-def _controller_killed(run: Disturbed) -> None:
+def _controller_killed(run: DisturbedRun) -> None:
     offset = len(run.watch_log())
     run.signal_trainer("KILL", f"{TPU}-w1")
     controller = run.begin_watch()
@@ -280,7 +280,7 @@ def _controller_killed(run: Disturbed) -> None:
     controller.wait()
 
 
-def _two_controllers(run: Disturbed) -> None:
+def _two_controllers(run: DisturbedRun) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")
     before = run.attempt()
     for _ in range(3):
@@ -292,12 +292,12 @@ def _two_controllers(run: Disturbed) -> None:
     assert run.attempt() == before + 1, "two controllers launched the run twice"
 
 
-def _other_zone(run: Disturbed) -> None:
+def _other_zone(run: DisturbedRun) -> None:
     run.fault("capacity", "--zone", HOME_ZONE)
     run.fleet.must_play("playbooks/delete.yml", "-e", f"tpu={TPU}", "-e", "yes=true")
 
 
-def truncate_newest(run: Disturbed) -> None:
+def truncate_newest(run: DisturbedRun) -> None:
     """Truncate the largest object of the newest finished checkpoint to half of its size."""
     prefix = f"checkpoints/{run.run}/"
     objects = run.objects(prefix)
@@ -320,7 +320,7 @@ FAULTS = (
     Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", loses_machines=True),
     Fault("the leader powered off, and on again", _leader_off_and_on, r": launch"),
     Fault("maintenance with a new address", _maintenance, r": launch"),
-    Fault("preempted without warning", Disturbed.preempt, r"preempted: .*: recreate",
+    Fault("preempted without warning", DisturbedRun.preempt, r"preempted: .*: recreate",
           loses_machines=True),
     Fault("preempted with a warning", lambda run: run.preempt(20), r"preempted: .*: recreate",
           loses_machines=True),

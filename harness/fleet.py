@@ -19,7 +19,7 @@ from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 
 
 @dataclass(frozen=True)
-class Played:
+class PlaybookResult:
     """The result of a playbook: its exit code and output."""
 
     code: int
@@ -75,15 +75,15 @@ class Fleet:
     cloud: LocalCloud
     beside: Path | None = None
 
-    def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
+    def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> PlaybookResult:
         """Run a playbook without a terminal; ``arguments`` are added to the command.
 
         ``limit_s`` is the time limit in seconds.
         """
         result = self._run("ansible-playbook", playbook, *arguments, limit_s=limit_s)
-        return Played(result.returncode, result.stdout + result.stderr)
+        return PlaybookResult(result.returncode, result.stdout + result.stderr)
 
-    def must_play(self, playbook: str, *arguments: str) -> Played:
+    def must_play(self, playbook: str, *arguments: str) -> PlaybookResult:
         """Run a playbook that must succeed."""
         played = self.play(playbook, *arguments)
         assert played.code == 0, played.output[-4000:]

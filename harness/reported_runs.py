@@ -202,7 +202,7 @@ def old_runs(count: int, points: int = 1000) -> list[RunView]:
     ]
 
 
-def every_kind() -> list[RunView]:
+def runs_of_every_kind() -> list[RunView]:
     """Return runs of every kind, the most recently changed first."""
     views = [
         run("shakespeare-large", RunState.TRAINING, seed=1, share=0.37, hours=6),

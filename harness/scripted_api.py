@@ -21,7 +21,7 @@ ZONE = "us-central2-b"
 
 
 @dataclass(frozen=True)
-class Say:
+class Reply:
     """A scripted response: HTTP status, headers and a body (bytes, or a value to send as JSON)."""
 
     body: Any = field(default_factory=dict)
@@ -45,16 +45,16 @@ class Request:
     authorization: str
 
 
-def error(code: int, message: str, status: str = "", **fields: Any) -> Say:
+def error(code: int, message: str, status: str = "", **fields: Any) -> Reply:
     """Return an error response in the format of Google's APIs.
 
     ``code`` is the HTTP status, ``status`` the canonical code, and ``fields`` has further fields of
     the error.
     """
-    return Say({"error": {"code": code, "message": message, "status": status, **fields}}, code)
+    return Reply({"error": {"code": code, "message": message, "status": status, **fields}}, code)
 
 
-Answerer = Callable[[Request], Say | Drop]
+Handler = Callable[[Request], Reply | Drop]
 
 
 @cache
@@ -67,7 +67,7 @@ def _private_key() -> str:
 class ScriptedApi:
     """A server that returns scripted responses and records the requests in ``asked``.
 
-    It sends the responses in ``script`` in order. If ``answerer`` is set, it instead calls this
+    It sends the responses in ``script`` in order. If ``handler`` is set, it instead calls this
     function for each request and sends the result. ``tokens`` counts the requests for an access
     token. The server writes the key file of a service account to ``directory``.
     """
@@ -75,9 +75,11 @@ class ScriptedApi:
     def __init__(self, directory: Path) -> None:
         self.asked: list[Request] = []
         self.tokens = 0
-        self.token_answer = Say({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
-        self.script: list[Say | Drop] = []
-        self.answerer: Answerer | None = None
+        self.token_answer = Reply(
+            {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
+        )
+        self.script: list[Reply | Drop] = []
+        self.handler: Handler | None = None
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -114,14 +116,14 @@ class ScriptedApi:
             "token_uri": f"{self.endpoint}/token",
         }
 
-    def _answer(self, request: Request) -> Say | Drop:
+    def _answer(self, request: Request) -> Reply | Drop:
         with self._lock:
             if request.path == "/token":
                 self.tokens += 1
                 return self.token_answer
             self.asked.append(request)
-            if self.answerer:
-                return self.answerer(request)
+            if self.handler:
+                return self.handler(request)
             return self.script.pop(0) if self.script else error(500, "no scripted answer is left")
 
     def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  Handler has its own self

@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 
 from harness.emulated_storage import BUCKET, put_object
 
-BEGAN = 1795272000.0
+START_TIME = 1795272000.0
 """When the first attempt of a stored run began, in unix seconds."""
 QUICK = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
 EXITS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ EXITS: dict[str, dict[str, Any]] = {
 def line(step: int, **fields: Any) -> dict[str, Any]:
     """Return the metrics of a step that took one second; ``fields`` has further fields."""
     loss = {"loss": 5 / step, "tokens_per_second": 1000.0}
-    return {"step": step, "time": BEGAN + 10 + step, **loss, **fields}
+    return {"step": step, "time": START_TIME + 10 + step, **loss, **fields}
 
 
 def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
@@ -57,7 +57,7 @@ def attempt(
     process_id: int = 0,
     *,
     run: str = "mine",
-    began: float = BEGAN,
+    began: float = START_TIME,
     log: bytes = b"",
     metrics: bytes = b"",
     end: Mapping[str, Any] | None = None,

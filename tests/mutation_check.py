@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "dist/mutants"
 REPORT = ROOT / "dist/mutants.txt"
 KILLED = ("killed", "timeout")
-LEAST_SCORE = 0.85
+MIN_SCORE = 0.85
 """The share of mutants that tests must notice. Some can't be noticed, as behaviour is the same."""
 RESULT = re.compile(r"\s*(?P<mutant>(?P<module>\S+)\.x\S+__mutmut_\d+): (?P<status>.+)")
 
@@ -69,13 +69,13 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def too_low(statuses: Mapping[str, str]) -> str:
+def score_error(statuses: Mapping[str, str]) -> str:
     """Return an error if tests notice too few of the mutants; empty if they notice enough."""
     score = sum(status in KILLED for status in statuses.values()) / len(statuses)
-    if score >= LEAST_SCORE:
+    if score >= MIN_SCORE:
         return ""
     return (
-        f"tests notice {score:.1%} of the mutants, expected at least {LEAST_SCORE:.0%}. See those "
+        f"tests notice {score:.1%} of the mutants, expected at least {MIN_SCORE:.0%}. See those "
         f"that they miss: less {REPORT}"
     )
 
@@ -107,7 +107,7 @@ def main() -> int:
     }
     REPORT.write_text(report(statuses, {match["mutant"]: match["module"] for match in matches}))
     sys.stdout.write(REPORT.read_text())
-    if not options.module and (error := too_low(statuses)):
+    if not options.module and (error := score_error(statuses)):
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.mutation_check import LEAST_SCORE, too_low
+from tests.mutation_check import MIN_SCORE, score_error
 
 
 @pytest.mark.parametrize(("missing", "fails"), [(0, False), (1, True)])
 def test_the_check_fails_below_the_least_score(missing, fails):
-    killed = round(LEAST_SCORE * 100) - missing
+    killed = round(MIN_SCORE * 100) - missing
     kinds = ["timeout", *["killed"] * (killed - 1), *["survived"] * (100 - killed)]
 
-    error = too_low({str(number): kind for number, kind in enumerate(kinds)})
+    error = score_error({str(number): kind for number, kind in enumerate(kinds)})
 
     assert bool(error) == fails
     assert not fails or f"{killed}.0%" in error

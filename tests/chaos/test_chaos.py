@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from harness.disturbed import BUCKET, TPU, Disturbed, Losses
+from harness.disturbed import BUCKET, TPU, DisturbedRun, Losses
 from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, select_faults
 from harness.fleet import Fleet, beside
 from harness.own_cloud import EXISTING, own_or_existing_cloud
@@ -80,13 +80,13 @@ def disturbed(fleet, config):
     fleet.must_play("setup.yml")
     with Losses(fleet.cloud.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
-        yield Disturbed(fleet, run, losses, fleet.cloud.directory / "watch.log")
+        yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
         # Stop the run, because an existing cloud and its run records remain after the tests.
         fleet.play("playbooks/kill.yml", "-e", f"run={run}")
 
 
 @pytest.mark.parametrize("fault", SELECTED, ids=[fault.name for fault in SELECTED])
-def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Fault):
+def test_the_watch_alone_resumes_the_run_after(disturbed: DisturbedRun, fault: Fault):
     attempt, offset = disturbed.attempt(), len(disturbed.watch_log())
     # Wait for a checkpoint from which the run can resume.
     resumable_step = disturbed.losses.best + CHECKPOINT_EVERY + 5
@@ -108,7 +108,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Faul
     assert disturbed.losses.differing == []
 
 
-def test_no_fault_leaks_a_node_machine_or_run(disturbed: Disturbed):
+def test_no_fault_leaks_a_node_machine_or_run(disturbed: DisturbedRun):
     nodes = client.ask(
         disturbed.fleet.cloud, "GET", "/v2/projects/local-fleet/locations/-/nodes"
     ).get("nodes", [])

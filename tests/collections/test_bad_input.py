@@ -14,14 +14,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 )
 
 from harness.playbooks import play
-from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
+from harness.scripted_api import TOKEN, ZONE, Reply, ScriptedApi, error
 from tests.collections.running_modules import run_module
 from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
 
 
 def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exists: bool = True):
-    """Return an answerer that refuses every creation, and lists types, runtimes and zones."""
+    """Return a handler that refuses every creation, and lists types, runtimes and zones."""
     lists = {
         "acceleratorTypes": [{"type": kind} for kind in ("v4-8", "v4-16", "v5p-8")],
         "runtimeVersions": [{"version": "tpu-ubuntu2204-base"}, {"version": "v2-alpha-tpuv5"}],
@@ -33,9 +33,9 @@ def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exist
         if asked.method == "POST":
             return error(code, message)
         if key == "locations":
-            return Say({key: lists[key]}) if may_list_zones else error(403, "not for you")
+            return Reply({key: lists[key]}) if may_list_zones else error(403, "not for you")
         if key in lists:
-            return Say({key: lists[key]}) if zone_exists else error(403, "location not found")
+            return Reply({key: lists[key]}) if zone_exists else error(403, "location not found")
         return error(404, "not found")
 
     return answer
@@ -54,7 +54,7 @@ def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exist
 def test_an_error_about_type_or_runtime_has_the_apis_reason_and_the_allowed_values(
     client, scripted, change, allowed
 ):
-    scripted.answerer = refusing(400, "Invalid value")
+    scripted.handler = refusing(400, "Invalid value")
     spec = replace(DEMO, **change)
     for ask in (
         lambda: ensure_present(client, spec, timeout=20),
@@ -67,7 +67,7 @@ def test_an_error_about_type_or_runtime_has_the_apis_reason_and_the_allowed_valu
 
 
 def test_an_error_about_a_wrong_zone_lists_the_zones_with_tpus(client, scripted):
-    scripted.answerer = refusing(403, "Location us-central9-z is not found", zone_exists=False)
+    scripted.handler = refusing(403, "Location us-central9-z is not found", zone_exists=False)
     with pytest.raises(errors.Forbidden, match="the zones with TPUs are us-central2-b") as caught:
         ensure_present(client, replace(DEMO, zone="us-central9-z"), timeout=20)
     assert "Location us-central9-z is not found" in str(caught.value)
@@ -113,7 +113,7 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_an_error_about_refused_credentials_names_the_login_command_and_no_token(scripted, name):
-    scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
+    scripted.handler = lambda asked: error(401, f"bad {asked.authorization}")
     result = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
     assert (result["failed"], result["reason"]) == (True, "unauthorized")
     assert "gcloud auth application-default login" in result["msg"]
@@ -132,7 +132,7 @@ def test_no_token_is_printed_at_the_highest_verbosity(
     (folder / "tpu.yml").write_text("\n".join(["plugin: tpufleet.core.tpu", known, *lines]))
     (folder / "group_vars").mkdir()
     (folder / "group_vars/all.yml").write_text("tpu_fleet: []\n")
-    scripted.answerer = lambda request: Say({}) if request.method == "GET" else error(403, "no")
+    scripted.handler = lambda request: Reply({}) if request.method == "GET" else error(403, "no")
     book = tmp_path / "book.yml"
     book.write_text(play_of(node_task("present")))
     output = ""

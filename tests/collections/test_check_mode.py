@@ -157,7 +157,7 @@ def steps_of(log: Path) -> Iterator[dict]:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlaybookResult:
     """The output of the play, the API's log, and the changes requested before the play."""
 
     output: str
@@ -176,7 +176,7 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+def played(tmp_path_factory: pytest.TempPathFactory) -> PlaybookResult:
     """Run all entries of the table in one play, because Ansible takes seconds to start."""
     folder = tmp_path_factory.mktemp("check")
     api = LocalApi(folder / "cloud", KeyedMachines())
@@ -187,7 +187,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     book.write_text(yaml.safe_dump([{"hosts": "localhost", "tasks": tasks}]))
     result = play(environment_of(api), book, "--diff")
     api.halt()
-    return Played(result.stdout + result.stderr, api.log(), before)
+    return PlaybookResult(result.stdout + result.stderr, api.log(), before)
 
 
 @pytest.mark.parametrize("key", TABLE)

@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.playbooks import flat, play
-from harness.scripted_api import PROJECT, ZONE, Say, error, node
+from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import fleet_options, make
 from tests.collections.test_fleet import DEMO
 
@@ -61,7 +61,7 @@ def test_a_queued_tpu_gets_its_disk_too(api, local_api):
 
 @pytest.mark.parametrize("damage", [{"sizeGb": "many"}, {"status": 3}, {"description": []}])
 def test_a_malformed_disk_is_an_error_of_one_line(client, scripted, damage):
-    scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "status": "READY"} | damage)
+    scripted.handler = lambda _: Reply({"id": "1", "sizeGb": "50", "status": "READY"} | damage)
     with pytest.raises(errors.BadAnswer, match=r"disk corpus \(us-central2-b\): malformed"):
         read_disk(client.compute, ZONE, "corpus")
 
@@ -145,7 +145,7 @@ def test_a_failed_disk_operation_is_reported_with_its_error(client, scripted):
         "error": {"errors": [{"code": "X", "message": "The disk type is not for this zone"}]},
     }
     running = {**failed, "status": "RUNNING", "error": None}
-    scripted.script = [*[error(404, "not found")] * 2, Say(running), Say(failed)]
+    scripted.script = [*[error(404, "not found")] * 2, Reply(running), Reply(failed)]
     (result,) = create_without_listing(client, POD)
     assert "The disk type is not for this zone" in result.msg
     assert scripted.asked[-1].path.endswith(f"/zones/{ZONE}/operations/op")
@@ -223,7 +223,7 @@ def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted(
 def test_an_attached_disk_of_another_project_is_not_owned(
     client, scripted, api_url, project, owned
 ):
-    scripted.answerer = lambda _: Say(
+    scripted.handler = lambda _: Reply(
         {"id": "1", "sizeGb": "50", "description": DESCRIPTION_PREFIX}
     )
     source = f"{api_url}projects/{project}/zones/{ZONE}/disks/corpus"

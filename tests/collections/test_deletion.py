@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 
-from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
+from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error, node
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 
@@ -70,9 +70,9 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
         if asked.method == "DELETE":
             current = later
             return deletion
-        return Say(current)
+        return Reply(current)
 
-    scripted.answerer = answer
+    scripted.handler = answer
     delete_it(client)
 
     assert deletions(scripted) == 1
@@ -81,7 +81,7 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
 def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
     current = node(state="PREEMPTED")
     del current["id"]
-    scripted.answerer = lambda _: Say(current)
+    scripted.handler = lambda _: Reply(current)
 
     with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_absent(client, ZONE, "demo", timeout=600)
@@ -93,7 +93,7 @@ def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
 
 @pytest.mark.parametrize("body", [b"<html>no such page</html>", b"", b"{}"])
 def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body):
-    scripted.answerer = lambda _: Say(body, 404)
+    scripted.handler = lambda _: Reply(body, 404)
 
     with pytest.raises(
         errors.BadAnswer, match=r"HTTP 404, but the API did not send this.*HTTPS_PROXY"
@@ -104,7 +104,7 @@ def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body
 def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
     current = request("FAILED")
     del current["createTime"]
-    scripted.answerer = lambda _: Say(current)
+    scripted.handler = lambda _: Reply(current)
 
     with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_not_requested(client, ZONE, "demo", timeout=600)
@@ -121,10 +121,10 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
         if asked.method == "DELETE":
             current.pop(kind)
             current["queuedResources"] = request(created="2026-11-21T11:00:00Z")
-            return Say({"done": True})
-        return Say(current[kind]) if kind in current else error(404, "not found")
+            return Reply({"done": True})
+        return Reply(current[kind]) if kind in current else error(404, "not found")
 
-    scripted.answerer = answer
+    scripted.handler = answer
     nodes = [parse_node(current["nodes"])]
     (result,) = delete(CloudTpus(client), nodes, ChangeOptions(timeout=600))
 
@@ -133,7 +133,7 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
 
 
 def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scripted):
-    scripted.answerer = lambda asked: BUSY if asked.method == "DELETE" else Say(node())
+    scripted.handler = lambda asked: BUSY if asked.method == "DELETE" else Reply(node())
 
     with pytest.raises(errors.Unavailable, match="503"):
         ensure_absent(client, ZONE, "demo", timeout=3600)
@@ -142,11 +142,11 @@ def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scri
 
 
 def test_the_id_is_read_immediately_before_every_deletion(client, scripted):
-    answers = [BUSY, Drop(), Say({"done": True})]
-    scripted.answerer = lambda asked: (
+    answers = [BUSY, Drop(), Reply({"done": True})]
+    scripted.handler = lambda asked: (
         answers.pop(0)
         if asked.method == "DELETE"
-        else Say(node())
+        else Reply(node())
         if answers
         else error(404, "not found")
     )

@@ -45,7 +45,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
-from harness.scripted_api import Drop, Say, error, node
+from harness.scripted_api import Drop, error, node
+from harness.scripted_api import Reply as ScriptedReply
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import request
 
@@ -193,7 +194,7 @@ def test_no_zone_is_proposed_if_the_project_has_none():
 
 
 def test_an_api_that_does_not_answer_is_reported_once(scripted):
-    scripted.answerer = lambda _: Drop()
+    scripted.handler = lambda _: Drop()
     findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
     assert [finding.check for finding in findings] == [
         "credentials",
@@ -205,7 +206,7 @@ def test_an_api_that_does_not_answer_is_reported_once(scripted):
 
 
 def test_the_cloud_checks_only_read_from_the_api(scripted):
-    scripted.answerer = lambda request: Say(
+    scripted.handler = lambda request: ScriptedReply(
         PLACES if "locations" in request.path else {"defaultServiceAccount": "42-compute@x"}
     )
     findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], ["us-central2-b"])
@@ -215,7 +216,7 @@ def test_the_cloud_checks_only_read_from_the_api(scripted):
 
 
 def test_expired_credentials_make_the_other_checks_unknown(scripted):
-    scripted.token_answer = Say({"error": "invalid_grant"}, 400)
+    scripted.token_answer = ScriptedReply({"error": "invalid_grant"}, 400)
     findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
     assert "refused or expired" in findings[0].line
     assert "gcloud auth application-default login" in findings[0].fix
@@ -257,10 +258,10 @@ def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, 
     def answer(asked):
         path = asked.path
         if "queuedResources" in path:
-            return Say({"queuedResources": [dead]})
-        return Say({"nodes": [node("old")]} if path.endswith("nodes") else {})
+            return ScriptedReply({"queuedResources": [dead]})
+        return ScriptedReply({"nodes": [node("old")]} if path.endswith("nodes") else {})
 
-    scripted.answerer = answer
+    scripted.handler = answer
     finding_lines = lines(quota_of(client))
     assert any(
         "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x
@@ -278,7 +279,7 @@ def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
         "metadata": {"target": "x/nodes/demo", "verb": "create", "createTime": "2026"},
         "error": {"code": 8, "message": message},
     }
-    scripted.answerer = lambda asked: Say(
+    scripted.handler = lambda asked: ScriptedReply(
         {"operations": [failed]} if asked.path.endswith("operations") else {}
     )
     [line] = [x for x in lines(quota_of(client)) if "FIX " in x]
@@ -312,7 +313,7 @@ def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(metadata, permissi
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
-    scripted.script = [Say({"location": "US-CENTRAL2"}), error(404, "not here")]
+    scripted.script = [ScriptedReply({"location": "US-CENTRAL2"}), error(404, "not here")]
     findings = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
     assert lines(findings)[0].startswith("ok   bucket: gs://mine exists; its emulator")
     assert [(sent.method, sent.authorization) for sent in scripted.asked] == [("GET", "")] * 2

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from harness.playbooks import environment_of, play
-from harness.scripted_api import Say
+from harness.scripted_api import Reply
 from tests.collections.test_doctor import PLACES
 from tests.localcloud.api.local_api import LocalApi
 
@@ -94,7 +94,7 @@ def test_doctor_reports_the_chips_in_use_and_changes_nothing(local_api: LocalApi
 
 
 def test_an_invalid_fleet_file_hides_no_other_finding(tmp_path, scripted):
-    scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
+    scripted.handler = lambda asked: Reply(PLACES if asked.path.endswith("/locations") else {})
     config = {"plugin": "tpufleet.core.tpu", "known_hosts_file": str(tmp_path / "known_hosts")}
     invalid = {"tpu_fleet": [{"name": "pod", "zoned": "x"}], "fleet_state": str(tmp_path / "state")}
     inventory = tmp_path / "inventory"

@@ -29,7 +29,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
     select,
 )
 
-from harness.scripted_api import PROJECT, ZONE, Say, error, node
+from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import cloud_of, make, present
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi
@@ -104,8 +104,8 @@ def test_data_disks_are_read_only_by_default():
 
 
 def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted):
-    scripted.answerer = lambda _: Say(node(id="4712"))
-    options = ChangeOptions(agreed=frozenset({"4711"}))
+    scripted.handler = lambda _: Reply(node(id="4712"))
+    options = ChangeOptions(confirmed=frozenset({"4711"}))
     (result,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options)
     assert (result.reason, set(scripted.methods())) == ("different", {"GET"})
 
@@ -155,8 +155,8 @@ def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
 
 def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
-    scripted.answerer = lambda make_queued: (
-        Say(full) if make_queued.method == "POST" else error(404, "not found")
+    scripted.handler = lambda make_queued: (
+        Reply(full) if make_queued.method == "POST" else error(404, "not found")
     )
     (result,) = create(
         CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60)
@@ -267,7 +267,7 @@ def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_acti
 def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, scripted):
     lost = node(state="PREEMPTED", acceleratorType="v4-8", queuedResource=f"{QUEUE}/demo")
     active = request()
-    scripted.answerer = lambda it: Say(active if "/queuedResources/" in it.path else lost)
+    scripted.handler = lambda it: Reply(active if "/queuedResources/" in it.path else lost)
     options = ChangeOptions(timeout=60, replace_dead=True)
 
     (result,) = create(CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options)
@@ -296,7 +296,7 @@ def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, request
     first = make_queued_ready(api)
     (before,) = api.list_queued_resources()
 
-    second = make_queued_ready(api, entry, recreate=True, agreed=frozenset({first.node["id"]}))
+    second = make_queued_ready(api, entry, recreate=True, confirmed=frozenset({first.node["id"]}))
 
     assert second.node["accelerator_type"] == "v4-16"
     assert second.replaced.id == first.node["id"]
@@ -306,7 +306,7 @@ def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, request
 
 
 @pytest.mark.parametrize(
-    "options", [{"recreate": False}, {"recreate": True, "agreed": frozenset()}]
+    "options", [{"recreate": False}, {"recreate": True, "confirmed": frozenset()}]
 )
 def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_api, options):
     first = make_queued_ready(api)
@@ -329,7 +329,7 @@ def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
 
 def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
     existing = node(queuedResource=f"{QUEUE}/several", multisliceNode=True)
-    scripted.answerer = lambda _: Say(existing)
+    scripted.handler = lambda _: Reply(existing)
     nodes, options = {"demo": parse_node(existing)}, ChangeOptions(recreate=True)
 
     (result,) = create(CloudTpus(client), parse_fleet([SPOT]), nodes, options)
@@ -367,8 +367,8 @@ def refuse(found):
 def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry(client, scripted):
     waiting = parse_queued_resource(request("PROVISIONING"))
     refusal = error(400, "The queued resource is in state PROVISIONING", "FAILED_PRECONDITION")
-    scripted.answerer = lambda it: (
-        refusal if it.method == "DELETE" else Say(request("PROVISIONING"))
+    scripted.handler = lambda it: (
+        refusal if it.method == "DELETE" else Reply(request("PROVISIONING"))
     )
     (result,) = delete_requests(CloudTpus(client), [waiting], ChangeOptions(timeout=20))
     assert "PROVISIONING. If Google is creating the TPU, run this again when" in result.msg

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 
-from harness.scripted_api import Say, error, node
+from harness.scripted_api import Reply, error, node
 
 
 def key_of(kind: str, tail: bytes = b"\0\0\0\1x") -> str:
@@ -26,8 +26,8 @@ def key_of(kind: str, tail: bytes = b"\0\0\0\1x") -> str:
 ED25519 = key_of("ssh-ed25519")
 
 
-def published(*workers: dict[str, str]) -> Say:
-    return Say(
+def published(*workers: dict[str, str]) -> Reply:
+    return Reply(
         {
             "guestAttributes": [
                 {"queryValue": {"items": [{"key": k, "value": v} for k, v in worker.items()]}}
@@ -100,7 +100,7 @@ def test_keys_are_never_assigned_to_the_wrong_worker(client, scripted):
     def only_worker_1(asked):
         return published(*([{"ssh-ed25519": ED25519}] if asked.body["workerIds"] != ["0"] else []))
 
-    scripted.answerer = only_worker_1
+    scripted.handler = only_worker_1
     assert [host.alias for host in published_keys(client, parse_node(node()))] == ["4711-w1"]
 
 
@@ -113,7 +113,7 @@ def test_keys_that_are_published_late_are_waited_for(client, scripted, tmp_path)
 
 
 def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
-    scripted.answerer = lambda _: published({"ssh-ed25519": ED25519}, {})
+    scripted.handler = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")
     assert remembered(client, file) == [1]
 
@@ -125,13 +125,13 @@ def test_reading_keys_is_retried_after_a_404(client, scripted, tmp_path):
 
 
 def test_a_missing_permission_to_read_keys_is_an_error(client, scripted, tmp_path):
-    scripted.answerer = lambda _: error(403, "guest attributes are disabled")
+    scripted.handler = lambda _: error(403, "guest attributes are disabled")
     with pytest.raises(Forbidden, match="guest attributes are disabled"):
         remembered(client, str(tmp_path / "known_hosts"))
 
 
 def test_keys_of_known_workers_are_not_requested_again(client, scripted, tmp_path):
-    scripted.answerer = lambda _: error(403, "must not be asked")
+    scripted.handler = lambda _: error(403, "must not be asked")
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost(f"4711-w{worker}", {"ssh-ed25519": ED25519}) for worker in (0, 1)])
     assert remembered(client, str(file.path)) == []

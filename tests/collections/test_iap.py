@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
 )
 
 from harness.playbooks import flat, play
-from harness.scripted_api import Say, node
+from harness.scripted_api import Reply, node
 from tests.collections.test_host_keys import ED25519, published
 from tests.collections.test_inventory import listed as listed
 from tests.collections.test_inventory import the_inventory, the_line
@@ -20,9 +20,9 @@ KEY = {"ssh-ed25519": ED25519}
 
 
 def answering(*names: str):
-    """Return an answerer that lists one TPU whose workers published these host names."""
+    """Return a handler that lists one TPU whose workers published these host names."""
     attributes = published(*[KEY | ({"hostname": name} if name else {}) for name in names])
-    return lambda asked: attributes if asked.method == "POST" else Say({"nodes": [node()]})
+    return lambda asked: attributes if asked.method == "POST" else Reply({"nodes": [node()]})
 
 
 def variables(result, worker: str) -> dict[str, str]:
@@ -32,7 +32,7 @@ def variables(result, worker: str) -> dict[str, str]:
 def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
     listed, scripted, tmp_path
 ):
-    scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
+    scripted.handler = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
     host_variables = variables(listed(address="iap"), "demo-w1")
     arguments_file = tmp_path / "asked"
     stand_in = tmp_path / "bin/gcloud"
@@ -58,9 +58,9 @@ def test_names_of_known_workers_are_requested_when_iap_needs_them(
     listed,
     scripted,
 ):
-    scripted.answerer = answering("", "")
+    scripted.handler = answering("", "")
     listed(address="external")
-    scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
+    scripted.handler = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
     second_listing = listed(address="iap")
     assert (
         "start-iap-tunnel t1v-n-1-w-0 "

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
-from harness.scripted_api import PROJECT, TOKEN, Say, ScriptedApi, error, node
+from harness.scripted_api import PROJECT, TOKEN, Reply, ScriptedApi, error, node
 from tests.collections.test_host_keys import ED25519, published
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -73,10 +73,10 @@ def the_inventory(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return plain(json.loads(result.stdout))
 
 
-def answering(*nodes: dict[str, Any], **page: Any) -> Callable[[Any], Say]:
-    """Return an answerer that lists these nodes and publishes a host key for every worker."""
+def answering(*nodes: dict[str, Any], **page: Any) -> Callable[[Any], Reply]:
+    """Return a handler that lists these nodes and publishes a host key for every worker."""
     keys = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
-    return lambda asked: keys if asked.method == "POST" else Say({"nodes": list(nodes), **page})
+    return lambda asked: keys if asked.method == "POST" else Reply({"nodes": list(nodes), **page})
 
 
 def the_line(result: subprocess.CompletedProcess[str]) -> str:
@@ -88,7 +88,7 @@ def the_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_workers_are_in_their_groups_with_their_variables(listed, scripted):
-    scripted.answerer = answering(node(), node("old", state="PREEMPTED"))
+    scripted.handler = answering(node(), node("old", state="PREEMPTED"))
     result = listed(ssh_user="me")
     inventory = the_inventory(result)
     for group in ("tpu", "tpu_demo", "zone_us_central2_b", "type_v4_16", "state_READY"):
@@ -102,7 +102,7 @@ def test_workers_are_in_their_groups_with_their_variables(listed, scripted):
 
 
 def test_an_empty_fleet_still_has_the_groups_that_plays_use(listed, scripted):
-    scripted.answerer = answering()
+    scripted.handler = answering()
     result = listed("--graph")
     assert result.returncode == 0
     assert "@tpu:" in result.stdout
@@ -112,7 +112,7 @@ def test_an_empty_fleet_still_has_the_groups_that_plays_use(listed, scripted):
 def test_host_keys_are_requested_only_when_a_tpu_is_listed_for_the_first_time(
     listed, scripted, tmp_path
 ):
-    scripted.answerer = answering(node())
+    scripted.handler = answering(node())
     listed()
     listed()
     assert scripted.methods() == ["GET", "POST", "GET"]
@@ -120,8 +120,10 @@ def test_host_keys_are_requested_only_when_a_tpu_is_listed_for_the_first_time(
 
 
 def test_a_tpu_whose_host_keys_cannot_be_read_is_listed_with_a_warning(listed, scripted):
-    scripted.answerer = lambda asked: (
-        error(403, "no attributes for you") if asked.method == "POST" else Say({"nodes": [node()]})
+    scripted.handler = lambda asked: (
+        error(403, "no attributes for you")
+        if asked.method == "POST"
+        else Reply({"nodes": [node()]})
     )
     result = listed()
     assert "workers 0, 1 of TPU demo (us-central2-b) published no" in " ".join(
@@ -160,7 +162,7 @@ READ_EVERYTHING = """
 def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_path, template):
     owned, read = tmp_path / "owned", tmp_path / "read"
     hostile = template.replace("OWNED", str(owned))
-    scripted.answerer = answering(
+    scripted.handler = answering(
         node(
             labels={"owner": hostile, hostile: "x"},
             description=hostile,
@@ -181,7 +183,7 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
 
 
 def test_only_free_text_is_marked_unsafe(listed, scripted):
-    scripted.answerer = answering(node(labels={"good": "text"}))
+    scripted.handler = answering(node(labels={"good": "text"}))
     variables = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
     assert variables.pop("tpu_labels") == {"good": {"__ansible_unsafe": "text"}}
     assert "__ansible_unsafe" not in json.dumps(variables)
@@ -214,7 +216,7 @@ def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, 
     endpoints = {
         n: {"ipAddress": f"10.0.0.{n}", "accessConfig": {"externalIp": "1.1.1.1"}} for n in states
     }
-    scripted.answerer = answering(
+    scripted.handler = answering(
         *(
             node(
                 f"tpu{n}",
@@ -238,7 +240,7 @@ def test_workers_accept_the_addresses_of_the_fleet_s_existing_tpus_only(listed, 
 
 
 def test_constructed_groups_host_names_and_variables_are_supported(listed, scripted):
-    scripted.answerer = answering(node(labels={"owner": "ada"}))
+    scripted.handler = answering(node(labels={"owner": "ada"}))
     result = listed(
         strict=True,
         compose={"twice": "tpu_worker_count * 2"},
@@ -254,7 +256,7 @@ def test_constructed_groups_host_names_and_variables_are_supported(listed, scrip
 
 def test_filters_leave_out_tpus_before_their_host_keys_are_requested(listed, scripted):
     own, other = node(labels={"owner": "ada"}), node("old", id="2", labels={"owner": "bob"})
-    scripted.answerer = answering(own, other)
+    scripted.handler = answering(own, other)
     inventory = the_inventory(
         listed(filters=["tpu_labels.owner == 'ada'", "tpu_chips is undefined"])
     )
@@ -263,7 +265,7 @@ def test_filters_leave_out_tpus_before_their_host_keys_are_requested(listed, scr
 
 
 def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(listed, scripted):
-    scripted.answerer = answering(node(), node("mine", id="2", labels={"owner": "ada"}))
+    scripted.handler = answering(node(), node("mine", id="2", labels={"owner": "ada"}))
     result = listed(filters=["tpu_labels.owner == 'ada'"])
     assert sorted(the_inventory(result)["_meta"]["hostvars"]) == ["mine-w0", "mine-w1"]
     warnings = " ".join(result.stderr.split())
@@ -274,7 +276,7 @@ def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(liste
 def test_a_failing_strict_filter_or_an_invalid_filter_is_an_error_of_one_line(
     listed, scripted, filters
 ):
-    scripted.answerer = answering(node())
+    scripted.handler = answering(node())
     assert "filters: " in the_line(listed(strict=True, filters=filters))
 
 
@@ -286,7 +288,7 @@ def caching(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path, caching):
-    scripted.answerer = answering(node(metadata={"startup-script": "s3cret"}))
+    scripted.handler = answering(node(metadata={"startup-script": "s3cret"}))
     first, second = listed(**caching), listed(**caching)
     assert first.stdout == second.stdout
     assert scripted.methods() == ["GET", "POST"]
@@ -295,7 +297,7 @@ def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path, cachin
 
 
 def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path, caching):
-    scripted.answerer = answering(node())
+    scripted.handler = answering(node())
     first = listed(**caching)
     (file,) = (tmp_path / "cache").iterdir()
     file.write_text(file.read_text().replace("entries", "others"))
@@ -304,14 +306,14 @@ def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path, caching):
 
 
 def test_a_cache_of_other_zones_is_ignored(listed, scripted, caching):
-    scripted.answerer = answering(node())
+    scripted.handler = answering(node())
     listed(**caching)
     listed(**caching, zones=["us-central2-b"])
     assert scripted.methods().count("GET") == 2
 
 
 def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
-    scripted.answerer = answering(node())
+    scripted.handler = answering(node())
     listed(**caching)
     listed(**caching, project="other-fleet")
     paths = [request.path for request in scripted.asked if request.method == "GET"]
@@ -322,12 +324,12 @@ def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
 
 
 def test_a_partial_list_is_an_error_of_one_line_that_names_the_zones(listed, scripted):
-    scripted.answerer = answering(node(), unreachable=["projects/p/locations/us-east1-d"])
+    scripted.handler = answering(node(), unreachable=["projects/p/locations/us-east1-d"])
     assert "no answer from us-east1-d" in the_line(listed())
 
 
 def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
-    scripted.answerer = answering(node(), unreachable=["us-east1-d"])
+    scripted.handler = answering(node(), unreachable=["us-east1-d"])
     result = listed(allow_partial=True)
     worker = the_inventory(result)["_meta"]["hostvars"]["demo-w0"]
     assert (worker["tpu_partial"], worker["tpu_unreachable"]) == (True, ["us-east1-d"])
@@ -335,7 +337,7 @@ def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
 
 
 def test_the_error_about_refused_credentials_has_no_token_at_any_verbosity(listed, scripted):
-    scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
+    scripted.handler = lambda asked: error(401, f"bad {asked.authorization}")
     quiet, loud = listed(), listed("--list", "-vvvvv")
     assert "gcloud auth application-default login" in the_line(quiet)
     assert TOKEN not in quiet.stderr + loud.stdout + loud.stderr
@@ -349,7 +351,7 @@ def test_the_error_about_an_api_that_is_down_has_its_address_and_the_hint(listed
 
 
 def test_two_hosts_of_one_name_are_an_error_of_one_line(listed, scripted):
-    scripted.answerer = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
+    scripted.handler = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
     line = the_line(listed())
     assert "of TPU demo (us-central2-b) and of TPU demo-w0 (us-central2-b). Set hostnames" in line
 
@@ -363,7 +365,7 @@ def test_settings_of_ansible_decide_whether_an_unparsed_inventory_is_fatal(
 ):
     monkeypatch.setenv("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "false")
     monkeypatch.setenv("ANSIBLE_INVENTORY_UNPARSED_FAILED", "false")
-    scripted.answerer = lambda _: error(403, "not for you")
+    scripted.handler = lambda _: error(403, "not for you")
     result = listed()
     assert (result.returncode, "not for you" in result.stderr) == (0, True)
 

@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.plan import make_plan, parse_date
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
-from harness.scripted_api import Say, error, node
+from harness.scripted_api import Reply, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import DEMO as WANTED
 from tests.collections.test_queued_resources import TPU, request
@@ -154,7 +154,7 @@ def test_the_location_of_a_bucket_is_read_from_the_emulator_without_credentials(
     scripted, monkeypatch
 ):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
-    scripted.script = [Say({"location": "EUROPE-WEST4"})]
+    scripted.script = [Reply({"location": "EUROPE-WEST4"})]
     settings = ApiSettings.of(scripted.api)
     assert "europe-west4" in bucket_warning(settings, "gs://mine/prefix", ["us-central2-b"])
     (http_request,) = scripted.asked

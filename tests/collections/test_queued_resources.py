@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
     parse_queued_resource,
 )
 
-from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
+from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error
 from tests.collections.local_client import changes
 
 TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
@@ -70,7 +70,7 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
 
 
 def test_a_suspending_request_is_not_replaced_without_replace_dead(client, scripted):
-    scripted.answerer = lambda _: Say(request("SUSPENDING"))
+    scripted.handler = lambda _: Reply(request("SUSPENDING"))
     with pytest.raises(Different, match="is SUSPENDING and is never tried again"):
         ensure_requested(client, DEMO, timeout=20, replace_dead=False)
     assert set(scripted.methods()) == {"GET"}
@@ -81,14 +81,14 @@ def refuse(found):
 
 
 def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted):
-    scripted.answerer = lambda _: Say(request("SUSPENDING"))
+    scripted.handler = lambda _: Reply(request("SUSPENDING"))
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
     assert set(scripted.methods()) == {"GET"}
 
 
 def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
-    scripted.script = [GONE, error(409, "already exists"), Say(request("ACTIVE"))]
+    scripted.script = [GONE, error(409, "already exists"), Reply(request("ACTIVE"))]
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
 
@@ -119,13 +119,13 @@ def test_a_living_request_that_differs_is_never_changed(api, local_api):
 
 
 def test_without_wait_ensure_requested_returns_once_the_request_is_queued(client, scripted):
-    scripted.script = [GONE, Say({"done": True}), Say(request("WAITING_FOR_RESOURCES"))]
+    scripted.script = [GONE, Reply({"done": True}), Reply(request("WAITING_FOR_RESOURCES"))]
     result = ensure_requested(client, DEMO, timeout=600, wait=False)
     assert (result.changed, result.request.state) == (True, "WAITING_FOR_RESOURCES")
 
 
 def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
-    scripted.script = [GONE, Drop(), Say({"done": True}), Say(request())]
+    scripted.script = [GONE, Drop(), Reply({"done": True}), Reply(request())]
     ensure_requested(client, DEMO, timeout=600)
     first, second = (sent.query for sent in scripted.asked if sent.method == "POST")
     assert first == second
@@ -133,7 +133,7 @@ def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
 
 
 def test_the_timeout_error_says_that_the_request_stays_queued(client, scripted):
-    scripted.answerer = lambda _: Say(request("WAITING_FOR_RESOURCES"))
+    scripted.handler = lambda _: Reply(request("WAITING_FOR_RESOURCES"))
     with pytest.raises(
         errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
     ):
@@ -151,7 +151,7 @@ def test_the_timeout_error_says_that_the_request_stays_queued(client, scripted):
 )
 def test_ensure_requested_raises_the_error_of_a_failed_request(client, scripted, message, kind):
     failed = request("FAILED", failedData={"error": {"code": 8, "message": message}})
-    scripted.script = [GONE, Say({"done": True}), Say(failed)]
+    scripted.script = [GONE, Reply({"done": True}), Reply(failed)]
     with pytest.raises(kind, match=message[:20]):
         ensure_requested(client, DEMO, timeout=600)
 

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
     record_store,
 )
 
-from harness.scripted_api import Say, error
+from harness.scripted_api import Reply, error
 from harness.stored_output import QUICK
 from tests.collections.error_lines.bad import nowhere
 
@@ -51,14 +51,14 @@ def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
     not_found = error(
         404, message.format(bucket=bucket_url.bucket, name=bucket_url.full_name("a.json"))
     )
-    listed = Say({"kind": "storage#objects"}) if bucket_exists else not_found
+    listed = Reply({"kind": "storage#objects"}) if bucket_exists else not_found
     if bucket_exists and not may_list:
         listed = not_found = error(403, "Permission 'storage.objects.list' denied (or no bucket)")
 
     def answer(asked):
         return listed if asked.path == f"/storage/v1/b/{bucket_url.bucket}/o" else not_found
 
-    scripted.answerer = answer
+    scripted.handler = answer
     return Bucket(url, address=scripted.endpoint, retry=QUICK)
 
 
@@ -92,8 +92,8 @@ def test_an_object_that_is_created_during_a_read_is_returned(scripted):
     objects_path = "/storage/v1/b/fleet/o"
     scripted.script = [
         error(404, "Not Found"),
-        Say({"items": [{"name": "x/a.json"}]}),
-        Say({"step": 1}, headers=(("x-goog-generation", "7"),)),
+        Reply({"items": [{"name": "x/a.json"}]}),
+        Reply({"step": 1}, headers=(("x-goog-generation", "7"),)),
     ]
     bucket = Bucket("gs://fleet/x", address=scripted.endpoint, retry=QUICK)
 

@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Po
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
-from harness.scripted_api import PROJECT, TOKEN, ZONE, Drop, Request, Say, error, node
+from harness.scripted_api import PROJECT, TOKEN, ZONE, Drop, Reply, Request, error, node
 
 BUSY = error(503, "busy", "UNAVAILABLE")
 RATE_LIMITED = error(
@@ -22,9 +22,9 @@ RATE_LIMITED = error(
 
 def test_all_pages_of_a_list_are_followed(client, scripted):
     scripted.script = [
-        Say({"nodes": [node("a")], "nextPageToken": "two"}),
-        Say({"nodes": [node("b")], "nextPageToken": "three"}),
-        Say({}),
+        Reply({"nodes": [node("a")], "nextPageToken": "two"}),
+        Reply({"nodes": [node("b")], "nextPageToken": "three"}),
+        Reply({}),
     ]
     names = [entry["name"].rsplit("/", 1)[1] for entry in client.list_nodes().entries]
     assert names == ["a", "b"]
@@ -35,68 +35,68 @@ def test_all_pages_of_a_list_are_followed(client, scripted):
     "faults", [[BUSY, BUSY], [Drop()], [RATE_LIMITED]], ids=["busy", "dropped", "rate limit"]
 )
 def test_a_page_is_requested_again_after_a_transient_fault(client, scripted, faults):
-    first = Say({"nodes": [node("a")], "nextPageToken": "two"})
-    scripted.script = [first, *faults, Say({"nodes": [node("b")]})]
+    first = Reply({"nodes": [node("a")], "nextPageToken": "two"})
+    scripted.script = [first, *faults, Reply({"nodes": [node("b")]})]
     assert len(client.list_nodes().entries) == 2
 
 
 def test_a_repeated_page_token_is_an_error(client, scripted):
-    scripted.answerer = lambda _: Say({"nextPageToken": "again"})
+    scripted.handler = lambda _: Reply({"nextPageToken": "again"})
     with pytest.raises(errors.BadAnswer, match="same page token twice"):
         client.list_nodes()
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>router login</html>"])
 def test_an_answer_that_is_not_json_is_an_error_and_never_an_empty_list(client, scripted, body):
-    scripted.answerer = lambda _: Say(body)
+    scripted.handler = lambda _: Reply(body)
     with pytest.raises(errors.BadAnswer, match="malformed response"):
         client.list_nodes()
 
 
 def test_a_zone_that_is_unreachable_on_the_first_of_two_pages_is_reported(client, scripted):
     zone = "projects/local-fleet/locations/us-east1-d"
-    scripted.script = [Say({"unreachable": [zone], "nextPageToken": "two"}), Say({})]
+    scripted.script = [Reply({"unreachable": [zone], "nextPageToken": "two"}), Reply({})]
     with pytest.raises(errors.PartialAnswer, match="no answer from us-east1-d"):
         client.list_nodes()
 
 
 def test_a_partial_list_is_marked_where_it_is_allowed(client, scripted):
-    scripted.script = [Say({"nodes": [node()], "unreachable": ["us-east1-d"]})]
+    scripted.script = [Reply({"nodes": [node()], "unreachable": ["us-east1-d"]})]
     listing = client.list_nodes(allow_partial=True)
     assert (len(listing.entries), listing.unreachable) == (1, ("us-east1-d",))
 
 
-def _only_one_zone(request: Request) -> Say:
-    return Say({"nodes": [node()]}) if f"/{ZONE}/" in request.path else BUSY
+def _only_one_zone(request: Request) -> Reply:
+    return Reply({"nodes": [node()]}) if f"/{ZONE}/" in request.path else BUSY
 
 
 def test_the_list_fails_if_one_of_two_zones_fails(client, scripted):
-    scripted.answerer = _only_one_zone
+    scripted.handler = _only_one_zone
     with pytest.raises(errors.Unavailable, match="us-east1-d"):
         client.list_nodes([ZONE, "us-east1-d"])
 
 
 def test_a_zone_that_fails_is_unreachable_if_a_partial_list_is_allowed(client, scripted):
-    scripted.answerer = _only_one_zone
+    scripted.handler = _only_one_zone
     listing = client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
     assert (len(listing.entries), listing.unreachable) == (1, ("us-east1-d",))
 
 
 def test_a_missing_permission_is_never_a_partial_list(client, scripted):
-    scripted.answerer = lambda _: error(403, "Permission denied on zone")
+    scripted.handler = lambda _: error(403, "Permission denied on zone")
     with pytest.raises(errors.Forbidden, match="Permission denied"):
         client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
 
 
 def test_waits_between_tries_grow_and_honour_retry_after(client, scripted, clock):
-    slow = Say({"error": {"code": 429, "message": "slow down"}}, 429, (("Retry-After", "7"),))
-    scripted.script = [slow, Say({})]
+    slow = Reply({"error": {"code": 429, "message": "slow down"}}, 429, (("Retry-After", "7"),))
+    scripted.script = [slow, Reply({})]
     client.list_nodes()
     assert clock.slept[0] >= 7
 
 
 def test_retries_end_with_the_last_error_of_the_api(client, scripted):
-    scripted.answerer = lambda _: BUSY
+    scripted.handler = lambda _: BUSY
     with pytest.raises(errors.Unavailable, match=r"503 \(busy\)"):
         client.list_nodes()
     assert len(scripted.asked) == RetryPolicy().tries
@@ -106,7 +106,7 @@ def test_a_server_that_accepts_requests_but_never_responds_is_tried_three_times(
     short_timeout = RetryPolicy(request_timeout=0.3)
     polling = Polling(clock.sleep, clock)
     client = TpuApi(ApiSettings.of(scripted.api), retry=short_timeout, polling=polling)
-    scripted.answerer = lambda _: time.sleep(1) or Say({})
+    scripted.handler = lambda _: time.sleep(1) or Reply({})
 
     with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
         client.list_nodes()
@@ -120,7 +120,7 @@ def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted
         if len(clock.slept) == 5:
             scripted.stop()
 
-    scripted.answerer = lambda _: Drop()
+    scripted.handler = lambda _: Drop()
     client = TpuApi(ApiSettings.of(scripted.api), polling=Polling(sleep, clock))
 
     with pytest.raises(errors.NoAnswer):
@@ -130,7 +130,9 @@ def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted
 
 
 def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, scripted):
-    scripted.token_answer = Say({"error": "invalid_grant", "error_description": "no such key"}, 400)
+    scripted.token_answer = Reply(
+        {"error": "invalid_grant", "error_description": "no such key"}, 400
+    )
     with pytest.raises(errors.Unauthorized, match="invalid_grant"):
         client.list_nodes()
 
@@ -143,16 +145,16 @@ def test_the_error_about_an_unreachable_endpoint_has_its_address(client, scripte
 
 @pytest.mark.parametrize("body", [{"nodes": "none"}, {"nodes": [1]}, {"unreachable": {}}, []])
 def test_answers_of_another_shape_are_refused(client, scripted, body):
-    scripted.answerer = lambda _: Say(body)
+    scripted.handler = lambda _: Reply(body)
     with pytest.raises(errors.BadAnswer):
         client.list_nodes()
 
 
 def test_no_error_shows_the_token(client, scripted):
-    def leaking(request: Request) -> Say:
+    def leaking(request: Request) -> Reply:
         return error(400, f"you sent {request.authorization}\nand access_token={TOKEN}")
 
-    scripted.answerer = leaking
+    scripted.handler = leaking
     with pytest.raises(errors.InvalidRequest) as caught:
         client.get_node(ZONE, "demo")
     assert TOKEN not in str(caught.value)
@@ -167,7 +169,7 @@ def test_a_request_that_exceeds_a_quota_is_not_retried(client, scripted):
 
 def test_wait_polls_an_operation_until_it_is_done(client, scripted, clock):
     running = {"name": "projects/p/locations/z/operations/1"}
-    scripted.script = [Say(running), BUSY, Say({**running, "done": True, "response": {}})]
+    scripted.script = [Reply(running), BUSY, Reply({**running, "done": True, "response": {}})]
     client.wait(running, "create TPU demo", clock() + 600)
     assert len(scripted.asked) == 3
 
@@ -187,7 +189,7 @@ def test_wait_raises_the_error_of_a_failed_operation(client, clock, code, messag
 
 
 def test_the_timeout_error_of_an_operation_says_that_the_cloud_continues(client, scripted, clock):
-    scripted.answerer = lambda _: Say({"name": "o"})
+    scripted.handler = lambda _: Reply({"name": "o"})
     with pytest.raises(errors.DeadlineExceeded, match="the cloud continues"):
         client.wait({"name": "o"}, "create TPU demo", clock() + 30)
 
@@ -236,7 +238,7 @@ def test_a_missing_credentials_file_is_named_with_the_fix(tmp_path: Path):
 
 def test_application_default_credentials_are_used_without_a_file(scripted, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(scripted.credentials_file))
-    scripted.script = [Say({"nodes": [node()]})]
+    scripted.script = [Reply({"nodes": [node()]})]
     client = TpuApi(ApiSettings("local-fleet", scripted.endpoint))
     assert len(client.list_nodes().entries) == 1
     assert scripted.tokens == 1
@@ -245,7 +247,7 @@ def test_application_default_credentials_are_used_without_a_file(scripted, monke
 def test_requests_to_loopback_bypass_the_proxy_of_the_environment(client, scripted, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    scripted.script = [Say({})]
+    scripted.script = [Reply({})]
     assert client.list_nodes().entries == []
 
 
@@ -269,7 +271,7 @@ def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scr
     failed = creation("2026-01-01T00:00:00Z", error={"code": 8, "message": "no more capacity"})
     later = creation("2026-01-02T00:00:00Z", response={})
 
-    scripted.script = [Say({"operations": [failed]}), Say({"operations": [later, failed]})]
+    scripted.script = [Reply({"operations": [failed]}), Reply({"operations": [later, failed]})]
 
     assert isinstance(client.creation_error(ZONE, "demo"), errors.CapacityError)
     assert client.creation_error(ZONE, "demo") is None

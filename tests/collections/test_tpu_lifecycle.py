@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
     ensure_present,
 )
 
-from harness.scripted_api import ZONE, Drop, Say, error, node
+from harness.scripted_api import ZONE, Drop, Reply, error, node
 from tests.collections.local_client import changes
 
 DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
@@ -72,9 +72,9 @@ def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
         GONE,
         Drop(),
         error(409, "already exists", "ALREADY_EXISTS"),
-        Say(node()),
-        Say(node(state="CREATING")),
-        Say(node()),
+        Reply(node()),
+        Reply(node(state="CREATING")),
+        Reply(node()),
     ]
     result = ensure_present(client, DEMO, timeout=600)
     assert (result.changed, result.node.state) == (True, "READY")
@@ -83,25 +83,25 @@ def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
 def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differences(
     client, scripted
 ):
-    scripted.answerer = lambda asked: (
+    scripted.handler = lambda asked: (
         error(409, "already exists")
         if asked.method == "POST"
         else GONE
         if len(scripted.asked) == 1
-        else Say(node(acceleratorType="v4-8"))
+        else Reply(node(acceleratorType="v4-8"))
     )
     with pytest.raises(Different, match="accelerator_type is v4-8"):
         ensure_present(client, DEMO, timeout=600)
 
 
 def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
-    scripted.script = [Say(node(state="CREATING"))] * 3 + [Say(node())]
+    scripted.script = [Reply(node(state="CREATING"))] * 3 + [Reply(node())]
     result = ensure_present(client, DEMO, timeout=600)
     assert (result.changed, set(scripted.methods())) == (False, {"GET"})
 
 
 def test_the_timeout_error_has_the_state_of_the_tpu(client, scripted):
-    scripted.answerer = lambda _: Say(node(state="CREATING"))
+    scripted.handler = lambda _: Reply(node(state="CREATING"))
     with pytest.raises(errors.DeadlineExceeded, match="is still CREATING"):
         ensure_present(client, DEMO, timeout=60)
 
@@ -112,13 +112,18 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
         "done": True,
         "error": {"code": 8, "message": "There is no more capacity in the zone"},
     }
-    scripted.script = [Say(node(state="CREATING")), GONE, Say({"operations": [failed]})]
+    scripted.script = [Reply(node(state="CREATING")), GONE, Reply({"operations": [failed]})]
     with pytest.raises(errors.CapacityError, match="no more capacity"):
         ensure_present(client, DEMO, timeout=600)
 
 
 def test_mutable_options_are_patched_with_an_update_mask(client, scripted):
-    scripted.script = [Say(node(labels={"a": "1"})), Say(node()), Say({"done": True}), Say(node())]
+    scripted.script = [
+        Reply(node(labels={"a": "1"})),
+        Reply(node()),
+        Reply({"done": True}),
+        Reply(node()),
+    ]
     spec = replace(DEMO, labels={"a": "2"}, external_ip=True)
     result = ensure_present(client, spec, timeout=600)
     patch = next(request for request in scripted.asked if request.method == "PATCH")
@@ -129,10 +134,10 @@ def test_mutable_options_are_patched_with_an_update_mask(client, scripted):
 
 def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scripted):
     scripted.script = [
-        Say(node(metadata={"ssh-keys": "a:key1"})),
-        Say(node()),
-        Say({"done": True}),
-        Say(node()),
+        Reply(node(metadata={"ssh-keys": "a:key1"})),
+        Reply(node()),
+        Reply({"done": True}),
+        Reply(node()),
     ]
     ensure_present(client, replace(DEMO, metadata={"ssh-keys": "b:key2"}), timeout=600)
     patch = next(request for request in scripted.asked if request.method == "PATCH")
@@ -140,26 +145,31 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
 
 
 def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, scripted):
-    scripted.script = [Say(node(state="RESTARTING"))] * 2 + [Say(node(id="4712"))] * 9
+    scripted.script = [Reply(node(state="RESTARTING"))] * 2 + [Reply(node(id="4712"))] * 9
     with pytest.raises(Different, match=r"can't change TPU demo .* has taken its name"):
         ensure_present(client, replace(DEMO, labels={"a": "b"}), timeout=600)
     assert set(scripted.methods()) == {"GET"}
 
 
 def test_metadata_is_never_shown(client, scripted):
-    scripted.script = [Say(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
+    scripted.script = [Reply(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
     result = ensure_present(client, DEMO, timeout=600)
     assert "s3cret" not in str((result.before, result.after))
 
 
 def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
-    scripted.script = [Say(node()), Drop(), Say(node(state="STOPPING")), Say(node(state="STOPPED"))]
+    scripted.script = [
+        Reply(node()),
+        Drop(),
+        Reply(node(state="STOPPING")),
+        Reply(node(state="STOPPED")),
+    ]
     assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
 
 def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
-    scripted.script = [Say(node(state="STARTING")), Say(node(id="4712"))]
+    scripted.script = [Reply(node(state="STARTING")), Reply(node(id="4712"))]
     with pytest.raises(Different, match="was recreated meanwhile"):
         ensure_power(client, ZONE, "demo", started=False, timeout=600, node_id=node()["id"])
     assert set(scripted.methods()) == {"GET"}
@@ -172,7 +182,7 @@ def test_starting_a_missing_tpu_is_reported_with_the_fix(client, scripted):
 
 
 def test_a_preempted_tpu_can_t_be_started(client, scripted):
-    scripted.script = [Say(node(state="PREEMPTED"))]
+    scripted.script = [Reply(node(state="PREEMPTED"))]
     with pytest.raises(Different, match="must be recreated"):
         ensure_power(client, ZONE, "demo", started=True, timeout=600)
 
@@ -206,7 +216,7 @@ def test_all_options_of_a_tpu_reach_the_api():
 
 
 def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
-    scripted.answerer = lambda _: Say(node() | RICH.body("p"))
+    scripted.handler = lambda _: Reply(node() | RICH.body("p"))
     assert not ensure_present(client, RICH, timeout=600).changed
 
 
@@ -222,7 +232,7 @@ def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
     ],
 )
 def test_immutable_options_cannot_be_changed(client, scripted, change, message):
-    scripted.answerer = lambda _: Say(node() | RICH.body("p"))
+    scripted.handler = lambda _: Reply(node() | RICH.body("p"))
     with pytest.raises(Different, match=message):
         ensure_present(client, replace(RICH, **change), timeout=600)
 
@@ -243,9 +253,9 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
 
 
 def test_a_tpu_created_after_the_confirmation_is_not_deleted(client, scripted):
-    scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
+    scripted.handler = lambda _: Reply(node(id="4712", acceleratorType="v4-8"))
     with pytest.raises(Different, match="created after the list that you confirmed"):
-        ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})
+        ensure_absent(client, ZONE, "demo", timeout=600, confirmed={"4711"})
     with pytest.raises(Different, match="created after the list that you confirmed"):
-        ensure_present(client, DEMO, timeout=600, recreate=True, agreed={"4711"})
+        ensure_present(client, DEMO, timeout=600, recreate=True, confirmed={"4711"})
     assert set(scripted.methods()) == {"GET"}

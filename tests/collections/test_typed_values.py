@@ -23,7 +23,7 @@ def test_train_refuses_a_value_that_is_cut_and_shows_how_to_quote_it(local_api):
 
 def cut(monkeypatch, *extra_vars):
     monkeypatch.setattr(typed_values.context, "CLIARGS", {"extra_vars": extra_vars})
-    return typed_values.cut_short(EXAMPLES, "train.yml")
+    return typed_values.truncated_value_error(EXAMPLES, "train.yml")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

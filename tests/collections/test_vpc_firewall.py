@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scripted_api import Drop, Say
+from harness.scripted_api import Drop, Reply
 from tests.localcloud.api.local_api import LocalApi
 
 OFFICE = "203.0.113.0/28"
@@ -130,7 +130,7 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
     }
     behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
     elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
-    scripted.script = [Say({"items": [open_door, behind, elsewhere]})]
+    scripted.script = [Reply({"items": [open_door, behind, elsewhere]})]
     result = allow_ssh_from(client.compute, OFFICE, check=True)
     (warning,) = result.warnings
     assert "firewall rule old-door allows everyone" in warning
@@ -144,7 +144,7 @@ def test_a_rule_that_no_fleet_created_is_never_changed(client, scripted, state):
         "network": "default",
         "allowed": [{"IPProtocol": "tcp"}],
     }
-    scripted.script = [Say({"items": [foreign_rule]})]
+    scripted.script = [Reply({"items": [foreign_rule]})]
     with pytest.raises(Different, match="tpufleet-ssh: fleet research did not create it"):
         ensure(client.compute, rules() if state == "present" else ())
     assert scripted.methods() == ["GET"]
@@ -162,8 +162,8 @@ def test_a_rule_of_another_fleet_is_never_changed(compute, local_api, fleet, sta
 
 def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, scripted):
     own_rule = rules(OFFICE)[0].body("p")
-    listed = Say({"items": [own_rule | {"id": "1"}]})
-    scripted.script = [listed, Say(own_rule | {"id": "2"})]
+    listed = Reply({"items": [own_rule | {"id": "1"}]})
+    scripted.script = [listed, Reply(own_rule | {"id": "2"})]
     ensure(client.compute)
     assert scripted.methods() == ["GET", "GET"]
 
@@ -185,14 +185,14 @@ def test_a_failed_operation_is_reported_with_its_error(client, scripted):
         "status": "DONE",
         "error": {"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'FIREWALLS' exceeded."}]},
     }
-    scripted.script = [Say({}), Say({"name": "op-1", "status": "RUNNING"}), Say(failed)]
+    scripted.script = [Reply({}), Reply({"name": "op-1", "status": "RUNNING"}), Reply(failed)]
     with pytest.raises(errors.QuotaError, match="Quota 'FIREWALLS' exceeded"):
         allow_ssh_from(client.compute, OFFICE)
 
 
 def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
-    result = Say({"name": "op", "status": "DONE"})
-    scripted.script = [Say({}), Drop(), *[result] * 9]
+    result = Reply({"name": "op", "status": "DONE"})
+    scripted.script = [Reply({}), Drop(), *[result] * 9]
     allow_ssh_from(client.compute)
     asked_for = [request.query for request in scripted.asked if request.method == "POST"]
     first, second = asked_for[:2]
@@ -200,7 +200,7 @@ def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
 
 
 def test_the_denying_rule_is_created_first(client, scripted):
-    scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
+    scripted.script = [Reply({}), *[Reply({"name": "op", "status": "DONE"})] * 4]
     allow_ssh_from(client.compute, OFFICE)
     created = [request.body["name"] for request in scripted.asked if request.method == "POST"]
     assert created == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from harness.fleet import Fleet, Played, beside, fleet_entry, fleet_set_up
+from harness.fleet import Fleet, PlaybookResult, beside, fleet_entry, fleet_set_up
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKERS = ("demo-w0", "demo-w1")
@@ -31,7 +31,7 @@ def code(tmp_path_factory):
     return folder
 
 
-def train(fleet: Fleet, code, run: str, *options: str, tpu: str = "demo") -> Played:
+def train(fleet: Fleet, code, run: str, *options: str, tpu: str = "demo") -> PlaybookResult:
     command = shlex.quote("python3 trainer.py")
     launch = ("-e", f"run={run}", "-e", f"code={code}", "-e", f"command={command}")
     return fleet.play("train.yml", *launch, "-e", f"tpu={tpu}", "-e", "wait=done", *options)

@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import Spent
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import TimeUse
 
 from harness.fleet import Fleet, beside
 from harness.own_cloud import own_or_existing_cloud
@@ -103,9 +103,9 @@ def test_the_wanted_time_of_the_recreated_run_is_divided_by_cause(fleet):
 
     print(f"wanted {times.wanted:.1f} s: {times.seconds}")  # noqa: T201
     assert sum(times.seconds.values()) == pytest.approx(times.wanted, rel=0.01)
-    may_be_zero = (Spent.REDONE, Spent.OTHER)
+    may_be_zero = (TimeUse.REDONE, TimeUse.OTHER)
     assert [
-        cause for cause in Spent if cause not in may_be_zero and times.seconds[cause] <= 0
+        cause for cause in TimeUse if cause not in may_be_zero and times.seconds[cause] <= 0
     ] == []
 
 

@@ -6,7 +6,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.playbooks import environment_of, play
-from harness.scripted_api import Say, error
+from harness.scripted_api import Reply, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud
@@ -19,7 +19,7 @@ from tests.collections.test_fleet import DEMO
 @case("mine")
 def wrong_project(bad: Bad) -> str:
     message = "Permission denied on resource project mine"
-    bad.scripted.answerer = refusing(403, message, may_list_zones=False, zone_exists=False)
+    bad.scripted.handler = refusing(403, message, may_list_zones=False, zone_exists=False)
     return failed(run_module("tpu_node", api=bad.scripted.api, **DEMO))
 
 
@@ -60,7 +60,7 @@ def unknown_key_of_the_fleet(bad: Bad) -> str:
 
 @case("credentials")
 def expired_credentials(bad: Bad) -> str:
-    bad.scripted.answerer = lambda asked: error(401, "expired")
+    bad.scripted.handler = lambda asked: error(401, "expired")
     return failed(run_module("tpu_node", api=bad.scripted.api, **DEMO))
 
 
@@ -80,7 +80,7 @@ def api_that_is_down(bad: Bad) -> str:
 
 @case("us-east1-d")
 def zone_that_does_not_answer(bad: Bad) -> str:
-    bad.scripted.script = [Say({"nodes": [], "unreachable": ["us-east1-d"]})]
+    bad.scripted.script = [Reply({"nodes": [], "unreachable": ["us-east1-d"]})]
     return printed_error(TpuApi(ApiSettings.of(bad.scripted.api)).list_nodes)
 
 

@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     WorkerPaths,
-    command_words,
+    split_command,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
@@ -107,7 +107,7 @@ def env_that_cannot_be_parsed(bad: Bad) -> str:
 
 @case("command")
 def command_that_cannot_be_parsed(bad: Bad) -> str:
-    return printed_error(command_words, "python 'x")
+    return printed_error(split_command, "python 'x")
 
 
 def ended(run: str, status: str, log: str) -> str:
@@ -154,7 +154,7 @@ def worker_with_another_active_run(bad: Bad) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_states", lambda runs: {runs[0]: {"ActiveState": "active"}})
-        patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
+        patch.setattr(run_start.run_checkpoints, "write_problem", lambda *_: None)
         patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)
         return printed_failure("; ".join(run_start.blockers(process(), paths)))
@@ -168,9 +168,9 @@ def checkpoints_on_a_disk_of_the_leader(bad: Bad) -> str:
 
 @case("gs://fleet/a")
 def bucket_without_write_permission(bad: Bad) -> str:
-    bad.scripted.answerer = lambda asked: error(403, "no storage.objects.create access")
+    bad.scripted.handler = lambda asked: error(403, "no storage.objects.create access")
     emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
-    return printed_failure(run_checkpoints.trouble("gs://fleet/a", emulator) or "")
+    return printed_failure(run_checkpoints.write_problem("gs://fleet/a", emulator) or "")
 
 
 @case("'soon'")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.playbooks import ROOT
-from harness.scripted_api import Request, Say, error
+from harness.scripted_api import Reply, Request, error
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 from launch_torch import Placement
@@ -363,11 +363,11 @@ def metadata(scripted) -> tuple[str, dict[str, str | None]]:
         "agent-worker-number": "1",
     }
 
-    def respond(request: Request) -> Say:
+    def respond(request: Request) -> Reply:
         attribute = attributes.get(request.path.rpartition("/")[2])
-        return error(404, "not found") if attribute is None else Say(attribute.encode())
+        return error(404, "not found") if attribute is None else Reply(attribute.encode())
 
-    scripted.answerer = respond
+    scripted.handler = respond
     return f"{scripted.endpoint}/attributes/", attributes
 
 

@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     read_end,
     read_state,
     state_to_json,
-    streams_here,
+    streams_at_end,
     uploads_of,
     write_attempt,
     write_state,
@@ -53,7 +53,7 @@ class Disk:
 
     def begin(self) -> None:
         start = Start("mine", 1, 0, "pod-w0", 1.5)
-        write_attempt(self.folder, Attempt(start, "", "", streams_here(self.folder)))
+        write_attempt(self.folder, Attempt(start, "", "", streams_at_end(self.folder)))
 
     def append(self, lines: list[int], partial_bytes: int) -> None:
         """Append lines of these lengths, then ``partial_bytes`` bytes of an incomplete line."""
@@ -148,7 +148,7 @@ def folder(tmp_path: Path) -> Path:
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
     """Return an attempt of the run that begins now; ``fields`` replace fields of its start."""
     start = Start("mine", number, 0, "w", float(number))._replace(**fields)
-    return Attempt(start, "", "", streams_here(folder))
+    return Attempt(start, "", "", streams_at_end(folder))
 
 
 def new_output(folder: Path, attempt: Attempt) -> Iterator[Upload]:
@@ -232,7 +232,9 @@ def test_lines_written_during_an_upload_are_left_for_the_next_one(folder):
 def test_a_written_attempt_and_its_state_read_back_equal(folder):
     (folder / "log").write_text("x" * 100_000)
     start = Start("mine", 12, 3, "pod-w3", 1.5)
-    attempt = Attempt(start, "gs://bucket/runs/mine", "http://[fd00::1]:4443", streams_here(folder))
+    attempt = Attempt(
+        start, "gs://bucket/runs/mine", "http://[fd00::1]:4443", streams_at_end(folder)
+    )
 
     write_attempt(folder, attempt)
 
@@ -442,7 +444,7 @@ def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
 
 @pytest.mark.parametrize("segment", [10**12 - 1, 10**12 - 2 * output_stream.SEGMENT_BYTES, 10**12])
 def test_no_segment_has_a_name_that_the_controller_refuses(relaunched, segment):
-    stream = streams_here(relaunched.folder)["log"]
+    stream = streams_at_end(relaunched.folder)["log"]
     relaunched.log.write_bytes(b"one line\n" * 10**5)
     (attempt,) = relaunched.attempts
     state = state_to_json(parse_state(None, attempt))

@@ -12,10 +12,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.own_lock import (
     LockError,
     Sources,
-    extra_words,
     is_current,
     lock_text,
     own_lock,
+    parse_extras,
     stale_lock,
 )
 from hypothesis import given
@@ -235,7 +235,7 @@ def test_the_option_of_extras_can_be_pasted(workspace):
 def test_extras_name_a_file_in_the_directory_of_lock_files(extras):
     path = own_lock(None, extras, "worker-tpu", "/locks", "/project")
 
-    assert bool(path) == bool(extra_words(extras))
+    assert bool(path) == bool(parse_extras(extras))
     assert not path or Path(path).parent == Path("/locks")
     assert own_lock(None, extras[::-1], "worker-tpu", "/locks", "/project") == path
 

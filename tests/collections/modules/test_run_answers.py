@@ -9,8 +9,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     bad_logs,
     failures,
+    hosts_to_stop,
     launch_verdict,
-    leftovers,
     start_answers,
     wait_outcome,
 )
@@ -169,7 +169,7 @@ def test_a_refused_run_and_processes_of_older_attempts_are_stopped():
     answers = {"w0": started(), "w1": ready(), "w2": started(), "w3": older}
     processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}
 
-    assert leftovers(answers, processes, refused={"a"}, again={"b"}) == ["w0", "w3"]
+    assert hosts_to_stop(answers, processes, refused={"a"}, again={"b"}) == ["w0", "w3"]
 
 
 def test_each_process_that_holds_a_device_is_a_line_with_its_worker():

@@ -15,12 +15,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     overlap,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts import (
-    CARRIED,
+    INHERITED_VARIABLES,
     chip_hosts,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     launch_verdict,
-    one_a_worker,
+    one_host_per_worker,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     Snapshot,
@@ -71,7 +71,7 @@ def test_a_run_on_one_chip_is_recorded_with_its_tpu():
 def test_the_hosts_of_chips_get_every_variable_that_is_carried():
     playbook = (ROOT / "playbooks/chips.yml").read_text()
 
-    assert [name for name in CARRIED if f"        {name}:" not in playbook] == []
+    assert [name for name in INHERITED_VARIABLES if f"        {name}:" not in playbook] == []
 
 
 def test_a_requested_chip_must_exist():
@@ -128,7 +128,7 @@ def test_a_worker_gets_a_release_once_for_all_its_chips():
     verdict = launch_verdict(dict.fromkeys(plan, result), plan)
 
     assert verdict["push"] == ["mine-c0", "mine-c1"]
-    assert one_a_worker(plan, verdict["push"]) == ["pod-w0-c0"]
+    assert one_host_per_worker(plan, verdict["push"]) == ["pod-w0-c0"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
     active = {"run": "other", "state": "training", "active": True, "launched": {"chip": 1}}
     monkeypatch.setattr(run_start, "active_runs", lambda: ["other"])
     monkeypatch.setattr(run_start, "observe", lambda *_, **__: active)
-    monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
+    monkeypatch.setattr(run_start.run_checkpoints, "write_problem", lambda *_: None)
     paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
 
     def blockers_of(chip):

@@ -24,7 +24,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     RunError,
     WorkerPaths,
-    command_words,
+    split_command,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
     process_of,
@@ -91,7 +91,7 @@ def test_a_run_without_a_config_has_no_environment_variable_for_it():
 @pytest.mark.parametrize("command", ["", "   ", "python 'open"])
 def test_an_empty_or_malformed_command_is_refused(command):
     with pytest.raises(RunError):
-        command_words(command)
+        split_command(command)
 
 
 @settings(deadline=None, max_examples=50)

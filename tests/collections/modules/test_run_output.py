@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     SEGMENT_BYTES,
     Attempt,
     Start,
-    streams_here,
+    streams_at_end,
     write_attempt,
 )
 
@@ -51,7 +51,7 @@ def begin(controller: Controller, attempt: int, run: str = "mine", location: str
     folder = controller.state_dir / "runs" / run
     folder.mkdir(exist_ok=True)
     start = Start(run, attempt, 3, "pod-w3", 1.5 + attempt)
-    write_attempt(folder, Attempt(start, location, "", streams_here(folder)))
+    write_attempt(folder, Attempt(start, location, "", streams_at_end(folder)))
     return folder
 
 

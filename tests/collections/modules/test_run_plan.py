@@ -17,9 +17,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     PLACEHOLDERS,
     Placement,
     Worker,
+    check_shared_variables,
     command_of,
     find_config,
-    one_for_all,
     overrides,
     place,
     read_config,
@@ -283,8 +283,10 @@ def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():
     with pytest.raises(
         RunError, match=r"checkpoints: .*\(gs://a for a-w0, not set for b-w0\).*tpu="
     ):
-        one_for_all(facts)
+        check_shared_variables(facts)
 
 
 def test_variables_of_single_workers_may_differ():
-    one_for_all({"a-w0": {"tpu_name": "a", "shared_dir": "/s"}, "b-w0": {"shared_dir": "/s"}})
+    check_shared_variables(
+        {"a-w0": {"tpu_name": "a", "shared_dir": "/s"}, "b-w0": {"shared_dir": "/s"}}
+    )

@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
     Attempt,
     Start,
-    streams_here,
+    streams_at_end,
     write_attempt,
 )
 
@@ -47,7 +47,7 @@ class Worker:
         folder = self.state / "runs" / run
         folder.mkdir(exist_ok=True)
         start = Start(run, number, 0, "pod-w0", time.time())
-        attempt = Attempt(start, self.location, self.emulator, streams_here(folder))
+        attempt = Attempt(start, self.location, self.emulator, streams_at_end(folder))
         write_attempt(folder, attempt._replace(**fields))
 
     def write(self, text: str, name: str = "log", run: str = "mine") -> None:

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     SEGMENT_BYTES,
     Attempt,
     Start,
-    streams_here,
+    streams_at_end,
     write_attempt,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
@@ -26,7 +26,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.uncollected import uncollected
 
-from harness.stored_output import BEGAN, EXITS, attempt, content_of, jsonl, line
+from harness.stored_output import EXITS, START_TIME, attempt, content_of, jsonl, line
 from tests.collections.running_modules import run_module
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n", end=EXITS["crashed"])
@@ -198,8 +198,8 @@ def test_a_segment_that_grew_is_replaced_whole(tmp_path):
 def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
     run, store = tmp_path / "state/runs/mine", OutputDirectory(tmp_path / "outputs")
     run.mkdir(parents=True)
-    start = Start("mine", 1, 0, "pod-w0", BEGAN)
-    write_attempt(run, Attempt(start, "", "", streams_here(run)))
+    start = Start("mine", 1, 0, "pod-w0", START_TIME)
+    write_attempt(run, Attempt(start, "", "", streams_at_end(run)))
 
     def ask(state):
         return run_module(
@@ -217,10 +217,12 @@ def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
         first = collected()
         metrics.write(jsonl(map(line, range(2001, 3001))))
         log.write(b"no memory")
-    (run / "exit.json").write_text(json.dumps({"attempt": 1, "time": BEGAN, **EXITS["crashed"]}))
+    (run / "exit.json").write_text(
+        json.dumps({"attempt": 1, "time": START_TIME, **EXITS["crashed"]})
+    )
     second = collected()
 
     assert (first.last["step"], first.log, first.attempts[0].ended) == (2000, ("half of it",), None)
     assert (second.last["step"], second.log) == (3000, ("half of it", "no memory"))
-    assert (second.error, second.attempts[0].ended) == ("no memory", BEGAN)
+    assert (second.error, second.attempts[0].ended) == ("no memory", START_TIME)
     assert collect(tmp_path / "outputs", "pod-w0", ask)["files"] == 0

@@ -7,10 +7,10 @@ import pytest
 
 from harness.emulated_storage import BUCKET, put_object
 from harness.playbooks import environment_of, flat, play
-from harness.stored_output import BEGAN, EXITS, attempt, in_directory, jsonl, line
+from harness.stored_output import EXITS, START_TIME, attempt, in_directory, jsonl, line
 from harness.valid_record import record_fields
 
-LATER = BEGAN + 500
+LATER = START_TIME + 500
 RUNS = {
     "finished": {"wanted": "done"},
     "crashed": {"wanted": "running"},
@@ -34,8 +34,11 @@ def objects(run):
 
 def record(run, outputs):
     end_events = {"killed": [{"time": LATER + 999, "kind": "stopped"}]}
-    launches = [{"time": BEGAN - 5, "kind": "launched"}, {"time": LATER - 5, "kind": "launched"}]
-    wanted_time = {"wanted_seconds": 76.0, "wanted_since": BEGAN, "wanted_until": LATER + 1000}
+    launches = [
+        {"time": START_TIME - 5, "kind": "launched"},
+        {"time": LATER - 5, "kind": "launched"},
+    ]
+    wanted_time = {"wanted_seconds": 76.0, "wanted_since": START_TIME, "wanted_until": LATER + 1000}
     if RUNS[run]["wanted"] == "running":
         wanted_time |= {"wanted_seconds": 0.0}
     return record_fields(

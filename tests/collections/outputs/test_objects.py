@@ -175,7 +175,7 @@ def test_the_cache_keeps_its_newest_files(tmp_path, monkeypatch):
 
 
 def test_a_bucket_that_refuses_is_asked_once(scripted, tmp_path):
-    scripted.answerer = lambda asked: error(403, "denied")
+    scripted.handler = lambda asked: error(403, "denied")
     bucket = Bucket("gs://fleet/x", address=scripted.endpoint, retry=QUICK)
     store = OutputBucket(bucket, tmp_path)
     for run in ("one", "two"):

@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import reade
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.stored_output import BEGAN, EXITS, attempt, in_directory
+from harness.stored_output import EXITS, START_TIME, attempt, in_directory
 
 
 def one_process(folder, objects):
@@ -145,4 +145,4 @@ def test_processes_are_sorted_by_attempt_and_process_id(tmp_path):
         (10, 0),
     ]
     start = reader.read_start(in_directory(tmp_path, {}), processes[1])
-    assert start and (start.worker, start.began) == ("pod-w2", BEGAN)
+    assert start and (start.worker, start.began) == ("pod-w2", START_TIME)

@@ -21,9 +21,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary_cach
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.stored_output import BEGAN, EXITS, attempt, in_directory, jsonl, line
+from harness.stored_output import EXITS, START_TIME, attempt, in_directory, jsonl, line
 
-LATER = BEGAN + 500
+LATER = START_TIME + 500
 
 
 def summary(folder, *attempts):
@@ -35,7 +35,7 @@ def summary(folder, *attempts):
 
 def resumed(steps, shift=500):
     """Return metrics of an attempt that began ``shift`` seconds after the first one."""
-    return [line(step) | {"time": BEGAN + shift + step} for step in steps]
+    return [line(step) | {"time": START_TIME + shift + step} for step in steps]
 
 
 def steps_of(output):
@@ -53,7 +53,7 @@ def test_a_curve_continues_over_attempts_without_repeated_steps(tmp_path):
     first, second = output.attempts
     assert (first.first_step, first.kept, first.redone) == (1, 19, 10)
     assert (second.first_step, second.kept, second.redone) == (21, 19, 0)
-    assert (first.began, first.ended, second.ended) == (BEGAN, None, LATER + 1000)
+    assert (first.began, first.ended, second.ended) == (START_TIME, None, LATER + 1000)
     assert progress_of(output) == {"first": 1, "last": 40, "counted": 38}
 
 
@@ -89,7 +89,7 @@ def test_kept_and_repeated_time_sum_to_the_time_of_all_steps(tmp_path_factory, s
     attempts = [
         attempt(
             number,
-            began=BEGAN + 1000 * number,
+            began=START_TIME + 1000 * number,
             metrics=jsonl(resumed(range(first, first + count), 1000 * number)),
         )
         for number, (first, count) in enumerate(spans, 1)
@@ -106,7 +106,7 @@ def test_attempts_of_an_older_run_with_the_same_name_are_left_out(tmp_path):
     output = summary(
         tmp_path,
         attempt(1, began=LATER, metrics=jsonl(resumed(range(1, 4)))),
-        attempt(2, began=BEGAN, metrics=jsonl(map(line, range(4, 90))), log=b"old\n"),
+        attempt(2, began=START_TIME, metrics=jsonl(map(line, range(4, 90))), log=b"old\n"),
     )
     assert [each.number for each in output.attempts] == [1]
     assert (steps_of(output), output.log) == ([1, 2, 3], ())
@@ -116,7 +116,7 @@ def test_an_attempt_whose_start_is_lost_is_included(tmp_path):
     second = attempt(2, began=LATER, metrics=jsonl(resumed(range(2, 4))))
     del second["mine/2/0/start.json"]
     output = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
-    assert [(each.number, each.began) for each in output.attempts] == [(1, BEGAN), (2, None)]
+    assert [(each.number, each.began) for each in output.attempts] == [(1, START_TIME), (2, None)]
     assert output.attempts[1].processes[0].name == "process 0"
     assert steps_of(output) == [1, 2, 3]
 

@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page i
 from PIL import Image
 
 from harness.browser import Browser, browser, installed
-from harness.reported_runs import NOW, every_kind, old_runs, preempted_run, run
+from harness.reported_runs import NOW, old_runs, preempted_run, run, runs_of_every_kind
 from tests.collections.report.test_report_page import EVIL, SHOWN_EVIL, evil_run
 
 LOSSES = ("loss", "heldout_loss")
@@ -60,7 +60,7 @@ ROWS = "#overview tbody td:nth-child(2)"
 
 
 def test_open_runs_have_charts_and_folded_ones_get_them_when_opened(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     assert count(chrome, ".run[open] .chart > svg") == 4 * 4
     assert count(chrome, ".run:not([open]) .chart > svg") == 0
     click(chrome, ".run:not([open]) summary")
@@ -129,7 +129,7 @@ def test_selected_runs_are_compared_by_step_and_by_time(opened):
 
 
 def test_one_button_compares_all_runs_of_a_sweep(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     click(chrome, "button[data-runs]")
     assert count(chrome, "#together path.curve") == 20
     styles = "new Set([...document.querySelectorAll('#together path.curve')].map(String)).size"
@@ -138,7 +138,7 @@ def test_one_button_compares_all_runs_of_a_sweep(opened):
 
 
 def test_the_runs_of_a_sweep_are_sorted_numerically(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     click(chrome, ".fold:not(.run) summary")
     click(chrome, ".fold:not(.run) th:nth-child(3) button")
     rates = [float(text) for text in texts(chrome, ".fold:not(.run) td:nth-child(3)")]
@@ -155,14 +155,14 @@ def test_the_logarithmic_scale_changes_the_loss_curve(opened):
 
 
 def test_the_overview_shows_the_first_runs_and_all_on_request(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     assert len(texts(chrome, ROWS)) == 15
     click(chrome, "#everything")
-    assert len(texts(chrome, ROWS)) == len(every_kind())
+    assert len(texts(chrome, ROWS)) == len(runs_of_every_kind())
 
 
 def test_the_filter_finds_runs_by_name_state_and_tpu(opened):
-    chrome = opened([*every_kind(), *old_runs(20, 10)])
+    chrome = opened([*runs_of_every_kind(), *old_runs(20, 10)])
     search = "(query) => { const box = document.getElementById('filter'); box.value = query; "
     search += "box.dispatchEvent(new Event('input')); }"
     for query, expected in (
@@ -191,7 +191,7 @@ def test_a_click_on_a_header_sorts_runs_and_puts_missing_values_last(opened):
 
 
 def test_a_link_in_the_overview_opens_a_folded_run(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     click(chrome, "#overview tbody tr:nth-child(9) a")
     assert count(chrome, ".run:target[open]") == 1
 
@@ -221,13 +221,13 @@ def test_an_empty_page_has_no_errors(opened):
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_the_page_does_not_scroll_horizontally(opened, width):
-    chrome = opened(every_kind(), width=width)
+    chrome = opened(runs_of_every_kind(), width=width)
     click(chrome, "button[data-runs]")
     assert chrome.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_every_control_has_an_accessible_name(opened):
-    chrome = opened(every_kind())
+    chrome = opened(runs_of_every_kind())
     click(chrome, "#overview [data-pick='0']")
     nodes = chrome.ask("Accessibility.getFullAXTree")["nodes"]
     roles = {"checkbox", "radio", "button", "link", "combobox", "searchbox", "image", "img"}
@@ -251,7 +251,7 @@ def test_curves_have_the_colours_of_the_theme(opened, tmp_path, is_dark):
 
 
 def test_200_runs_of_100_000_steps_open_without_errors(opened):
-    chrome = opened([*every_kind(), *old_runs(200)])
+    chrome = opened([*runs_of_every_kind(), *old_runs(200)])
     assert count(chrome, "details.run") == 225
     chrome.evaluate("document.querySelector('#run-224').open = true")
     chrome.evaluate(DRAWN)

@@ -32,9 +32,9 @@ from hypothesis import strategies as st
 from harness.reported_runs import (
     NOW,
     crashed_run,
-    every_kind,
     preempted_run,
     run,
+    runs_of_every_kind,
     swept_runs,
 )
 
@@ -152,9 +152,9 @@ def test_without_a_current_run_the_last_one_is_open():
 
 
 def test_each_run_has_a_row_in_the_overview_that_links_to_it():
-    reader = parsed_page(*every_kind())
+    reader = parsed_page(*runs_of_every_kind())
     rows = [attributes["data-name"] for attributes in reader.all("tr") if "data-name" in attributes]
-    assert rows == [view.name for view in every_kind()]
+    assert rows == [view.name for view in runs_of_every_kind()]
     ids = {f"#{attributes['id']}" for attributes in reader.all("details", "run")}
     assert {attributes["href"] for attributes in reader.all("a")} == ids
 
@@ -178,7 +178,7 @@ def test_runs_with_different_code_or_equal_overrides_are_no_sweep():
 
 
 def test_the_page_has_no_external_links_or_resources():
-    text = page([evil_run(), *every_kind()], "my-project", NOW)
+    text = page([evil_run(), *runs_of_every_kind()], "my-project", NOW)
     reader = Reader(text)
     assert {tag for tag, _ in reader.tags} & {"link", "img", "iframe", "object", "form"} == set()
     names = {name for _, attributes in reader.tags for name in attributes}

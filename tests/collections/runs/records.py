@@ -12,9 +12,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     parse_record,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
+    cache_lock,
     cache_release,
-    keep_lock,
-    kept_release,
+    cached_release_path,
 )
 
 from harness import valid_record
@@ -39,8 +39,8 @@ def keep_release(state_dir: Path) -> Path:
     """Cache the release and the lock file of these records in a controller's state directory."""
     with tempfile.TemporaryDirectory() as folder:
         _staged(Path(folder))
-        cache_release(Path(folder) / "staged", kept_release(state_dir, RELEASE))
-    keep_lock(state_dir, LOCK_TEXT)
+        cache_release(Path(folder) / "staged", cached_release_path(state_dir, RELEASE))
+    cache_lock(state_dir, LOCK_TEXT)
     return state_dir
 
 

@@ -20,11 +20,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import after_change
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, Spent
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, TimeUse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.stored_output import BEGAN, attempt, in_directory, jsonl, line
+from harness.stored_output import START_TIME, attempt, in_directory, jsonl, line
 from harness.valid_record import record_fields
 
 LAUNCHED = Event(EventKind.LAUNCHED)
@@ -105,24 +105,24 @@ def test_a_preemption_divides_into_capacity_boot_setup_and_launch(build_record):
 
 def test_goodput_combines_the_stored_output_with_the_record(build_record, tmp_path):
     record = build_record(
-        (BEGAN - 1, LAUNCHED, {}),
-        (BEGAN + 60, RECREATE, {}),
-        (BEGAN + 100, setup_started(created=BEGAN + 90), {}),
-        (BEGAN + 130, SETUP_DONE, {}),
-        (BEGAN + 140, LAUNCHED, {"attempt": 2}),
+        (START_TIME - 1, LAUNCHED, {}),
+        (START_TIME + 60, RECREATE, {}),
+        (START_TIME + 100, setup_started(created=START_TIME + 90), {}),
+        (START_TIME + 130, SETUP_DONE, {}),
+        (START_TIME + 140, LAUNCHED, {"attempt": 2}),
     )
     lines = [line(step) for step in range(1, 31)]
     lines[0] |= {"start_seconds": 8}
     lines[10] |= {"save_seconds": 0.5}
-    second_lines = [line(step, time=BEGAN + 140 + step) for step in range(21, 41)]
+    second_lines = [line(step, time=START_TIME + 140 + step) for step in range(21, 41)]
     second_lines[0] |= {"start_seconds": 10}
     objects = attempt(1, metrics=jsonl(lines)) | attempt(
-        2, began=BEGAN + 142, metrics=jsonl(second_lines)
+        2, began=START_TIME + 142, metrics=jsonl(second_lines)
     )
     store = in_directory(tmp_path, objects)
     output = summary_of(store, "mine", stored_processes(store.list("mine")))
 
-    assert spent_by_cause(record, output.attempts, BEGAN + 185) == {
+    assert spent_by_cause(record, output.attempts, START_TIME + 185) == {
         "training": 19 - 0.5 + 19,
         "saves": 0.5,
         "redone": 10,
@@ -284,7 +284,7 @@ def test_the_causes_sum_to_the_wanted_time_for_any_history(changes, attempts, no
 
 @given(
     st.dictionaries(st.sampled_from(PHASES), st.floats(0, 1e12)),
-    st.sampled_from([*Spent, "new", ""]),
+    st.sampled_from([*TimeUse, "new", ""]),
     st.none() | st.floats(0, 1e12),
     st.floats(0, 1e12),
 )

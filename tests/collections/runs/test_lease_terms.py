@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
     after_change,
 )
 
-BEGAN = 1e9
+START_TIME = 1e9
 
 
 class Documents(RecordFolder):
@@ -47,7 +47,7 @@ class Clock:
     """True time, and controllers whose clocks differ from it by ``skew`` seconds."""
 
     def __init__(self) -> None:
-        self.now = BEGAN
+        self.now = START_TIME
 
     def leases(self, documents: RecordFolder, skew: float = 0.0) -> Leases:
         return Leases(documents, clock=lambda: self.now + skew, monotonic=lambda: self.now)
@@ -71,7 +71,7 @@ def lease(documents: Documents, clock: Clock) -> Lease:
 
 def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
     stored = documents.stored["x"]
-    assert stored["until"] == BEGAN + LEASE_S
+    assert stored["until"] == START_TIME + LEASE_S
     host, pid, token = stored["holder"].rsplit(":", 2)
     assert host
     assert pid.isdecimal()
@@ -81,19 +81,19 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
 
 
 def test_a_lease_ends_exactly_when_its_time_is_over(lease, clock):
-    clock.now = BEGAN + LEASE_S - 0.01
+    clock.now = START_TIME + LEASE_S - 0.01
     assert lease.lost() == ""
-    clock.now = BEGAN + LEASE_S
+    clock.now = START_TIME + LEASE_S
     assert lease.lost() == "the lease x could not be renewed in time"
 
 
 def test_another_controller_also_waits_for_the_maximum_clock_skew(documents, clock):
     first = clock.leases(documents).acquire("x")
 
-    clock.now = BEGAN + LEASE_S + MAX_SKEW_S - 0.01
+    clock.now = START_TIME + LEASE_S + MAX_SKEW_S - 0.01
     with pytest.raises(LeaseHeldError):
         clock.leases(documents).acquire("x")
-    clock.now = BEGAN + LEASE_S + MAX_SKEW_S
+    clock.now = START_TIME + LEASE_S + MAX_SKEW_S
     assert clock.leases(documents).acquire("x").fence > first.fence
 
 
@@ -111,7 +111,7 @@ def test_a_holder_loses_its_lease_before_another_gets_it_for_any_skew(
 ):
     contender = clock.leases(documents, skew)
 
-    while clock.now <= BEGAN + LEASE_S + 2 * MAX_SKEW_S:
+    while clock.now <= START_TIME + LEASE_S + 2 * MAX_SKEW_S:
         clock.now += 1
         try:
             contender.acquire("x")
@@ -185,7 +185,7 @@ def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock):
     ("until", "expected"),
     [
         (0, "free"),
-        (BEGAN + LEASE_S + MAX_SKEW_S, "a:1 is acting"),
+        (START_TIME + LEASE_S + MAX_SKEW_S, "a:1 is acting"),
         *((until, "x: not a lease") for until in (1e12, -1, "soon", None)),
     ],
 )
@@ -200,7 +200,7 @@ def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
 
 
 def test_a_lease_that_ends_later_than_the_maximum_is_an_error(documents, clock):
-    documents.stored["x"] = {"holder": "a:1:b", "until": BEGAN + 30 * 86400, "generation": 1}
+    documents.stored["x"] = {"holder": "a:1:b", "until": START_TIME + 30 * 86400, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
         clock.leases(documents).acquire("x")
@@ -235,7 +235,7 @@ def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(
 
 
 def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
-    documents.stored["x"] = {"holder": "laptop", "until": BEGAN, "generation": 1}
+    documents.stored["x"] = {"holder": "laptop", "until": START_TIME, "generation": 1}
 
     with pytest.raises(LeaseHeldError, match=r"^x: laptop is acting on it"):
         clock.leases(documents).acquire("x")
@@ -268,7 +268,7 @@ def test_a_lease_is_renewed_every_20_seconds(lease, documents, clock):
     lease.keep_renewing(rounds)
 
     assert rounds.timeouts == [20.0, 20.0, 20.0]
-    assert documents.stored["x"]["until"] == BEGAN + 40 + LEASE_S
+    assert documents.stored["x"]["until"] == START_TIME + 40 + LEASE_S
     assert lease.lost() == ""
 
 
@@ -280,7 +280,7 @@ def test_a_failed_renewal_is_retried(lease, documents, clock):
 
     lease.keep_renewing(Rounds(later, nothing))
 
-    assert documents.stored["x"]["until"] == BEGAN + 50 + LEASE_S
+    assert documents.stored["x"]["until"] == START_TIME + 50 + LEASE_S
     assert lease.lost() == ""
 
 

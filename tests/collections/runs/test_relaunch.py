@@ -19,10 +19,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
-    keep_lock,
-    kept_lock,
-    kept_release,
-    missing_here,
+    cache_lock,
+    cached_lock_path,
+    cached_release_path,
+    missing_cached_file,
 )
 
 from tests.collections.runs.answers import report
@@ -39,15 +39,17 @@ def launch(tmp_path: Path) -> LaunchSpec:
 
 
 def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, tmp_path):
-    lock = kept_lock(tmp_path, launch.requirements)
+    lock = cached_lock_path(tmp_path, launch.requirements)
 
-    assert missing_here(launch, tmp_path) == ""
+    assert missing_cached_file(launch, tmp_path) == ""
     lock.write_bytes(b"jax==0.2")
-    assert missing_here(launch, tmp_path) == str(lock)
+    assert missing_cached_file(launch, tmp_path) == str(lock)
     lock.unlink()
-    assert missing_here(launch, tmp_path) == str(lock)
-    shutil.rmtree(kept_release(tmp_path, launch.release))
-    assert missing_here(launch, tmp_path) == str(kept_release(tmp_path, launch.release))
+    assert missing_cached_file(launch, tmp_path) == str(lock)
+    shutil.rmtree(cached_release_path(tmp_path, launch.release))
+    assert missing_cached_file(launch, tmp_path) == str(
+        cached_release_path(tmp_path, launch.release)
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,34 +95,34 @@ def test_a_worker_reports_whether_it_is_set_up_for_this_version():
 
 @pytest.mark.parametrize("text", [LOCK_TEXT, LOCK_TEXT + b"\n", b"\n" + LOCK_TEXT + b"\n\n"])
 def test_white_space_around_a_lock_file_is_ignored(launch, tmp_path, text):
-    kept_lock(tmp_path, launch.requirements).write_bytes(text)
+    cached_lock_path(tmp_path, launch.requirements).write_bytes(text)
 
-    assert missing_here(launch, tmp_path) == ""
+    assert missing_cached_file(launch, tmp_path) == ""
 
 
 def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(tmp_path):
-    keep_lock(tmp_path, LOCK_TEXT)
-    lock = kept_lock(tmp_path, LOCK)
+    cache_lock(tmp_path, LOCK_TEXT)
+    lock = cached_lock_path(tmp_path, LOCK)
     lock.write_bytes(b"jax==0.2")
 
-    keep_lock(tmp_path, LOCK_TEXT)
+    cache_lock(tmp_path, LOCK_TEXT)
 
     assert lock.read_bytes() == LOCK_TEXT + b"\n"
 
 
 def test_a_valid_lock_file_is_not_written_again(tmp_path):
-    keep_lock(tmp_path, LOCK_TEXT)
-    first = kept_lock(tmp_path, LOCK).stat()
+    cache_lock(tmp_path, LOCK_TEXT)
+    first = cached_lock_path(tmp_path, LOCK).stat()
 
-    keep_lock(tmp_path, LOCK_TEXT)
+    cache_lock(tmp_path, LOCK_TEXT)
 
-    assert kept_lock(tmp_path, LOCK).stat().st_ino == first.st_ino
+    assert cached_lock_path(tmp_path, LOCK).stat().st_ino == first.st_ino
 
 
 def test_lock_files_are_in_the_state_directory_and_only_the_owner_can_read_them(tmp_path):
     state = tmp_path / "new/state"
 
-    keep_lock(state, LOCK_TEXT)
+    cache_lock(state, LOCK_TEXT)
 
     assert [path.name for path in (state / "locks").iterdir()] == [f"{LOCK}.lock"]
     assert stat.S_IMODE((state / "locks").stat().st_mode) == 0o700

@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command
     bucket_target,
     check_trainer,
     command_launch,
-    compile_words,
+    compile_arguments,
     export_directory,
     placements,
 )
@@ -139,7 +139,7 @@ def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_
 
 
 def compiled(*target: str, **fields) -> list[str]:
-    return compile_words(launch_spec(**fields), Path("/here/a.yml"), *target)
+    return compile_arguments(launch_spec(**fields), Path("/here/a.yml"), *target)
 
 
 @pytest.mark.parametrize(

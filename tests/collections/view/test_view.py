@@ -30,7 +30,7 @@ FAIL = """
 
 
 MANY = """
-- name: Say
+- name: Reply
   ansible.builtin.debug:
     msg: |
       one

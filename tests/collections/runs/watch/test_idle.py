@@ -6,7 +6,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import Snapshot
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
-    KEPT_RELEASES,
+    RETAINED_RELEASES,
     YOUNG_SECONDS,
     idle_since,
     in_use,
@@ -98,7 +98,7 @@ def test_the_newest_and_young_unused_releases_stay():
     deleted = releases_to_delete(old | young, records, NOW)
 
     assert deleted == names[4:8]
-    assert len(old | young) - len(deleted) == KEPT_RELEASES + 1
+    assert len(old | young) - len(deleted) == RETAINED_RELEASES + 1
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_a_tpu_with_one_worker_is_idle_if_that_worker_is_idle():
 
 
 def test_a_release_that_is_exactly_a_day_old_stays():
-    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
+    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(RETAINED_RELEASES + 1)}
 
     assert releases_to_delete(cached, [], NOW) == []
     assert len(releases_to_delete(cached, [], NOW + 1)) == 1
 
 
 def test_releases_are_deleted_only_beyond_the_maximum_number():
-    cached = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
+    cached = {f"{index:016x}": 1.0 + index for index in range(RETAINED_RELEASES)}
 
     assert releases_to_delete(cached, [], NOW) == []
     assert releases_to_delete(cached | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]

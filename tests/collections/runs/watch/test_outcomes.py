@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory im
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     RunOutcome,
     by_tpu,
-    changed_since,
+    conflict_reason,
     unusable_outcomes,
     waiting_cause,
 )
@@ -128,18 +128,18 @@ def test_a_run_counts_as_changed_if_its_fence_or_desired_state_differs(controlle
     controller.record_launch(fence=3)
     store, record = controller.watch().store, run_record(fence=2)
 
-    assert changed_since(store, record, 3) == ""
+    assert conflict_reason(store, record, 3) == ""
     assert (
-        changed_since(store, record, 2)
+        conflict_reason(store, record, 2)
         == "its record was changed by another action after this one began"
     )
-    assert changed_since(store, run_record("other"), 3) == (
+    assert conflict_reason(store, run_record("other"), 3) == (
         "its record was changed by another action after this one began"
     )
     stopped = run_record(wanted="stopped")
-    assert changed_since(store, stopped, 3) == "the run is running now"
+    assert conflict_reason(store, stopped, 3) == "the run is running now"
     (controller.fleet_state / "runs/mine.json").write_text("[1]")
-    assert "not a JSON object" in changed_since(store, record, 3)
+    assert "not a JSON object" in conflict_reason(store, record, 3)
 
 
 def test_a_training_run_is_recorded_once_and_not_logged(controller):

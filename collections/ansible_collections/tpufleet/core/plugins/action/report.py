@@ -27,7 +27,7 @@ from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 
-AT_ONCE = 2
+MAX_PARALLEL = 2
 """Number of runs whose output is read in parallel; each needs memory for all of its steps."""
 _OBJECT_METADATA = {
     "contentType": "text/html; charset=utf-8",
@@ -141,7 +141,7 @@ def read_outputs(
             return str(error)
 
     selected = list(records)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         results = dict(
             zip((record.run for record in selected), pool.map(summarize, selected), strict=True)
         )

@@ -15,9 +15,9 @@ from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.setup.own_lock import (
     LockError,
     Sources,
-    extra_words,
     is_current,
     lock_text,
+    parse_extras,
 )
 
 _SPEC = {
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         requirements = options["requirements"]
         sources = Sources(
             Path(requirements).resolve() if requirements else None,
-            extra_words(options["extras"]),
+            parse_extras(options["extras"]),
             Path(options["project"]).resolve(),
             options["jax_requirements"],
         )

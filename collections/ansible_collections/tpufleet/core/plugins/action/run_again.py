@@ -24,11 +24,11 @@ from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
-from ..plugin_utils.runs.release_cache import missing_here
+from ..plugin_utils.runs.release_cache import missing_cached_file
 from ..plugin_utils.runs.status import cause_text, state_text
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.watch_log import WatchLog
-from ..plugin_utils.runs.watch_pass import changed_since
+from ..plugin_utils.runs.watch_pass import conflict_reason
 
 
 class ActionModule(ActionBase):
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             run, store = check_name(options["run"]), RunStore.of(options["fleet_state"], api)
             record = self._record(run, store, options["even_if_stopped"])
             cache = Path(options["cache"]).expanduser()
-            if missing := missing_here(record.launch, cache):
+            if missing := missing_cached_file(record.launch, cache):
                 raise RunError(
                     f"run {run}: not restarted, this controller does not have {missing}. Restart "
                     "it on the controller that launched it, or launch it from its code: "
@@ -112,13 +112,13 @@ class ActionModule(ActionBase):
         log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
         # The run's desired state becomes running, even if this launch fails.
-        fields = {**record.wanted_again(), "fence": fence}
+        fields = {**record.relaunch_fields(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S
         cache = Path(options["cache"]).expanduser()
         actor = Actor(Path(options["project"]), cache, options["fleet_state"], log, ends_at)
-        claim = Claim(lease.lost, lambda: changed_since(store, record, fence))
+        claim = Claim(lease.lost, lambda: conflict_reason(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)
 
 

@@ -16,9 +16,9 @@ from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.launch_outcome import (
     bad_logs,
     failures,
+    hosts_to_stop,
     launch_verdict,
-    leftovers,
-    one_a_worker,
+    one_host_per_worker,
     start_answers,
     wait_outcome,
 )
@@ -140,8 +140,8 @@ class Judge:
                 self._leader(run): f"nothing of run {run} was started: {'; '.join(lines)}"
                 for run, lines in refused.items()
             },
-            "stop": leftovers(started, processes, refused.keys() - replaced, relaunched),
-            "push": one_a_worker(processes, set(relaunched) & set(verdict["push"])),
+            "stop": hosts_to_stop(started, processes, refused.keys() - replaced, relaunched),
+            "push": one_host_per_worker(processes, set(relaunched) & set(verdict["push"])),
             "start": [
                 host
                 for run in relaunched

@@ -23,14 +23,19 @@ from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
 from ..plugin_utils.runs.record_change import PlannedLaunch, record_launch
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
+from ..plugin_utils.runs.release_cache import (
+    cache_lock,
+    cache_release,
+    cached_release_path,
+    verify_release,
+)
 from ..plugin_utils.runs.run_plan import (
     Placement,
     Worker,
+    check_shared_variables,
     checked_image,
     command_of,
     find_config,
-    one_for_all,
     overrides,
     place,
     read_config,
@@ -41,12 +46,12 @@ from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.secret_sources import EDIT, check_secret_files, outside_secrets
 from ..plugin_utils.runs.status import changed_launch_text
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
-from ..plugin_utils.runs.trainer_command import compile_words
-from ..plugin_utils.runs.typed_values import cut_short, parse_env
+from ..plugin_utils.runs.trainer_command import compile_arguments
+from ..plugin_utils.runs.typed_values import parse_env, truncated_value_error
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
 """Command-line variables whose values may have spaces, each with an example."""
-AT_ONCE = 16
+MAX_PARALLEL = 16
 
 
 class ActionModule(ActionBase):
@@ -89,7 +94,7 @@ class ActionModule(ActionBase):
                 },
             }
         )
-        if cut_value_error := cut_short(WITH_SPACES, "train.yml"):
+        if cut_value_error := truncated_value_error(WITH_SPACES, "train.yml"):
             raise AnsibleActionFail(cut_value_error)
         try:
             return self._plan(plain(options), task_vars or {})
@@ -115,7 +120,7 @@ class ActionModule(ActionBase):
             placements, launches = self._plan_relaunch(options, store, workers, nodes)
         else:
             check_secret_files(task_vars["ansible_inventory_sources"])
-            one_for_all({host: hostvars[host] for host in hosts})
+            check_shared_variables({host: hostvars[host] for host in hosts})
             for host in hosts:
                 shared = hostvars[host].get("worker_environment") or {}
                 name = "worker_environment"
@@ -176,7 +181,7 @@ class ActionModule(ActionBase):
                 check=check,
             )
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             # Check all runs before recording any, because the watch launches recorded runs.
             if len(launches) > 1:
                 list(pool.map(partial(record_one, check=True), launches))
@@ -267,8 +272,8 @@ class ActionModule(ActionBase):
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
             cache = Path(options["cache"])
-            cache_release(tree, kept_release(cache, release))
-            keep_lock(cache, lock)
+            cache_release(tree, cached_release_path(cache, release))
+            cache_lock(cache, lock)
         return release
 
 
@@ -292,7 +297,7 @@ def steps_to_compile(
     steps: list[list[str]] = []
     for launch in launches if config else ():
         tpu = hostvars[launch.placement[0]]
-        arguments = compile_words(launch, config, *(str(tpu.get(name) or "") for name in names))
+        arguments = compile_arguments(launch, config, *(str(tpu.get(name) or "") for name in names))
         if arguments and arguments not in steps:
             steps.append(arguments)
     return steps

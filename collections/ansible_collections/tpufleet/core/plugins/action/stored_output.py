@@ -14,7 +14,7 @@ from ..module_utils.worker.output_stream import FILES
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
 from ..plugin_utils.outputs.reader import (
-    AT_ONCE,
+    MAX_PARALLEL,
     StoredProcess,
     contents,
     joined_content,
@@ -68,7 +68,7 @@ class ActionModule(ActionBase):
             summary = cached_summary(store, record.run, objects, outputs.summaries)
             newest = summary.attempts[-1].number
             last_processes = [process for process in processes if process.attempt == newest]
-            with ThreadPoolExecutor(AT_ONCE) as pool:
+            with ThreadPoolExecutor(MAX_PARALLEL) as pool:
                 tails = pool.map(
                     lambda process: log_tail(store, process, options["lines"]), last_processes
                 )

@@ -125,9 +125,11 @@ class ActionModule(ActionBase):
         )
         results = reconcile.create(source, selected, matched.present, self._change_options(options))
         return _result(results) | {
-            "unwanted": [observed.described(node) for node in unwanted if is_own(node)],
+            "unwanted": [observed.node_description(node) for node in unwanted if is_own(node)],
             "to_delete": [
-                observed.described(outcome.replaced) for outcome in results if outcome.replaced
+                observed.node_description(outcome.replaced)
+                for outcome in results
+                if outcome.replaced
             ],
         }
 
@@ -175,7 +177,7 @@ class ActionModule(ActionBase):
         results += reconcile.delete(source, nodes, change_options)
         if not any(outcome.failed for outcome in results):
             results += reconcile.delete_disks(source, disks, change_options)
-        to_delete = [observed.described_request(request) for request in requests]
+        to_delete = [observed.request_description(request) for request in requests]
         to_delete += [_description(node, options) for node in nodes]
         result = _result(results) | {
             "to_delete": [*to_delete, *(disk.described() for disk in disks)]
@@ -207,7 +209,7 @@ class ActionModule(ActionBase):
             timeout=options["timeout"],
             wait_for_capacity=options["wait_for_capacity"],
             known_hosts_file=options["known_hosts_file"],
-            agreed=options["confirmed"],
+            confirmed=options["confirmed"],
             check_owner=_owner_check(options),
             report=_Reporter(),
         )
@@ -300,7 +302,7 @@ def _owner_check(options: Mapping[str, Any]) -> Callable[[Node | QueuedResource]
 
 
 def _description(node: Node, options: Mapping[str, Any]) -> dict[str, Any]:
-    return observed.described(node) | {"is_ours": _ownership_test(options)(node)}
+    return observed.node_description(node) | {"is_ours": _ownership_test(options)(node)}
 
 
 def _not_deleted_text(node: Node) -> str:

@@ -19,7 +19,12 @@ from ..plugin_utils.fleet.inventory_groups import workers_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.launch import where
 from ..plugin_utils.runs.record_error import RecordError
-from ..plugin_utils.runs.release_cache import is_whole, kept_lock, kept_release, verify_release
+from ..plugin_utils.runs.release_cache import (
+    cached_lock_path,
+    cached_release_path,
+    lock_matches_digest,
+    verify_release,
+)
 from ..plugin_utils.runs.run_plan import overrides, worker_of
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.trainer_command import (
@@ -31,7 +36,7 @@ from ..plugin_utils.runs.trainer_command import (
     export_directory,
     placements,
 )
-from ..plugin_utils.runs.typed_values import cut_short, parse_env
+from ..plugin_utils.runs.typed_values import parse_env, truncated_value_error
 
 WITH_SPACES = {"set": "batch=8 seed=2", "env": "A=1 B=2"}
 """Command-line variables whose values may have spaces, each with an example."""
@@ -63,7 +68,9 @@ class ActionModule(ActionBase):
                 "names": {"type": "str", "choices": ["transformers", "plain"]},
             }
         )
-        if cut_value_error := cut_short(WITH_SPACES, f"playbooks/{options['command']}.yml"):
+        if cut_value_error := truncated_value_error(
+            WITH_SPACES, f"playbooks/{options['command']}.yml"
+        ):
             raise AnsibleActionFail(cut_value_error)
         try:
             return self._plan(plain(options), task_vars or {})
@@ -112,7 +119,7 @@ def cached_release(launch: LaunchSpec, cache: Path) -> str:
 
     Returns an empty string if the release is not there or is damaged.
     """
-    release = kept_release(cache, launch.release)
+    release = cached_release_path(cache, launch.release)
     try:
         verify_release(release)
     except ReleaseError:
@@ -125,8 +132,8 @@ def setup_command(launch: LaunchSpec, tpu: str, cache: Path) -> str:
 
     ``cache`` is this controller's state directory, which may have the launch's lock file.
     """
-    lock = kept_lock(cache, launch.requirements)
+    lock = cached_lock_path(cache, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"
-    if not is_whole(lock, launch.requirements):
+    if not lock_matches_digest(lock, launch.requirements):
         return command
     return f"{command} -e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"

@@ -106,7 +106,7 @@ from ..module_utils.worker.run import RunError, WorkerPaths
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.units import active_runs
 
-KEPT_RELEASES = 5
+RETAINED_RELEASES = 5
 """A worker keeps this many of the newest releases, and those that are in use or have a link."""
 
 
@@ -162,7 +162,7 @@ def install_release(
         sweep(releases)
         if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source, last)
-        prune(releases, KEPT_RELEASES, {name, *used_releases(paths)})
+        prune(releases, RETAINED_RELEASES, {name, *used_releases(paths)})
 
 
 def main() -> None:

@@ -82,7 +82,12 @@ from typing import IO, Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
+from ..module_utils.worker.checkpoint_sound import (
+    Layout,
+    files_of,
+    newest_finished,
+    no_finished_error,
+)
 from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.safe_files import open_file
@@ -225,7 +230,7 @@ def pack_checkpoints(
         path, faults = newest_finished(layout, sizes, lambda name: read_file(directory / name))
         result["passed_over"] = faults
         if not path:
-            return result | {"missing": none_finished(str(directory), layout, faults, sizes)}
+            return result | {"missing": no_finished_error(str(directory), layout, faults, sizes)}
         names = files_of(path, sizes)
     for name in names:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..worker.checkpoint_sound import Layout, files_of, none_finished
+from ..worker.checkpoint_sound import Layout, files_of, no_finished_error
 from ..worker.run import TRAINER
 from .download import download_all, missing_objects
 from .errors import Forbidden, NotFound
@@ -99,4 +99,4 @@ def _fetch_newest(
             name, error = next(iter(failed.items()))
             fault = f"{name.removeprefix(f'{path}/')}: {error}"
         passed_over.append(f"{path}: {fault}")
-    return fetched((), passed_over, (), none_finished(bucket.url, layout, passed_over, sizes))
+    return fetched((), passed_over, (), no_finished_error(bucket.url, layout, passed_over, sizes))

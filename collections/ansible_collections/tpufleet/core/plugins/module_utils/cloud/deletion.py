@@ -25,13 +25,13 @@ class CurrentResource:
     is_being_deleted: bool = False
 
 
-def check_agreed(resource: str, key: str, agreed: Collection[str] | None) -> None:
+def check_confirmed(resource: str, key: str, confirmed: Collection[str] | None) -> None:
     """Raise Different if the user was not asked about the deletion of this resource.
 
-    ``resource`` names the resource in the error, ``key`` is its unique key. ``agreed`` has the
-    keys of the resources that the user agreed to delete; None allows any.
+    ``resource`` names the resource in the error, ``key`` is its unique key. ``confirmed`` has the
+    keys of the resources that the user confirmed to delete; None allows any.
     """
-    if agreed is not None and key not in agreed:
+    if confirmed is not None and key not in confirmed:
         raise errors.Different(
             f"{resource} is not deleted, because it was created after the list that you confirmed. "
             "To delete it, run this again"

@@ -16,7 +16,7 @@ from typing import Protocol
 from . import errors
 from .storage import Bucket, StoredObject
 
-AT_ONCE = 8
+MAX_PARALLEL = 8
 #: Bytes of an object that one request reads.
 CHUNK_BYTES = 8 << 20
 
@@ -96,7 +96,7 @@ def download_all(
             return error
         return None
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return dict(
             zip(downloads, pool.map(download_one, downloads, downloads.values()), strict=True)
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import errors
-from .deletion import CurrentResource, check_agreed, delete_exactly
+from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
 from .nodes import Node, parse_node
@@ -31,7 +31,7 @@ def ensure_present(
     check: bool = False,
     recreate: bool = False,
     replace_dead: bool = False,
-    agreed: Collection[str] | None = None,
+    confirmed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
     check_owner: OwnerCheck = lambda _node: None,
 ) -> NodeOutcome:
@@ -42,7 +42,7 @@ def ensure_present(
         check: change nothing; return what would change.
         recreate: delete and recreate a TPU that differs in an immutable field.
         replace_dead: delete and recreate a TPU that was preempted.
-        agreed: keys (Node.key) of the TPUs that may be deleted; None: any. Preempted TPUs may be
+        confirmed: keys (Node.key) of the TPUs that may be deleted; None: any. Preempted TPUs may be
             deleted without being listed.
         progress: receives the TPU's state while this function waits.
         check_owner: called with an existing TPU before it is changed or deleted.
@@ -78,7 +78,7 @@ def ensure_present(
     if differences.immutable:
         if not recreate:
             raise _different(spec, node, differences)
-        check_agreed(f"TPU {node.where}", node.key, agreed)
+        check_confirmed(f"TPU {node.where}", node.key, confirmed)
         return create()
     if node.state in ("STOPPED", "STOPPING"):
         raise errors.Different(
@@ -107,18 +107,18 @@ def ensure_absent(
     *,
     timeout: float,
     check: bool = False,
-    agreed: Collection[str] | None = None,
+    confirmed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
     """Delete the TPU that has this name now, but no later TPU of the same name.
 
-    ``agreed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
+    ``confirmed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
     Different if the TPU is not one of them.
     """
     node = read_node(api, zone, name)
     if node is None:
         return NodeOutcome(False, f"TPU {name} ({zone}) does not exist", {}, {})
-    check_agreed(f"TPU {node.where}", node.key, agreed)
+    check_confirmed(f"TPU {node.where}", node.key, confirmed)
     if not check:
         _delete(api, node, api.polling.deadline_in(timeout), progress)
     msg = f"TPU {node.where} {'would be' if check else 'is'} deleted"

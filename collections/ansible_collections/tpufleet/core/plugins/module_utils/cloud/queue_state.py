@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .deletion import CurrentResource, check_agreed, delete_exactly
+from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
 from .outcome import Outcome
@@ -105,18 +105,18 @@ def ensure_not_requested(
     timeout: float,
     force: bool = False,
     check: bool = False,
-    agreed: Collection[str] | None = None,
+    confirmed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> QueuedOutcome:
     """Delete the queued resource that has this name now. ``force`` also deletes its TPUs.
 
-    ``agreed`` has the keys (QueuedResource.key) of the queued resources that may be deleted; None
-    allows any. Raises Different if the queued resource is not one of them.
+    ``confirmed`` has the keys (QueuedResource.key) of the queued resources that may be deleted;
+    None allows any. Raises Different if the queued resource is not one of them.
     """
     request = _read(api, zone, name)
     if request is None:
         return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
-    check_agreed(f"queued resource {request.where}", request.key, agreed)
+    check_confirmed(f"queued resource {request.where}", request.key, confirmed)
     if not check:
         _delete(api, request, api.polling.deadline_in(timeout), force, progress)
     msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"

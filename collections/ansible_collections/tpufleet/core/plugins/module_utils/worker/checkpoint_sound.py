@@ -98,7 +98,9 @@ def newest_finished(
     return "", faults
 
 
-def none_finished(location: str, layout: Layout, faults: list[str], names: Iterable[str]) -> str:
+def no_finished_error(
+    location: str, layout: Layout, faults: list[str], names: Iterable[str]
+) -> str:
     """Return the error message for a location without a finished checkpoint.
 
     ``faults`` has the problem of each checkpoint there, and ``names`` are the relative paths of all

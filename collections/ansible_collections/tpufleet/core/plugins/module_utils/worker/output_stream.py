@@ -124,7 +124,7 @@ class Upload(NamedTuple):
     state: State
 
 
-def streams_here(folder: Path) -> dict[str, Stream]:
+def streams_at_end(folder: Path) -> dict[str, Stream]:
     """Return a stream for each file of a run; each begins at the current end of its file."""
     return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
 
@@ -254,7 +254,7 @@ def uploads_of(
         return
     # Stop at the files' current sizes, because a trainer may write faster than its output is
     # uploaded.
-    ends = following.streams if following else streams_here(folder)
+    ends = following.streams if following else streams_at_end(folder)
     if not state.has_start:
         state = state._replace(has_start=True)
         yield Upload(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)

@@ -198,7 +198,7 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
     return {line for line in lines if len(line) >= MIN_SECRET}
 
 
-def unfit_secrets(secrets: Mapping[str, object]) -> str:
+def unmaskable_secrets(secrets: Mapping[str, object]) -> str:
     """Return an error that names the secrets that would mask other text; empty if there are none.
 
     These are short secrets, and secrets with a line that is a number.
@@ -225,7 +225,7 @@ def _is_number(text: str) -> bool:
 
 def check_secrets(secrets: Mapping[str, object]) -> None:
     """Raise RunError if a secret would mask other text."""
-    if problem := unfit_secrets(secrets):
+    if problem := unmaskable_secrets(secrets):
         raise RunError(
             f"secrets: {problem}. Ansible would also mask parts of other words or numbers. Choose "
             "another value, or set what is not secret with env instead: "
@@ -238,12 +238,12 @@ def looks_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not _FILE_NAME.search(name)
 
 
-def plain_secrets(variables: Mapping[str, object]) -> str:
+def unmasked_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
     ``variables`` are variables that are not masked in logs. A variable does not count if its value
-    is empty or is refused as a secret (``unfit_secrets``), if its name is that of a path (such as
-    KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
+    is empty or is refused as a secret (``unmaskable_secrets``), if its name is that of a path (such
+    as KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
@@ -251,7 +251,7 @@ def plain_secrets(variables: Mapping[str, object]) -> str:
             name
             for name, value in variables.items()
             if looks_secret(name) and name not in allowed
-            if str(value) and not unfit_secrets({name: value})
+            if str(value) and not unmaskable_secrets({name: value})
         )
     )
     return f"looks like it contains secrets ({names}), but is not kept secret" if names else ""
@@ -262,7 +262,7 @@ def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
 
     ``option`` names the option that sets the variables, for the error.
     """
-    if problem := plain_secrets(variables):
+    if problem := unmasked_secrets(variables):
         raise RunError(
             f"{option}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
             f"{option}. Move the others to secrets, in a vault: {VAULT} "

@@ -86,7 +86,7 @@ def check_name(run: str) -> str:
 COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 
 
-def command_words(command: str | list[str]) -> tuple[str, ...]:
+def split_command(command: str | list[str]) -> tuple[str, ...]:
     """Split a command line into arguments like a shell, without a shell. Raises RunError."""
     try:
         arguments = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)

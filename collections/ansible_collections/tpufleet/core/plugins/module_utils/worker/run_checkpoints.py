@@ -23,22 +23,22 @@ TRY_SECONDS = 60.0
 _REFUSALS = (401, 403, 404)
 
 
-def trouble(path: str, env: Mapping[str, str]) -> str | None:
+def write_problem(path: str, env: Mapping[str, str]) -> str | None:
     """Try to write to a checkpoint location as the trainer will.
 
     Returns why it fails; None if it works.
     """
     if path.startswith("gs://"):
-        return bucket_trouble(path, env)
+        return bucket_problem(path, env)
     if "://" in path:
         return (
             f"{path}: checkpoints need a directory or a bucket (gs://BUCKET/PREFIX). "
             f"To fix it, {OTHER_LOCATION}"
         )
-    return directory_trouble(path)
+    return directory_problem(path)
 
 
-def directory_trouble(path: str) -> str | None:
+def directory_problem(path: str) -> str | None:
     """Try to write below a local path as the trainer's user.
 
     Return why it fails; None if it works.
@@ -86,7 +86,7 @@ def directory_trouble(path: str) -> str | None:
     )
 
 
-def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
+def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
     """Try to write an object beside the checkpoints in a bucket, then delete the object.
 
     Returns why it fails; None if it works. If ``env`` names a key file, writes nothing and returns
@@ -105,12 +105,12 @@ def bucket_trouble(url: str, env: Mapping[str, str]) -> str | None:
     return f"{url}: this worker can't write checkpoints there ({cause}). {fix}"
 
 
-def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
+def outputs_problem_of(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
     """Try to write to the location ``outputs`` of a run's stored output.
 
     Returns why the bucket refuses it, else None. Writes nothing if the checkpoints are in the same
-    bucket, because ``trouble`` checks that bucket. Returns None for a bucket that does not respond,
-    because the service that stores output will try again.
+    bucket, because ``write_problem`` checks that bucket. Returns None for a bucket that does not
+    respond, because the service that stores output will try again.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None

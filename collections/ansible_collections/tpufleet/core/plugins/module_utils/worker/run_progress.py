@@ -22,9 +22,9 @@ MAX_INVALID_LINES = 1000
 """A search stops after this number of consecutive lines that are not metrics."""
 MAX_LOG_BYTES = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
-MOST_STEPS = 1 << 63
+STEP_LIMIT = 1 << 63
 """Valid steps are below this number."""
-MOST_SECONDS = 1 << 33
+TIME_LIMIT_S = 1 << 33
 """Valid times, in unix seconds, are below this number (the year 2242)."""
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
 
@@ -137,5 +137,5 @@ def _read(text: bytes, start: int) -> Line | None:
         line = Line(start, start + len(text), int(record["step"]), float(record["time"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    is_possible = 0 <= line.step < MOST_STEPS and 0 <= line.time < MOST_SECONDS
+    is_possible = 0 <= line.step < STEP_LIMIT and 0 <= line.time < TIME_LIMIT_S
     return line if is_possible else None

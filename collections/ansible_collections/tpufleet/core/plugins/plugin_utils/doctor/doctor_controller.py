@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, ok, problem
-from ...module_utils.worker.process import VAULT, plain_secrets, unfit_secrets
+from ...module_utils.worker.process import VAULT, unmaskable_secrets, unmasked_secrets
 from ..runs.secret_sources import EDIT, encrypt, exposure, outside_secrets, readable_secrets
 
 OLDEST_PYTHON = (3, 12)
@@ -98,11 +98,11 @@ def secret_findings(
     ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
     no finding if a launch would accept the variables without a warning.
     """
-    if blocker := unfit_secrets(secrets):
+    if blocker := unmaskable_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")
     for file, mode in readable_secrets(sources):
         yield problem("secrets", f"{file} {exposure(mode)}", encrypt(file))
     if misplaced := outside_secrets(variables, secrets):
         yield problem("secrets", misplaced, EDIT)
-    if blocker := plain_secrets(worker_environment):
+    if blocker := unmasked_secrets(worker_environment):
         yield problem("worker_environment", blocker, VAULT)

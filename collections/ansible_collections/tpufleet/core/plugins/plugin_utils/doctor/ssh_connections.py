@@ -13,7 +13,7 @@ from ...module_utils.worker.doctor_finding import Finding, ok, problem
 from ..view.folded_names import folded
 
 TIMEOUT_S = 5.0
-AT_ONCE = 32
+MAX_PARALLEL = 32
 _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 
 
@@ -72,7 +72,7 @@ def connection_findings(
     if address == "iap":
         yield ok("ssh", f"{all_hosts} through IAP (not checked)")
     else:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             errors = list(pool.map(try_connect, connections))
         by_error: dict[str, list[SshConnection]] = {}
         for connection, error in zip(connections, errors, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 #: Variables that a chip's host inherits from its worker's host.
-CARRIED = (
+INHERITED_VARIABLES = (
     "ansible_host",
     "ansible_port",
     "ansible_user",
@@ -59,7 +59,7 @@ def chip_hosts(
             raise AnsibleFilterError(
                 f"{worker} has no {missing_text} (number of its chips: {chips})"
             )
-        inherited = {name: host[name] for name in CARRIED if name in host}
+        inherited = {name: host[name] for name in INHERITED_VARIABLES if name in host}
         hosts += [
             {"name": f"{worker}-c{chip}", **inherited, "tpu_chip": chip, "tpu_chip_of": worker}
             for chip in requested

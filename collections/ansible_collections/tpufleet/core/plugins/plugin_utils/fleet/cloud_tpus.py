@@ -93,7 +93,7 @@ class CloudTpus:
             check=options.check,
             recreate=options.recreate,
             replace_dead=options.replace_dead,
-            agreed=options.agreed,
+            confirmed=options.confirmed,
             progress=partial(options.report, spec.name),
             check_owner=options.check_owner,
         )
@@ -121,7 +121,7 @@ class CloudTpus:
         if present and request_created_tpu:
             wait_for_suspension(self._api, present, timeout=options.timeout, progress=progress)
         elif present:
-            self.delete(present, replace(options, agreed={present.key}))
+            self.delete(present, replace(options, confirmed={present.key}))
         for _ in range(2):
             requested = ensure_requested(
                 self._api,
@@ -139,7 +139,7 @@ class CloudTpus:
                 spec.zone,
                 request.name,
                 timeout=options.timeout,
-                agreed={requested.request.key} if requested.request else (),
+                confirmed={requested.request.key} if requested.request else (),
                 progress=progress,
             )
         outcome = ensure_present(
@@ -164,8 +164,8 @@ class CloudTpus:
                 "and can't be recreated alone. Delete and create the queued resource with "
                 "tpufleet.core.tpu_queued_resource"
             )
-        agreed = {present.key} if present.is_lost else options.agreed
-        self.delete(present, replace(options, agreed=agreed))
+        confirmed = {present.key} if present.is_lost else options.confirmed
+        self.delete(present, replace(options, confirmed=confirmed))
         after = None
         if not options.check:
             after = self.create(tpu, spec, None, options).node
@@ -175,7 +175,7 @@ class CloudTpus:
     def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
         """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
-        outcome = self._delete(node, _agreed(node.key, options), options)
+        outcome = self._delete(node, _confirmed(node.key, options), options)
         if request:
             # A queued resource without its TPU only holds quota.
             ensure_not_requested(
@@ -183,18 +183,20 @@ class CloudTpus:
                 request.zone,
                 request.name,
                 timeout=options.timeout,
-                agreed={request.key},
+                confirmed={request.key},
             )
         return outcome
 
-    def _delete(self, node: Node, agreed: Collection[str], options: ChangeOptions) -> NodeOutcome:
+    def _delete(
+        self, node: Node, confirmed: Collection[str], options: ChangeOptions
+    ) -> NodeOutcome:
         return ensure_absent(
             self._api,
             node.zone,
             node.name,
             timeout=options.timeout,
             check=options.check,
-            agreed=agreed,
+            confirmed=confirmed,
             progress=partial(options.report, node.name),
         )
 
@@ -211,7 +213,7 @@ class CloudTpus:
                 request.name,
                 timeout=options.timeout,
                 check=options.check,
-                agreed=_agreed(request.key, options),
+                confirmed=_confirmed(request.key, options),
                 progress=partial(options.report, request.name),
             )
         except InvalidRequest as error:
@@ -228,12 +230,12 @@ class CloudTpus:
         return self._api.creation_error(zone, name)
 
 
-def _agreed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of resources that may be deleted: those that the user agreed to delete.
+def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
+    """Return the keys of resources that may be deleted: those that the user confirmed to delete.
 
     If no confirmation is needed, this is only ``key``.
     """
-    return {key} if options.agreed is None else options.agreed
+    return {key} if options.confirmed is None else options.confirmed
 
 
 def _request_for(tpu: FleetEntry, spec: NodeSpec) -> QueuedResourceSpec:

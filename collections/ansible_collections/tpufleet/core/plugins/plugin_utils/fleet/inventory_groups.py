@@ -12,7 +12,7 @@ from typing import Any
 
 from ...module_utils.cloud.closest_names import closest_names
 from .ownership import FOREIGN_GROUP
-from .slices import run_places
+from .slices import run_tpu_names
 from .spec import parse_fleet
 
 Groups = Mapping[str, Sequence[str]]
@@ -109,7 +109,7 @@ def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
         return ""
     known, names_with_zone = {entry.name for entry in parse_fleet(fleet or [])}, set()
     for variables in facts.values():
-        names = run_places(variables)
+        names = run_tpu_names(variables)
         known.update(names)
         # -e tpu=NAME_ZONE selects one of several TPUs that have this name.
         names_with_zone.update(f"{name}_{variables.get('tpu_zone')}" for name in names)

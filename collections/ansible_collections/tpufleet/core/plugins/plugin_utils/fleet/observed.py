@@ -109,7 +109,7 @@ def waiting_requests(
     ]
 
 
-def described(node: Node) -> dict[str, Any]:
+def node_description(node: Node) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a TPU."""
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
@@ -117,7 +117,7 @@ def described(node: Node) -> dict[str, Any]:
     return {"name": node.name, "zone": node.zone, "id": node.key, "description": description}
 
 
-def described_request(request: QueuedResource) -> dict[str, Any]:
+def request_description(request: QueuedResource) -> dict[str, Any]:
     """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
     description = f"queued resource {request.name} ({request.zone}, {kind}, {request.state})"

@@ -12,7 +12,7 @@ from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.node_diff import compare
 from ...module_utils.cloud.quota import Quota, deletion_command, without_nodes
 from ...module_utils.cloud.shapes import chips_of, shape_of
-from .observed import Observed, described, described_request
+from .observed import Observed, node_description, request_description
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.node_spec import NodeSpec
@@ -117,7 +117,7 @@ def make_plan(
             continue
         differences = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
         if differences:
-            different.append(described(node) | {"why": differences})
+            different.append(node_description(node) | {"why": differences})
     unfulfilled = without_nodes(requests, (node for node in nodes if not node.is_lost))
     dead = [request for request in unfulfilled if request.is_dead]
     days_left = (grant_ends - today).days if grant_ends else None
@@ -125,13 +125,13 @@ def make_plan(
         missing=missing_entries,
         disks=list(disks),
         different=different,
-        unwanted=[described(node) for node in observed.unwanted],
+        unwanted=[node_description(node) for node in observed.unwanted],
         dead_requests=[
-            described_request(request) | {"why": request.error, "fix": deletion_command(request)}
+            request_description(request) | {"why": request.error, "fix": deletion_command(request)}
             for request in dead
         ],
         waiting_requests=[
-            described_request(request) for request in unfulfilled if not request.is_dead
+            request_description(request) for request in unfulfilled if not request.is_dead
         ],
         chips=_chips(nodes, missing, dead),
         days_left=days_left,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.queued_resource import QueuedResource
     from .spec import FleetEntry
 
-AT_ONCE = 16
+MAX_PARALLEL = 16
 #: A number of earlier pauses for which Polling.pause waits its maximum, 10 s.
 _LONGEST_PAUSE = 12
 
@@ -114,7 +114,7 @@ def delete_disks(
     """Delete data disks, except those that the user did not agree to delete."""
 
     def delete_one(disk: StoredDisk) -> Result:
-        if options.agreed is not None and disk.key not in options.agreed:
+        if options.confirmed is not None and disk.key not in options.confirmed:
             return Result(disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays")
         msg = ensure_disk_absent(source.compute, disk, timeout=options.timeout, check=options.check)
         return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
@@ -212,5 +212,5 @@ def _in_parallel[T](
 
     if not items:
         return []
-    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items))) as pool:
+    with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL, len(items))) as pool:
         return list(pool.map(run_one, items))

@@ -55,7 +55,7 @@ def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
     return slices
 
 
-def run_places(host: Mapping[str, Any]) -> list[str]:
+def run_tpu_names(host: Mapping[str, Any]) -> list[str]:
     """Return the values that ``tpu`` of a run record may have for a run on this host.
 
     These are the name of the host's TPU, and ``multislice_NAME`` if the TPU is part of a

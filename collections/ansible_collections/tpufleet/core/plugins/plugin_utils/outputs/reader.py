@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 1 << 16
 """Maximum length of a line of metrics in bytes; longer lines are ignored."""
 MAX_TAIL_BYTES = 1 << 18
 """Maximum number of bytes of a log that are searched for its last lines."""
-AT_ONCE = 16
+MAX_PARALLEL = 16
 """Number of objects that are read in parallel."""
 MAX_PROCESSES = 10_000
 """Maximum number of a run's processes that are read, beginning with the newest attempts."""
@@ -114,8 +114,8 @@ def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
 
 def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[Segment, bytes]]:
     """Yield segments in order with their content, read in parallel. Raises OutputError."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for batch in batched(segments, 2 * AT_ONCE):
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        for batch in batched(segments, 2 * MAX_PARALLEL):
             batch_contents = pool.map(
                 lambda segment: store.read(segment.stored, segment.is_final), batch
             )

@@ -19,7 +19,7 @@ from ...module_utils.worker.run_state import RunState
 from ..runs.observation import ProcessStatus, deciding_process
 from .curves import Points, Rows, curve, gaps
 from .reader import (
-    AT_ONCE,
+    MAX_PARALLEL,
     MAX_SECONDS,
     StoredProcess,
     log_tail,
@@ -227,7 +227,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     attempts: list[AttemptOutput] = []
     own_steps: list[OwnSteps] = []
     remaining_lines, is_cut = MAX_LINES, False
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         outputs = list(pool.map(lambda process: process_output(store, process), processes))
     by_attempt = groupby(zip(processes, outputs, strict=True), lambda pair: pair[0].attempt)
     for number, group in by_attempt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..runs.launch_outcome import said_once
+from ..runs.launch_outcome import grouped_lines
 from .reader import clean
 
 MAX_TEXT = 200
@@ -25,7 +25,7 @@ def uncollected(
         for host, answer in answers.items()
         if hosts is None or host in hosts
     ]
-    return said_once([(host, reason) for host, reason in reasons if reason])
+    return grouped_lines([(host, reason) for host, reason in reasons if reason])
 
 
 def _reason(answer: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..runs.wanted_time import Spent
+from ..runs.wanted_time import TimeUse
 from .report_html import duration, escaped, moment
 from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
@@ -15,7 +15,7 @@ _MAX_BARS = 60
 #: The longest time in seconds from a launch to the start of its attempt; the release is copied in
 #: this time.
 _MAX_START_S = 900.0
-_CAUSE_NAMES = {Spent.REDONE: "repeated steps", Spent.CAPACITY: "waiting for capacity"}
+_CAUSE_NAMES = {TimeUse.REDONE: "repeated steps", TimeUse.CAPACITY: "waiting for capacity"}
 _KIND_NAMES = {OTHER: "", LAUNCH: "launch"}
 
 
@@ -108,11 +108,11 @@ def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
-    """Return the seconds of each cause (Spent) as one stacked bar with a legend, as HTML.
+    """Return the seconds of each cause (TimeUse) as one stacked bar with a legend, as HTML.
 
     Returns an empty string if there are no seconds.
     """
-    seconds_by_cause = {Spent(cause): value for cause, value in seconds.items() if value > 0}
+    seconds_by_cause = {TimeUse(cause): value for cause, value in seconds.items() if value > 0}
     percent = shares(seconds_by_cause)
     if not percent:
         return ""

@@ -60,7 +60,7 @@ class RunView:
         steps: the number of steps after which the run is done.
         goodput: between 0 and 1, None if unknown.
         goodput_by_cause: how the time in which the run was wanted was spent, in seconds per cause
-            (Spent in runs/wanted_time.py).
+            (TimeUse in runs/wanted_time.py).
         overrides: the settings key=value in the run's command.
         reason: why the run ended badly, empty if it did not.
         changed: the time of the run's last event or output, in unix seconds; 0 if unknown.

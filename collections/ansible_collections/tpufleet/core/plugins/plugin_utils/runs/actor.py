@@ -20,7 +20,7 @@ from .event_kind import RECREATIONS, Action, EventKind
 from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
-from .release_cache import kept_lock, kept_release
+from .release_cache import cached_lock_path, cached_release_path
 from .watch_log import WatchLog
 
 if TYPE_CHECKING:
@@ -268,8 +268,8 @@ def relaunch_variables(
         "run": record.run,
         "tpu": tpu or launch.tpu,
         "relaunch": True,
-        "code": str(kept_release(state_dir, launch.release)),
-        "jax_lock": str(kept_lock(state_dir, launch.requirements)),
+        "code": str(cached_release_path(state_dir, launch.release)),
+        "jax_lock": str(cached_lock_path(state_dir, launch.requirements)),
         "fleet_state": fleet_state,
         "wait": "started",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .launch_outcome import said_once
+from .launch_outcome import grouped_lines
 from .observation import parse_process
 from .status import stopped_text
 
@@ -56,7 +56,7 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     module run with ``state: stopped`` for each host.
     """
     infos = [(host, (answer or {}).get("info")) for host, answer in answers.items()]
-    return said_once(
+    return grouped_lines(
         [
             (host, stopped_text(parse_process(host, info)))
             for host, info in infos

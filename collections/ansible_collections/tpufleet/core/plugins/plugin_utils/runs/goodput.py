@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.worker.run_progress import MOST_SECONDS, MOST_STEPS
+from ...module_utils.worker.run_progress import STEP_LIMIT, TIME_LIMIT_S
 from .event_kind import DesiredState, EventKind
-from .wanted_time import Spent, phase_seconds, wanted_seconds
+from .wanted_time import TimeUse, phase_seconds, wanted_seconds
 
 if TYPE_CHECKING:
     from ..outputs.summary import AttemptOutput
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Goodput:
     """The seconds in which a run was wanted, and what they were spent on.
 
-    ``seconds`` has the seconds for every value of Spent; their sum is ``wanted``.
+    ``seconds`` has the seconds for every value of TimeUse; their sum is ``wanted``.
     """
 
     wanted: float
@@ -27,7 +27,7 @@ class Goodput:
     @property
     def share(self) -> float:
         """The goodput, between 0 and 1."""
-        return min(1.0, self.seconds[Spent.TRAINING] / self.wanted)
+        return min(1.0, self.seconds[TimeUse.TRAINING] / self.wanted)
 
 
 def by_cause(
@@ -56,7 +56,7 @@ def by_cause(
         return None
     is_attempt = is_wanted and not record.get("phase")
     phases = _scaled_to_fit(phase_seconds(record, now), wanted)
-    output = dict.fromkeys(Spent, 0.0)
+    output = dict.fromkeys(TimeUse, 0.0)
     launched = launch_times(record)
     for index, attempt in enumerate(attempts):
         is_active = is_attempt and index == len(attempts) - 1 and attempt.ended is None
@@ -66,14 +66,14 @@ def by_cause(
         ).items():
             output[cause] += max(0.0, seconds)
     fitted = _scaled_to_fit(output, max(0.0, wanted - sum(phases.values())))
-    seconds = {cause.value: phases.get(cause, 0.0) + fitted[cause] for cause in Spent}
-    seconds[Spent.OTHER] = max(0.0, wanted - sum(seconds.values()))
+    seconds = {cause.value: phases.get(cause, 0.0) + fitted[cause] for cause in TimeUse}
+    seconds[TimeUse.OTHER] = max(0.0, wanted - sum(seconds.values()))
     return Goodput(wanted, seconds)
 
 
 def _seconds_by_cause(
     attempt: AttemptOutput, launched_at: float | None, until: float | None
-) -> dict[Spent, float]:
+) -> dict[TimeUse, float]:
     """Return the seconds of an attempt, by cause.
 
     ``launched_at`` is when the launch was recorded, None if unknown. ``until`` is when the attempt
@@ -92,11 +92,11 @@ def _seconds_by_cause(
         launch_seconds, start_seconds = trainer_began - launch_began, first_step - trainer_began
     saves = min(attempt.saves, attempt.kept + attempt.redone)
     return {
-        Spent.LAUNCH: launch_seconds,
-        Spent.COMPILE: start_seconds,
-        Spent.SAVES: saves,
-        Spent.TRAINING: attempt.kept - saves,
-        Spent.REDONE: attempt.redone - max(0.0, saves - attempt.kept),
+        TimeUse.LAUNCH: launch_seconds,
+        TimeUse.COMPILE: start_seconds,
+        TimeUse.SAVES: saves,
+        TimeUse.TRAINING: attempt.kept - saves,
+        TimeUse.REDONE: attempt.redone - max(0.0, saves - attempt.kept),
     }
 
 
@@ -143,7 +143,7 @@ def goodput(
     if not all(isinstance(value, int | float) for value in values):
         return None
     first, last, counted = values
-    if not (0 <= first < last < MOST_STEPS and 0 <= counted < MOST_SECONDS):
+    if not (0 <= first < last < STEP_LIMIT and 0 <= counted < TIME_LIMIT_S):
         return None
     pace = counted / (last - first)
     return min(1.0, (counted + pace * max(0, first - 1)) / wall)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...module_utils.worker.run import latest
 from ...module_utils.worker.run_state import RunState
-from ..fleet.slices import run_places
+from ..fleet.slices import run_tpu_names
 from ..view.folded_names import natural_order
 from .event_kind import DesiredState, EventKind
 from .goodput import goodput
@@ -300,7 +300,7 @@ def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     states: dict[str, str] = {}
     for variables in facts.values():
         state = str(variables.get("tpu_state") or "")
-        for name in run_places(variables):
+        for name in run_tpu_names(variables):
             if states.get(name, READY) == READY:
                 states[name] = state
     return states

@@ -207,7 +207,7 @@ def launch_verdict(
     done = sorted(run for run, status in common_status.items() if status == "done")
     launch = set(statuses) - refused - set(running) - set(done)
     return {
-        "problems": {run: said_once(problems[run]) for run in sorted(refused)},
+        "problems": {run: grouped_lines(problems[run]) for run in sorted(refused)},
         "launch": sorted(launch),
         "again": sorted(run for run in launch if common_status.get(run) != "started"),
         "push": sorted(launch & push),
@@ -218,7 +218,9 @@ def launch_verdict(
     }
 
 
-def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
+def one_host_per_worker(
+    processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]
+) -> list[str]:
     """Return one host for each worker of the runs in ``runs``.
 
     With ``per_chip``, a worker has one host for each chip; the first of these is returned.
@@ -231,7 +233,7 @@ def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[st
     return sorted(first_hosts.values())
 
 
-def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
+def grouped_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
     """Return each line once, after the names of all its hosts: ``pod-w[0-3]: no space``.
 
     ``lines`` are pairs of a host and its line.
@@ -242,7 +244,7 @@ def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{folded(names)}: {line}" for line, names in hosts.items()]
 
 
-def leftovers(
+def hosts_to_stop(
     answers: Mapping[str, Answer],
     processes: Mapping[str, Mapping[str, Any]],
     refused: Collection[str],

@@ -22,7 +22,7 @@ from .causes import one_line
 from .event_kind import MAX_HISTORY, DesiredState, EventKind
 from .history import Event, parse_event, parse_time
 from .record_error import UnusableRecordError
-from .wanted_time import PHASES, Spent
+from .wanted_time import PHASES, TimeUse
 
 MAX_COUNT = 1 << 53
 MAX_NUMBER = (1 << 63) - 1
@@ -66,7 +66,7 @@ class RunRecord:
     wanted_seconds: float | None = None
     wanted_since: float | None = None
     wanted_until: float | None = None
-    phase: Spent | None = None
+    phase: TimeUse | None = None
     phase_since: float | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Event, ...] = ()
@@ -98,7 +98,7 @@ class RunRecord:
         """Whether the run should be running."""
         return self.wanted is DesiredState.RUNNING
 
-    def wanted_again(self) -> dict[str, Any]:
+    def relaunch_fields(self) -> dict[str, Any]:
         """Return the fields to change when a user launches the run again.
 
         They reset the failures that the watch has counted.
@@ -180,8 +180,8 @@ def _seconds(value: Any) -> float | None:
     return None if value is None else parse_time(value)
 
 
-def _phase(value: Any) -> Spent | None:
-    return Spent(value) if checked(value, str) in PHASES else None
+def _phase(value: Any) -> TimeUse | None:
+    return TimeUse(value) if checked(value, str) in PHASES else None
 
 
 def _spent(value: Any) -> dict[str, float]:

@@ -103,7 +103,7 @@ def record_launch(
         attempt_launch = replace(launch, attempt=last_attempt + 1)
         state_fields: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
         if last_record and not is_relaunch:
-            state_fields = last_record.wanted_again()
+            state_fields = last_record.relaunch_fields()
         if not check:
             generation = last_record.generation if last_record else 0
             event = Event(EventKind.LAUNCHED, release=launch.release)

@@ -106,7 +106,7 @@ def local_state_dir(fleet_state: str) -> str:
     return str(Path(fleet_state).expanduser())
 
 
-def kept_release(state_dir: Path, release: str) -> Path:
+def cached_release_path(state_dir: Path, release: str) -> Path:
     """Return the path of a cached release.
 
     ``state_dir`` is the controller's local state directory.
@@ -114,7 +114,7 @@ def kept_release(state_dir: Path, release: str) -> Path:
     return state_dir / RELEASES / release
 
 
-def kept_lock(state_dir: Path, digest: str) -> Path:
+def cached_lock_path(state_dir: Path, digest: str) -> Path:
     """Return the path of the cached lock file with this SHA-256 digest.
 
     ``state_dir`` is the controller's local state directory.
@@ -122,17 +122,17 @@ def kept_lock(state_dir: Path, digest: str) -> Path:
     return state_dir / LOCKS / f"{digest}.lock"
 
 
-def keep_lock(state_dir: Path, lock: bytes) -> None:
+def cache_lock(state_dir: Path, lock: bytes) -> None:
     """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
 
     ``state_dir`` is the controller's local state directory, ``lock`` the content of the file.
     """
-    path = kept_lock(state_dir, hashlib.sha256(lock).hexdigest())
-    if not is_whole(path, path.stem):
+    path = cached_lock_path(state_dir, hashlib.sha256(lock).hexdigest())
+    if not lock_matches_digest(path, path.stem):
         replace_file(path, lock + b"\n", durable=True)
 
 
-def is_whole(lock: Path, digest: str) -> bool:
+def lock_matches_digest(lock: Path, digest: str) -> bool:
     """Return whether a lock file exists and has this SHA-256 digest."""
     try:
         return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
@@ -140,17 +140,17 @@ def is_whole(lock: Path, digest: str) -> bool:
         return False
 
 
-def missing_here(launch: LaunchSpec, state_dir: Path) -> str:
+def missing_cached_file(launch: LaunchSpec, state_dir: Path) -> str:
     """Return the path of a launch's release or lock file that is missing or damaged; empty if none.
 
     ``state_dir`` is the controller's local state directory.
     """
     release, lock = (
-        kept_release(state_dir, launch.release),
-        kept_lock(state_dir, launch.requirements),
+        cached_release_path(state_dir, launch.release),
+        cached_lock_path(state_dir, launch.requirements),
     )
     try:
         verify_release(release)
     except ReleaseError:
         return str(release)
-    return "" if is_whole(lock, launch.requirements) else str(lock)
+    return "" if lock_matches_digest(lock, launch.requirements) else str(lock)

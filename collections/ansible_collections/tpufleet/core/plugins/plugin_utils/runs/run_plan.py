@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ...module_utils.worker.contract import IMAGE
-from ...module_utils.worker.run import COMMAND, TRAINER, RunError, check_name, command_words
+from ...module_utils.worker.run import COMMAND, TRAINER, RunError, check_name, split_command
 from .run_sweep import Trial, assigned, fix_text, yaml_error_text
 
 OVERRIDES = "{set}"
@@ -132,7 +132,7 @@ class Placement:
     worker: str = ""
 
 
-def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
+def check_shared_variables(facts: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise RunError unless all workers have the same values of SHARED_VARIABLES.
 
     ``facts`` has the inventory variables of each host.
@@ -282,7 +282,7 @@ def command_of(command: str | None) -> tuple[str, ...]:
 
     Placeholders such as ``{set}`` are not replaced. Raises RunError for a mistyped placeholder.
     """
-    arguments = command_words(command) if command else (*TRAINER, OVERRIDES)
+    arguments = split_command(command) if command else (*TRAINER, OVERRIDES)
     refuse_mistyped(arguments)
     return arguments
 

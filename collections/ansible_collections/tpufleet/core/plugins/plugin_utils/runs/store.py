@@ -19,9 +19,9 @@ from .record_store import RecordStore, after_change, record_store
 if TYPE_CHECKING:
     from .history import Event
 
-READ_AT_ONCE = 32
+MAX_PARALLEL_READS = 32
 ARCHIVE_AFTER_S = 7 * 86400.0
-ARCHIVE_AT_ONCE = 100
+MAX_PARALLEL_ARCHIVES = 100
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RunStore:
         names = self._documents.runs()
         if archived:
             names = sorted({*names, *self._archive.runs()})
-        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
             results = list(pool.map(read_one, names))
         return Records(
             {result.run: result for result in results if isinstance(result, RunRecord)},
@@ -127,10 +127,10 @@ class RunStore:
     def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
         """Archive the records of runs that ended more than ARCHIVE_AFTER_S ago; return their names.
 
-        ``now`` is in unix seconds. One call moves at most ARCHIVE_AT_ONCE records. Raises
+        ``now`` is in unix seconds. One call moves at most MAX_PARALLEL_ARCHIVES records. Raises
         RecordError.
         """
-        finished = [record for record in records if is_over(record, now)][:ARCHIVE_AT_ONCE]
+        finished = [record for record in records if is_over(record, now)][:MAX_PARALLEL_ARCHIVES]
         return [record.run for record in finished if self._move(record)]
 
     def _move(self, record: RunRecord) -> bool:

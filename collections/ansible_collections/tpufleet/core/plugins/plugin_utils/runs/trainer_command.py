@@ -130,7 +130,7 @@ def command_launch(
     )
 
 
-def compile_words(
+def compile_arguments(
     launch: LaunchSpec, config: Path, generation: str, accelerator_type: str, topology: str
 ) -> list[str]:
     """Return the arguments of the trainer that compile a launch's step for its TPU.

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.splitter import parse_kv
 
 
-def cut_short(examples: Mapping[str, str], playbook: str) -> str:
+def truncated_value_error(examples: Mapping[str, str], playbook: str) -> str:
     """Return an error if Ansible cut a ``-e`` value at its first space; empty if it did not.
 
     Args:

@@ -167,7 +167,7 @@ def prune(releases: Path, records: Records, now: float) -> list[str]:
     return to_delete
 
 
-KEPT_RELEASES = 5
+RETAINED_RELEASES = 5
 """How many cached releases to keep although no run needs them: the newest ones."""
 YOUNG_SECONDS = 86400
 """Releases younger than this are not deleted: their launch may not have written a record yet."""
@@ -240,4 +240,6 @@ def releases_to_delete(
     unneeded = sorted(
         (name for name in cached if name not in needed), key=lambda name: -cached[name]
     )
-    return sorted(name for name in unneeded[KEPT_RELEASES:] if now - cached[name] > YOUNG_SECONDS)
+    return sorted(
+        name for name in unneeded[RETAINED_RELEASES:] if now - cached[name] > YOUNG_SECONDS
+    )

@@ -14,7 +14,7 @@ from ...module_utils.worker.run_state import RunState
 from .event_kind import RECREATIONS, Action, DesiredState, EventKind
 
 
-class Spent(StrEnum):
+class TimeUse(StrEnum):
     """What the wanted time of a run was spent on, in the order in which it is shown."""
 
     TRAINING = "training"
@@ -34,7 +34,7 @@ class Spent(StrEnum):
     """The rest: time until the end of an attempt is noticed, delays between tries, unknown time."""
 
 
-PHASES = (Spent.LAUNCH, Spent.SETUP, Spent.BOOT, Spent.CAPACITY)
+PHASES = (TimeUse.LAUNCH, TimeUse.SETUP, TimeUse.BOOT, TimeUse.CAPACITY)
 """The phases of a recovery, whose seconds are in the field ``spent`` of the record."""
 _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_RUNNING)
 
@@ -63,10 +63,10 @@ def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -
     if phase in spent:
         since = float(record.get("phase_since", now))
         until = max(since, now)
-        is_booting = created and phase == Spent.CAPACITY
+        is_booting = created and phase == TimeUse.CAPACITY
         boot_began = min(max(since, created), until) if is_booting else until
         spent[phase] += boot_began - since
-        spent[Spent.BOOT] += until - boot_began
+        spent[TimeUse.BOOT] += until - boot_began
     return {name: round(seconds, 3) for name, seconds in spent.items() if seconds}
 
 
@@ -112,16 +112,16 @@ def _next_phase(phase: str, event: Mapping[str, Any]) -> str:
     """
     kind, action = event.get("kind"), event.get("action")
     if kind == EventKind.SETUP_STARTED:
-        return Spent.SETUP
+        return TimeUse.SETUP
     if kind in (EventKind.SETUP_DONE, EventKind.RESTARTED):
-        return Spent.LAUNCH
+        return TimeUse.LAUNCH
     if kind in _ENDS_OF_LAUNCH:
         return ""
     if kind == EventKind.WATCH and (
         event.get("state") == RunState.PREEMPTED or action in RECREATIONS
     ):
-        return Spent.CAPACITY
+        return TimeUse.CAPACITY
     # Deciding to launch does not end CAPACITY: SETUP_STARTED does, once the TPU is READY.
-    if action in (Action.LAUNCH, Action.RESTART) and phase != Spent.CAPACITY:
-        return Spent.LAUNCH
+    if action in (Action.LAUNCH, Action.RESTART) and phase != TimeUse.CAPACITY:
+        return TimeUse.LAUNCH
     return phase

@@ -23,9 +23,9 @@ from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import RunRecord
 from .record_error import RecordConflictError, RecordError
-from .release_cache import missing_here
+from .release_cache import missing_cached_file
 from .status import pass_text
-from .wanted_time import Spent
+from .wanted_time import TimeUse
 from .watch_decision import decide, is_unreachable
 from .watch_log import WatchLog
 from .watch_memory import Limits
@@ -33,7 +33,7 @@ from .watch_memory import Limits
 if TYPE_CHECKING:
     from .store import RunStore, UnusableRecord
 
-AT_ONCE = 8
+MAX_PARALLEL = 8
 MAX_LISTINGS, LIST_AGAIN_S = 2, 1.0
 NEEDS_DONE_CHECK = (*RECREATIONS, Action.LAUNCH, Action.GIVE_UP)
 """Actions before which a pass checks the done marker.
@@ -138,7 +138,7 @@ class WatchPass:
                     outcomes.append(self._act_safely(record, snapshot))
             return outcomes
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             outcomes_by_tpu = list(pool.map(act_on_tpu, by_tpu(records.values())))
         return sorted(
             (outcome for group in outcomes_by_tpu for outcome in group),
@@ -162,7 +162,7 @@ class WatchPass:
             decision = replace(decision, **done_fields)
         outcome = RunOutcome(record.run, decision.state, decision.causes, decision.action)
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
-            missing := missing_here(record.launch, self.actor.state_dir)
+            missing := missing_cached_file(record.launch, self.actor.state_dir)
         ):
             # Record nothing, so that a controller that has the release can still decide.
             cause = _release_missing(record, missing)
@@ -208,7 +208,7 @@ class WatchPass:
         if not self._store_memory(record, decision, fields):
             return outcome.without_action(Cause(CauseCode.RECORD_CHANGED))
         self.log(outcome.text)
-        claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
+        claim = Claim(lease.lost, lambda: conflict_reason(self.store, record, fence))
         add_event = partial(self._add_event, record, snapshot, fence)
         act = partial(self.actor.act, record, fence=fence, claim=claim, add_event=add_event)
         error = act(snapshot.of(record), decision.action)
@@ -256,7 +256,7 @@ class WatchPass:
             if stored is None or stored.fence != fence or stored.wanted != record.wanted:
                 return
             created = 0.0
-            if stored.phase is Spent.CAPACITY:
+            if stored.phase is TimeUse.CAPACITY:
                 tpus = self._list_again(snapshot).of(record).tpus
                 created = max((tpu.created for tpu in tpus), default=0.0)
             self.store.change(record.run, stored.generation, {}, Event(kind, created=created))
@@ -320,7 +320,7 @@ class WatchPass:
         return True
 
 
-def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
+def conflict_reason(store: RunStore, record: RunRecord, fence: int) -> str:
     """Return why an action on a run must stop; empty if it may continue.
 
     It must stop if the stored record has another fencing number than ``fence``, or another desired

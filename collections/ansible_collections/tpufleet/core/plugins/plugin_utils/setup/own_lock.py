@@ -102,7 +102,7 @@ def own_lock(
         folder: the directory of the lock file if the user has only extras.
         project: the project's directory, below which ``requirements`` may be.
     """
-    parsed_extras = extra_words(extras)
+    parsed_extras = parse_extras(extras)
     # The digest distinguishes requirements whose replaced characters make equal names (a==1, a>=1).
     digest = hashlib.sha256("\0".join(parsed_extras).encode()).hexdigest()[:8]
     if requirements:
@@ -119,7 +119,7 @@ def own_lock(
     return str(Path(folder).expanduser() / f"{name[:100]}-{digest}.lock")
 
 
-def extra_words(extras: Sequence[str] | str) -> tuple[str, ...]:
+def parse_extras(extras: Sequence[str] | str) -> tuple[str, ...]:
     """Return the requirements in a list or a comma-separated string, sorted."""
     requirements = extras.split(",") if isinstance(extras, str) else extras
     return tuple(sorted({str(requirement).strip() for requirement in requirements} - {""}))
@@ -158,7 +158,7 @@ def stale_lock(
     """
     file = Path(user_path(requirements, project)) if requirements else None
     folder = Path(project).resolve() / "requirements"
-    sources = Sources(file, extra_words(extras), folder, jax_requirements)
+    sources = Sources(file, parse_extras(extras), folder, jax_requirements)
     try:
         if not Path(lock).is_file() or is_current(sources, Path(lock)):
             return ""
